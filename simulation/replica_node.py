@@ -337,9 +337,9 @@ class ReplicaNode:
         )
         self.submit(beat, self._beaten)
         self.replicas.upkeep.reserve.check()
-        self.table.write_recovery_points()
-        self.table.write_high_watermarks()
-        self.table.write_log_starts()
+        self.table.checkpoints.write_recovery_points()
+        self.table.checkpoints.write_high_watermarks()
+        self.table.checkpoints.write_log_starts()
         self.clock.call_at(self.clock.monotonic_ms() + HEARTBEAT_MS, self._beat)
 
     def _beaten(self, answer: Any) -> None:

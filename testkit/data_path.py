@@ -37,7 +37,7 @@ from tailrace.server.assembly.broker import AppliedMetadata, Broker
 from tailrace.server.assembly.config import BrokerPorts
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
-from tailrace.server.partitions.table import Failures
+from tailrace.server.partitions.log_faults import Failures
 from tailrace.server.ports import Buffer, Controller, Disk
 from tailrace.server.produce.produce import ProduceHandler
 from tailrace.server.produce.transaction_verifier import TransactionVerifier
@@ -117,7 +117,7 @@ class DataPath:
         self.broker = self._assemble(directory)
         self.table = self.broker.partitions
         if failures is not None:
-            self.table.failures = failures
+            self.table.faults.failures = failures
         self.table.open()
         self.deadlines, self.polls = self.broker.deadlines, self.broker.polls
         self.dispatcher = self.broker.dispatcher

@@ -59,7 +59,7 @@ class NoPeer:
 
 
 class NotedFailures:
-    """A `server.partitions.table.Failures` that keeps what it hears."""
+    """A `server.partitions.log_faults.Failures` that keeps what it hears."""
 
     def __init__(self) -> None:
         self.all: list[tuple[str, TopicPartition]] = []

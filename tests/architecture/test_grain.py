@@ -17,7 +17,6 @@ MOST_LINES = 500
 MOST_MODULES = 26
 LONG = {
     "storage/log.py",  # one noun; its seams show when reads have all their limits
-    "server/partitions/table.py",  # an open end: sleeping, checkpoints and deletion belong apart
 }
 
 

@@ -109,9 +109,9 @@ class Teller:
         self.node.table.close()
 
     def checkpoint(self) -> None:
-        self.node.table.write_recovery_points()
-        self.node.table.write_high_watermarks()
-        self.node.table.write_log_starts()
+        self.node.table.checkpoints.write_recovery_points()
+        self.node.table.checkpoints.write_high_watermarks()
+        self.node.table.checkpoints.write_log_starts()
         self.node.end_turn()
 
     def produce(self, topic: str, partition: int, count: int, *, same_turn: bool = False) -> tuple[Key, int, Exchange]:

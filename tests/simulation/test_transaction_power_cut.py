@@ -92,8 +92,8 @@ class Teller:
         self.node.table.close()
 
     def checkpoint(self) -> None:
-        self.node.table.write_recovery_points()
-        self.node.table.write_high_watermarks()
+        self.node.table.checkpoints.write_recovery_points()
+        self.node.table.checkpoints.write_high_watermarks()
         self.node.end_turn()
 
     def write(self, producer_id: int, count: int) -> None:

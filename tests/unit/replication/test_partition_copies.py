@@ -489,9 +489,9 @@ def test_no_recovery_point_is_above_where_a_log_is_about_to_be_cut() -> None:
     bench.partition.following.flush(lambda _: None)
     bench.disk.run()
     told: list[KafkaError | None] = []
-    bench.node.table.lower_recovery_point(bench.partition, 1, told.append)
+    bench.node.table.checkpoints.lower_recovery_point(bench.partition, 1, told.append)
     assert (bench.partition.following.recovery_point, told) == (1, [])
-    bench.node.table.write_recovery_points()
+    bench.node.table.checkpoints.write_recovery_points()
     bench.disk.run()
     assert told == [None]
     assert bench.node.table.directory.checkpoint("recovery-point-offset-checkpoint").get(ORDERS) == 1
@@ -505,7 +505,7 @@ def test_where_a_log_is_about_to_be_cut_stands_until_another_leader_says_otherwi
     bench.receive(0, b"a")
     bench.partition.following.flush(lambda _: None)
     bench.disk.run()
-    bench.node.table.lower_recovery_point(bench.partition, 0, lambda _: None)
+    bench.node.table.checkpoints.lower_recovery_point(bench.partition, 0, lambda _: None)
     bench.take(state(2, leader=2, partition_epoch=1))
     assert bench.partition.following.recovery_point == 0
     bench.take(state(2, leader=3, epoch=1, partition_epoch=2))

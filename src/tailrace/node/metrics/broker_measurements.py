@@ -217,7 +217,7 @@ async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
     table = parts.broker.partitions
     now_ms = time.time_ns() // 1_000_000
     logs = _Logs(max_partitions, now_ms=now_ms, late_ms=parts.late_transaction_ms)
-    logs.replicas.offline = table.offline_count
+    logs.replicas.offline = len(table.offline)
     for index, partition in enumerate(table):
         if index % SLICE == SLICE - 1:
             await asyncio.sleep(0)

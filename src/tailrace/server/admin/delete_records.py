@@ -96,4 +96,6 @@ class DeleteRecordsHandler:
             for answer in waiting:
                 answer(fault)
 
-        self._partitions.write_log_starts(written, of=[partition for partition in moved if not partition.is_closed])
+        self._partitions.checkpoints.write_log_starts(
+            written, of=[partition for partition in moved if not partition.is_closed]
+        )

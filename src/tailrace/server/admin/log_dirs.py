@@ -49,7 +49,7 @@ class DescribeLogDirsHandler:
         return DescribeLogDirsResponse(results=(result,), has_log_ends=request.wants_log_ends)
 
     def _described(self, topic: str, index: int, size_bytes: int, *, wants_log_ends: bool) -> DescribeLogDirsPartition:
-        ends = self._partitions.log_ends(TopicPartition(topic, index)) if wants_log_ends else None
+        ends = self._partitions.offline.log_ends(TopicPartition(topic, index)) if wants_log_ends else None
         if ends is None:
             return DescribeLogDirsPartition(
                 partition_index=index, partition_size=size_bytes, offset_lag=0, is_future_key=False

@@ -106,5 +106,5 @@ class LocalReplicas:
 
     def forget_vanished(self) -> None:
         """All that was lost is reported: what is gone from the disk is from now on as empty as a new replica."""
-        for topic_partition in self.partitions.take_vanished():
+        for topic_partition in self.partitions.offline.take_vanished():
             self.failures.recovered(topic_partition)

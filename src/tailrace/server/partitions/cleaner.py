@@ -188,7 +188,7 @@ class Cleaner:
             compaction.bytes_written,
             compaction.swaps,
         )
-        self._table.write_cleaner_offsets()
+        self._table.checkpoints.write_cleaner_offsets()
         has_brought = partition.log.first_dirty_offset > first_dirty_offset
         if has_brought:
             self._in_vain.pop(_name(partition), None)

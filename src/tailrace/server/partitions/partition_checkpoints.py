@@ -6,19 +6,22 @@ when it is durable.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.replication.partition import Partition
+from tailrace.server.partitions.awake import AwakePartitions
 from tailrace.server.partitions.directory_work import DirectoryWork, OnWritten
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.ports import Clock
 from tailrace.server.slices import run_in_slices
-from tailrace.storage.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
+_BOUNDS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS)
+"""The checkpoints that recovery compares with the end of a log: one that ends below is damaged."""
 AT_ONCE: Final = 500
 """So many are looked at before the clock is."""
 
@@ -28,9 +31,7 @@ _logger = logging.getLogger("tailrace.server")
 class PartitionCheckpoints:
     """Those of one table."""
 
-    def __init__(
-        self, directory: LogDirectory, work: DirectoryWork, *, awake: Callable[[], Iterable[Partition]], clock: Clock
-    ) -> None:
+    def __init__(self, directory: LogDirectory, work: DirectoryWork, *, awake: AwakePartitions, clock: Clock) -> None:
         self._directory = directory
         self._work = work
         self._awake = awake
@@ -38,7 +39,7 @@ class PartitionCheckpoints:
 
     def note(self, name: str) -> None:
         """Have a checkpoint say the truth when it is written next."""
-        self._note(name, self._awake())
+        self._note(name, self._awake)
 
     def _note(self, name: str, partitions: Iterable[Partition]) -> None:
         self._directory.checkpoint(name).take(_offsets(name, partitions))
@@ -52,7 +53,7 @@ class PartitionCheckpoints:
         run_in_slices(self._writing_all(name, on_written), self._clock)
 
     def _writing_all(self, name: str, on_written: OnWritten | None) -> Iterator[None]:
-        partitions = iter(self._awake())
+        partitions = iter(self._awake)
         while some := list(islice(partitions, AT_ONCE)):
             self._note_open(name, some)
             yield
@@ -69,6 +70,58 @@ class PartitionCheckpoints:
                 on_written(fault)
 
         self._work.write_checkpoint(name, written)
+
+    def write_high_watermarks(self) -> None:
+        """Write the high watermarks: after a restart, a follower's is known from nowhere else."""
+        self.write_all(HIGH_WATERMARKS)
+
+    def write_recovery_points(self) -> None:
+        """Write the offsets that are known to be on the disk: recovery after a crash starts there."""
+        self.write_all(RECOVERY_POINTS)
+
+    def write_log_starts(self, on_written: OnWritten | None = None, *, of: Iterable[Partition] | None = None) -> None:
+        """Write the first readable offsets, which may lie within a segment; then call `on_written`.
+
+        `of`: the partitions whose first offset has changed, if these are known.
+        """
+        if of is None:
+            self.write_all(LOG_STARTS, on_written)
+        else:
+            self.write(LOG_STARTS, on_written, of=of)
+
+    def write_cleaner_offsets(self) -> None:
+        """Write how far the logs are compacted."""
+        self.write_all(CLEANER_OFFSETS)
+
+    def lower_recovery_point(self, partition: Partition, offset: int, on_lowered: OnWritten) -> None:
+        """Have it durable that the log need not reach beyond this offset: it is about to be cut. Then `on_lowered`.
+
+        Until the log is cut, or the partition has another role, no recovery point and no high watermark on the disk is
+        above the offset: recovery takes a log that ends below one of them for damaged.
+        """
+        partition.following.recovery_bound = offset
+        if offset >= partition.log.log_start_offset:
+            self._lower_recovery_point(partition, on_lowered)
+            return
+
+        def start_is_lowered(fault: KafkaError | None) -> None:
+            if fault is None:
+                self._lower_recovery_point(partition, on_lowered)
+            else:
+                on_lowered(fault)
+
+        self.write(LOG_STARTS, start_is_lowered, of=(partition,))  # recovery drops the part below it
+
+    def _lower_recovery_point(self, partition: Partition, on_lowered: OnWritten) -> None:
+        outcomes: list[KafkaError | None] = []
+
+        def one_is_lowered(fault: KafkaError | None) -> None:
+            outcomes.append(fault)
+            if len(outcomes) == len(_BOUNDS):
+                on_lowered(next((fault for fault in outcomes if fault is not None), None))
+
+        for name in _BOUNDS:  # written in one go
+            self.write(name, one_is_lowered, of=(partition,))
 
 
 def _offsets(name: str, partitions: Iterable[Partition]) -> Iterator[tuple[TopicPartition, int]]:

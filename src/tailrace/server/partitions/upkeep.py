@@ -132,12 +132,12 @@ class LogUpkeep:
             apply_retention=rounds.apply_retention,
             on_change=on_short_of_room,
         )
-        table.on_disk_full = self.reserve.note_full
+        table.faults.on_disk_full = self.reserve.note_full
         chores: list[tuple[int, Callable[[], None]]] = [
             (config.log_retention_check_interval_ms, rounds.apply_retention),
-            (config.replica_high_watermark_checkpoint_interval_ms, table.write_high_watermarks),
-            (config.log_flush_offset_checkpoint_interval_ms, table.write_recovery_points),
-            (config.log_flush_start_offset_checkpoint_interval_ms, table.write_log_starts),
+            (config.replica_high_watermark_checkpoint_interval_ms, table.checkpoints.write_high_watermarks),
+            (config.log_flush_offset_checkpoint_interval_ms, table.checkpoints.write_recovery_points),
+            (config.log_flush_start_offset_checkpoint_interval_ms, table.checkpoints.write_log_starts),
             (
                 config.producer_id_expiration_check_interval_ms,
                 lambda: rounds.expire_producers(config.producer_id_expiration_ms),

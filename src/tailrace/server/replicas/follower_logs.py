@@ -205,7 +205,7 @@ class FollowerLogs:
             else:
                 self._stored(effect, partition)
 
-        self._table.lower_recovery_point(partition, min(offset, partition.log.log_start_offset), lowered)
+        self._table.checkpoints.lower_recovery_point(partition, min(offset, partition.log.log_start_offset), lowered)
 
     def _stored(self, effect: Store | Cut | Restart, partition: Partition) -> None:
         self._on_done(Stored(key=effect.key, leader_epoch=effect.leader_epoch, position=position_of(partition)))

@@ -174,7 +174,7 @@ class ReplicaRepairs:
                 continue
             if state is None or not self._can_be_fetched(topic_partition, state):
                 continue
-            if not self._partitions.why_offline(topic_partition):
+            if not self._partitions.offline.why(topic_partition):
                 self._failures.recovered(topic_partition)  # it is short, and no more than that
             elif self._is_due(topic_partition, now_ms):
                 self._ask_leader(topic_partition, state)
@@ -207,7 +207,7 @@ class ReplicaRepairs:
             if self._is_stopped or now is None or response is None or not _serves(response):
                 return  # it is asked again soon
             is_same = (now.topic_id, now.leader_epoch) == (state.topic_id, state.leader_epoch)
-            is_lost = topic_partition in self._failures.lost_replicas and self._partitions.why_offline(topic_partition)
+            is_lost = topic_partition in self._failures.lost_replicas and self._partitions.offline.why(topic_partition)
             if is_same and is_lost and self._can_be_fetched(topic_partition, now):
                 self._repair(topic_partition, now, self._clock.monotonic_ms())
 
@@ -220,7 +220,7 @@ class ReplicaRepairs:
         self._repairs[topic_partition] = _Repairs(before.times + 1, now_ms)
         self._under_way.add(topic_partition)
         self._fetching.pop(topic_partition, None)
-        reason = self._partitions.why_offline(topic_partition)
+        reason = self._partitions.offline.why(topic_partition)
 
         def set_aside(path: str | None) -> None:
             if path is None:  # it stays offline, and is tried again
@@ -239,13 +239,13 @@ class ReplicaRepairs:
             self._opener.reopen(self._controller.image, topic_partition)
             self._partitions.when_made(lambda: self._made(topic_partition, now_ms))
 
-        self._partitions.set_aside_damaged(topic_partition, state.topic_id, set_aside)
+        self._partitions.damaged.rename(topic_partition, state.topic_id, set_aside)
 
     def _lead_with_what_is_left(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """An administrator has chosen this replica: give up what is damaged, and behind that."""
         if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
             return
-        reason = self._partitions.why_offline(topic_partition)
+        reason = self._partitions.offline.why(topic_partition)
         if not reason:
             self._lead(topic_partition)  # it is short, and no more than that
             return
@@ -256,11 +256,11 @@ class ReplicaRepairs:
             if self._discard_if_gone(topic_partition, state):
                 return
             self._opener.reopen(self._controller.image, topic_partition)
-            if cut.fault is not None or self._partitions.why_offline(topic_partition):
+            if cut.fault is not None or self._partitions.offline.why(topic_partition):
                 _logger.error(
                     "event=replica-cut-failed partition=%s fault='%s' reason='%s' hint='choose another replica'",
                     topic_partition,
-                    cut.fault or self._partitions.why_offline(topic_partition),
+                    cut.fault or self._partitions.offline.why(topic_partition),
                     reason,
                 )
                 self._failures.given_up(topic_partition)
@@ -278,14 +278,14 @@ class ReplicaRepairs:
             self._lead(topic_partition)
 
         config = self._opener.config_of(self._controller.image, topic_partition.topic)
-        self._partitions.cut_damaged(topic_partition, state, config, done)
+        self._partitions.damaged.cut(topic_partition, state, config, done)
 
     def _discard_if_gone(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
         """Remove its directory if the partition was deleted meanwhile, or has no replica here any more."""
         now = self._controller.image.partition(*topic_partition)
         is_here = now is not None and now.topic_id == state.topic_id and self._broker_id in now.replicas
         if not is_here:
-            self._partitions.discard(topic_partition, state.topic_id)
+            self._partitions.damaged.discard(topic_partition, state.topic_id)
         return not is_here
 
     def _lead(self, topic_partition: TopicPartition) -> None:

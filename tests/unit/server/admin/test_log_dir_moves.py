@@ -58,7 +58,7 @@ def test_a_replica_whose_log_cannot_be_opened_is_told_so() -> None:
     node = AdminPath("/data", files=files)
     node.create_topics("orders")
     node.produce("orders", b"a")
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     files.flip_bit("/data/orders-0/00000000000000000000.log", 65)
     assert move(AdminPath("/data", files=files, start=2), "/data", 0) == ErrorCode.KAFKA_STORAGE_ERROR

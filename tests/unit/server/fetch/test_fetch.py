@@ -158,7 +158,7 @@ def test_a_log_that_cannot_be_opened_is_told_in_a_code_that_the_version_has(vers
     node = DataPath("/logs", files=files)
     node.create()
     node.produce("orders", b"a")
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     files.flip_bit("/logs/orders-0/00000000000000000000.log", 65)
     node = DataPath("/logs", files=files)

@@ -294,7 +294,7 @@ def restarted_with_a_damaged_log(name: str) -> AdminPath:
     node.create_topics("orders", partitions=2)
     for partition in (0, 1):
         node.produce("orders", b"a", partition=partition)
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     files.flip_bit(f"/data/{name}/00000000000000000000.log", 65)
     return AdminPath("/data", files=files, start=2)

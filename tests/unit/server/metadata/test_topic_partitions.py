@@ -95,7 +95,7 @@ def test_a_partition_whose_log_cannot_be_opened_has_no_leader_and_an_offline_rep
     node = AdminPath("/data", files=files)
     node.create_topics("orders")
     node.produce("orders", b"a")
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     files.flip_bit("/data/orders-0/00000000000000000000.log", 65)
     damaged = describe(AdminPath("/data", files=files, start=2), "orders").topics[0].partitions[0]

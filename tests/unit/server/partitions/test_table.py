@@ -100,7 +100,7 @@ def test_a_topic_made_again_under_its_old_name_starts_empty_also_after_a_crash()
     node = new_node(files)
     node.create()
     node.produce("orders", b"old", b"older")
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.table.delete("orders", 0)
     node.end_turn()
     node.create(topic_id=OTHER_ID)
@@ -197,7 +197,7 @@ def test_a_partition_whose_log_is_damaged_is_offline_and_the_others_are_not() ->
     node.create("orders")
     node.create("invoices")
     node.produce("orders", b"a" * 100)
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     files.flip_bit("/logs/orders-0/00000000000000000000.log", 80)
     again = new_node(files)
@@ -213,7 +213,7 @@ def test_damage_is_damage_after_every_stop_and_is_never_taken_for_a_torn_end() -
     node = new_node(files)
     node.create("orders")
     node.produce("orders", b"a" * 100)
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     files.flip_bit("/logs/orders-0/00000000000000000000.log", 80)
     for stop_cleanly in (True, False, True):
@@ -222,7 +222,7 @@ def test_damage_is_damage_after_every_stop_and_is_never_taken_for_a_torn_end() -
             node.create("orders")
         node.create("invoices")
         node.produce("invoices", b"b")
-        node.table.write_recovery_points()
+        node.table.checkpoints.write_recovery_points()
         node.end_turn()
         if stop_cleanly:
             node.table.close()
@@ -387,7 +387,7 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_told_of(caplog: py
     node = new_node(files, failures=failures)
     add(node)
     assert failures.all == [("lost", ORDERS)]
-    assert (node.table.take_vanished(), node.table.take_vanished()) == ([ORDERS], [])
+    assert (node.table.offline.take_vanished(), node.table.offline.take_vanished()) == ([ORDERS], [])
     node.end_turn()
     assert node.values("orders") == []
     assert "event=partition-vanished partition=orders-0" in caplog.text
@@ -422,7 +422,7 @@ def test_where_there_is_no_room_the_disk_is_full_and_no_log_has_failed() -> None
     files, failures = SimulatedDisk(), NotedFailures()
     node = new_node(files, failures=failures)
     told: list[bool] = []
-    node.table.on_disk_full = lambda: told.append(True)
+    node.table.faults.on_disk_full = lambda: told.append(True)
     node.create()
     files.free_space = 20
     assert node.produce("orders", b"b").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -642,10 +642,10 @@ def two_partitions(files: SimulatedDisk) -> tuple[DataPath, Partition, Partition
 def test_a_recovery_point_is_lowered_without_a_look_at_other_partitions() -> None:
     files = SimulatedDisk()
     node, cut, _ = two_partitions(files)
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.produce("other", b"b")
     lowered: list[KafkaError | None] = []
-    node.table.lower_recovery_point(cut, 0, lowered.append)
+    node.table.checkpoints.lower_recovery_point(cut, 0, lowered.append)
     node.end_turn()
     assert lowered == [None]
     assert read_offsets(files, "/logs", RECOVERY_POINTS) == {TopicPartition("other", 0): 1}
@@ -657,14 +657,14 @@ def test_where_damage_was_found_is_checkpointed_at_once_and_stays() -> None:
     node, cut, _ = two_partitions(files)
     node.produce("cut", b"b")
     node.produce("cut", b"c")
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     cut.log.condemn("the batch at 1 is damaged", offset=1)
     node.end_turn()
     points = {TopicPartition("cut", 0): 1, TopicPartition("other", 0): 1}
     assert read_offsets(files, "/logs", RECOVERY_POINTS) == points
     assert cut.log.flushed_offset == 3
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     node.table.close()
     assert read_offsets(files, "/logs", RECOVERY_POINTS) == points
@@ -675,12 +675,14 @@ def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut() -> No
     files = SimulatedDisk()
     node, cut, _ = two_partitions(files)
     cut.delete_records(1)
-    node.table.write_log_starts()
+    node.table.checkpoints.write_log_starts()
     node.end_turn()
     assert read_offsets(files, "/logs", LOG_STARTS) == {TopicPartition("cut", 0): 1}
     starts: list[object] = []
-    node.table.lower_recovery_point(cut, 0, lambda _: starts.append(read_offsets(files, "/logs", LOG_STARTS)))
-    node.table.write_log_starts()
+    node.table.checkpoints.lower_recovery_point(
+        cut, 0, lambda _: starts.append(read_offsets(files, "/logs", LOG_STARTS))
+    )
+    node.table.checkpoints.write_log_starts()
     node.end_turn()
     assert starts == [{}]
     assert read_offsets(files, "/logs", LOG_STARTS) == {}
@@ -693,10 +695,10 @@ def test_a_log_that_is_deleted_before_it_is_cut_is_spoken_of_no_more() -> None:
     node.produce("cut", b"b")
     node.produce("cut", b"c")
     cut.delete_records(2)
-    node.table.write_recovery_points()
+    node.table.checkpoints.write_recovery_points()
     node.end_turn()
     lowered: list[KafkaError | None] = []
-    node.table.lower_recovery_point(cut, 1, lowered.append)
+    node.table.checkpoints.lower_recovery_point(cut, 1, lowered.append)
     node.table.delete("cut", 0)
     node.end_turn()
     assert lowered == [None]
@@ -710,7 +712,7 @@ def test_the_log_starts_of_some_are_written_without_a_look_at_the_others() -> No
     for partition in (cut, other):
         partition.delete_records(1)
     written: list[KafkaError | None] = []
-    node.table.write_log_starts(written.append, of=[cut])
+    node.table.checkpoints.write_log_starts(written.append, of=[cut])
     node.end_turn()
     assert written == [None]
     assert read_offsets(files, "/logs", LOG_STARTS) == {TopicPartition("cut", 0): 1}
@@ -732,7 +734,7 @@ def test_checkpoints_of_many_partitions_take_several_turns(monkeypatch: pytest.M
         node.create(partition=number)
         node.produce("orders", b"a", partition=number)
     clock.advance(100)
-    node.table.write_high_watermarks()
+    node.table.checkpoints.write_high_watermarks()
     assert read_offsets(files, "/logs", HIGH_WATERMARKS) == {}
     node.table.delete("orders", 19)
     clock.advance(100)

@@ -199,8 +199,8 @@ class Node:
         self.answer(*RECORDS, high_watermark=3)
 
     def write_checkpoints(self) -> None:
-        self.table.write_recovery_points()
-        self.table.write_high_watermarks()
+        self.table.checkpoints.write_recovery_points()
+        self.table.checkpoints.write_high_watermarks()
         self.settle()
 
 
@@ -235,7 +235,7 @@ def test_a_log_that_does_not_open_is_set_aside_and_fetched_anew(caplog: pytest.L
     caplog.clear()
     caplog.set_level("INFO")
     node.settle()
-    assert (node.table.has(*ORDERS), node.table.offline_count) == (True, 0)
+    assert (node.table.has(*ORDERS), len(node.table.offline)) == (True, 0)
     (wanted,) = node.asked
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (0, -1)
     assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
@@ -306,8 +306,8 @@ def test_damage_that_a_read_has_found_is_found_again_by_the_next_start(
         node.table.close()
     again = Node(files, leader_says=None, config=SMALL)
     again.settle()
-    assert (again.lost.lost_replicas, again.table.offline_count) == ((ORDERS,), 1)
-    ends = again.table.log_ends(ORDERS)
+    assert (again.lost.lost_replicas, len(again.table.offline)) == ((ORDERS,), 1)
+    ends = again.table.offline.log_ends(ORDERS)
     assert ends is not None
     assert (ends.good_end_offset, ends.acknowledged_end_offset) == (1, 3)
 
@@ -359,7 +359,7 @@ def test_a_topic_that_is_deleted_while_its_log_cannot_be_moved_leaves_nothing() 
     files.fail_at(files.operations + 1)
     node.settle()
     node.settle(TopicConfig().file_delete_delay_ms)
-    assert node.table.offline_count == 0
+    assert len(node.table.offline) == 0
     assert [name for name in files.list_dir("/logs") if name.startswith("orders")] == []
 
 
@@ -389,7 +389,7 @@ def test_a_log_that_cannot_be_moved_stays_what_it_is_and_is_tried_again() -> Non
     node = Node(files)
     files.fail_at(files.operations + 1)
     node.settle()
-    assert (damaged_names(files), node.table.offline_count, node.lost.lost_replicas) == ([], 1, (ORDERS,))
+    assert (damaged_names(files), len(node.table.offline), node.lost.lost_replicas) == ([], 1, (ORDERS,))
     node.settle(FIRST_BACKOFF_MS)
     assert damaged_names(files) == [DAMAGED]
 
@@ -409,21 +409,21 @@ def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_who
     assert node.table.directory.was_clean == is_cleanly_started
     files.flip_bit(LOG_FILE, len(RECORDS[0]) + 70)
     node.find_damage()
-    ends = node.table.log_ends(ORDERS)
+    ends = node.table.offline.log_ends(ORDERS)
     node.lost.lost(ORDERS)
     node.settle()
     files.fail_at(files.operations + 1)
     node.settle(LOOK_MS)
-    assert (damaged_names(files), node.table.offline_count, node.lost.lost_replicas) == ([], 1, (ORDERS,))
-    assert node.table.log_ends(ORDERS) == ends, "its known offsets stay known"
+    assert (damaged_names(files), len(node.table.offline), node.lost.lost_replicas) == ([], 1, (ORDERS,))
+    assert node.table.offline.log_ends(ORDERS) == ends, "its known offsets stay known"
     node.settle(LOOK_MS)
     assert (node.lost.lost_replicas, node.followers.is_fetching(ORDERS)) == ((ORDERS,), False)
     node.take()  # whatever changes: the log is opened again, and looked through
     node.settle(LOOK_MS)
-    assert (node.table.offline_count, node.lost.lost_replicas) == (1, (ORDERS,))
+    assert (len(node.table.offline), node.lost.lost_replicas) == (1, (ORDERS,))
     node.settle(FIRST_BACKOFF_MS)
     assert damaged_names(files) == [DAMAGED]
-    assert (node.table.offline_count, node.asked[-1].fetch_offset) == (0, 0)
+    assert (len(node.table.offline), node.asked[-1].fetch_offset) == (0, 0)
 
 
 def test_what_was_set_aside_is_no_partition_and_is_never_removed() -> None:
@@ -496,7 +496,7 @@ def test_a_repair_goes_on_if_old_files_are_removed_while_they_are_measured(monke
     node = Node(files)
     lose_a_copy_while_it_is_measured(files, monkeypatch)
     node.settle()
-    assert (node.table.has(*ORDERS), node.table.offline_count, node.asked[-1].fetch_offset) == (True, 0, 0)
+    assert (node.table.has(*ORDERS), len(node.table.offline), node.asked[-1].fetch_offset) == (True, 0, 0)
     assert node.repairs.set_aside_logs.directories == 1
 
 
@@ -553,7 +553,7 @@ def test_a_replica_that_was_chosen_is_cut_where_it_is_damaged_and_leads(caplog: 
     assert (partition.is_leader, partition.log.log_end_offset, node.lost.lost_replicas) == (True, 1, ())
     assert node.considered == [partition], "the recovery is reported at once"
     assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
-    assert (node.repairs.set_aside_logs.directories, node.table.offline_count) == (1, 0)
+    assert (node.repairs.set_aside_logs.directories, len(node.table.offline)) == (1, 0)
     (line,) = [record.getMessage() for record in caplog.records if "event=replica-cut " in record.getMessage()]
     assert "partition=orders-0 end_offset=1 acknowledged_up_to=3 reason='" in line
     files.power_cut()
@@ -598,7 +598,7 @@ def test_damage_that_a_read_has_found_far_below_the_recovery_point_is_cut() -> N
     assert node.table.get(*ORDERS).log.log_end_offset == 3
     files.flip_bit(LOG_FILE, len(RECORDS[0]) + 70)
     node.table.get(*ORDERS).log.condemn("the batch at 1 is damaged", offset=1)
-    ends = node.table.log_ends(ORDERS)
+    ends = node.table.offline.log_ends(ORDERS)
     assert ends is not None
     assert (ends.good_end_offset, ends.acknowledged_end_offset, bool(ends.fault)) == (1, 3, True)
     choose(node)
@@ -644,7 +644,7 @@ def test_a_replica_whose_topic_cannot_be_read_is_not_opened_before_it_was_chosen
     node = Node(files, LEADERLESS)
     node.settle()
     node.take()
-    assert (node.lost.lost_replicas, node.table.offline_count) == ((ORDERS,), 1)
+    assert (node.lost.lost_replicas, len(node.table.offline)) == ((ORDERS,), 1)
     choose(node)
     partition = node.table.get(*ORDERS)
     assert (partition.is_leader, partition.log.log_end_offset) == (True, 3)
