@@ -49,15 +49,15 @@ def learn(known: Known, views: Sequence[View], index: int, before: View | None, 
     more.
     """
     view = views[index]
-    _check_logs(views, index)
     if before is not None:
         assert view.high_watermark >= before.high_watermark, "monotonic high watermark"
-    if view.is_leader:
-        leaders = dict(known.leaders)
+    leaders = dict(known.leaders)
+    if view.is_leader:  # before the logs: two leaders of an epoch write different ones
         assert leaders.get(view.epoch, index + 1) == index + 1, f"one leader per epoch: {view.epoch}"
-        if view.epoch not in leaders:
-            _check_completeness(known, view)
-            known = known._replace(leaders=tuple(sorted((*known.leaders, (view.epoch, index + 1)))))
+    _check_logs(views, index)
+    if view.is_leader and view.epoch not in leaders:
+        _check_completeness(known, view)
+        known = known._replace(leaders=tuple(sorted((*known.leaders, (view.epoch, index + 1)))))
     if led_to > len(known.committed):
         known = _commit(known, views, view)
     own = _between(view.start, view.entries, view.start, view.high_watermark)

@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 
 from simulation.mutants import Mutant
+from simulation.raft_bench import voter_set
+from simulation.raft_log import Entry
 from simulation.raft_scope import Budget, RaftScope
+from simulation.raft_scope_laws import Known, View, learn
 from simulation.small_scope import Explored, ScopeBreach, explore
 from tailrace.raft.leadership import RaftLeadership
 from tailrace.raft.replica import RaftReplica
@@ -98,8 +101,8 @@ def test_two_processes_see_what_one_sees() -> None:
     [
         ("leader_counts_itself_before_its_flush", Budget(writes=1), "committed is on a majority's disks"),
         ("follower_acknowledges_before_its_flush", Budget(writes=1), "committed is on a majority's disks"),
-        ("grants_a_second_vote", Budget(timeouts=2), "log matching"),
-        ("counts_a_majority_of_the_old_epoch", Budget(timeouts=2), "log matching"),
+        ("grants_a_second_vote", Budget(timeouts=2), "one leader per epoch"),
+        ("counts_a_majority_of_the_old_epoch", Budget(timeouts=2), "one leader per epoch"),
         ("votes_twice_after_restart", Budget(timeouts=2, crashes=1), "one leader per epoch"),
         ("loses_a_voter_change_on_restart", Budget(voter_changes=1, crashes=1), "the voters are those of the log"),
     ],
@@ -133,6 +136,15 @@ def test_worlds_that_differ_in_the_names_of_the_followers_alone_are_one() -> Non
     one, other = (scope.take(world, delivery) for delivery in deliveries)
     assert one != other
     assert scope.fingerprint(one) == scope.fingerprint(other) != scope.fingerprint(world)
+
+
+def test_logs_that_differ_below_an_entry_of_one_epoch_break_a_law() -> None:
+    def follower(*entries: Entry) -> View:
+        return View(False, 2, 0, 0, entries, (0, ()), (), voter_set(1, 2, 3))
+
+    same = Entry(2, "same")
+    with pytest.raises(AssertionError, match="log matching"):
+        learn(Known(), [follower(Entry(1, "one"), same), follower(Entry(1, "other"), same)], 0, None, 0)
 
 
 def test_an_unknown_part_of_the_machine_stops_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
