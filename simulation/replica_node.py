@@ -275,7 +275,8 @@ class ReplicaNode:
                 ),
                 groups=GroupConfig(),
                 transactions=TransactionConfig(),
-                upkeep=UpkeepConfig(),
+                # No reserve: a full disk is noticed by what cannot be appended.
+                upkeep=UpkeepConfig(log_dir_reserve_bytes=0),
             ),
             ports=BrokerPorts(
                 clock=clock, files=self.files, disk=disk, syncing_disk=disk, peers=self, random_bytes=self._random_bytes
