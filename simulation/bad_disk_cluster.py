@@ -10,8 +10,10 @@ from typing import Final
 
 from simulation.breach import Breach
 from simulation.network import NetworkFaults
-from simulation.replica_cluster import Producer, ReplicaCluster, ReplicaPlan
+from simulation.replica_cluster import ReplicaCluster
 from simulation.replica_node import STALL_MS, ReplicaNode
+from simulation.replica_plan import ReplicaPlan
+from simulation.replica_producer import Producer
 from simulation.world import World
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing.disk import TOTAL_SPACE

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Final
 
 from simulation.breach import Breach
-from simulation.replica_cluster import LAG_MS, TOPIC, ReplicaCluster, ReplicaPlan
+from simulation.replica_cluster import TOPIC, ReplicaCluster
 from simulation.replica_laws import ReplicaLaws, StoredBatch, batches_between
 from simulation.replica_node import DATA, ReplicaNode
+from simulation.replica_plan import LAG_MS, ReplicaPlan
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig

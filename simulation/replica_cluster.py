@@ -1,224 +1,27 @@
 """Brokers that keep copies of partitions: producers that insist, a nemesis, and what must hold in the end."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from simulation.breach import Breach
-from simulation.network import Network, NetworkFaults
+from simulation.network import Network
 from simulation.replica_laws import ReplicaLaws, batches_between
 from simulation.replica_metadata import CONTROLLER, ReplicaMetadata, Subscriber
-from simulation.replica_node import DATA, ReplicaNode, ask
+from simulation.replica_node import DATA, ReplicaNode
+from simulation.replica_plan import ReplicaPlan
+from simulation.replica_producer import CLIENT, Producer
 from simulation.world import Action, World
 from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.commands import CreateTopics, TopicsCreated, TopicSpec
 from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, ElectLeaders, Reassignment
-from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.protocol.records.batch import read_header
-from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.partition import Partition
 from tailrace.testing.disk import SimulatedDisk
 
 TOPIC: Final = "orders"
-CLIENT: Final = 1000
-LAG_MS: Final = 1_500
-_RETRY_MS: Final = 60
-_TIMEOUT_MS: Final = 400
-_FATAL: Final = frozenset(
-    (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_SERVER_ERROR)
-)
-"""Error codes that a producer with one batch under way must never get."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplicaPlan:
-    """The plan of a run."""
-
-    brokers: int = 3
-    partitions: int = 3
-    min_in_sync: int = 2
-    is_flushed: bool = True
-    network: NetworkFaults = field(default_factory=NetworkFaults)
-    longest_disk_ms: int = 5
-    latest_image_ms: int = 20
-    produces_per_s: float = 40
-    crashes_per_s: float = 0.0
-    blackouts_per_s: float = 0.0
-    cuts_within_steps_per_s: float = 0.0
-    partitions_per_s: float = 0.0
-    fencings_per_s: float = 0.0
-    refused_growth: float = 0.0
-    """The rate of refused proposals to add a replica, which come again when it lags behind. From 0 to 1."""
-    elections_per_s: float = 0.0
-    reassignments_per_s: float = 0.0
-    damages_per_s: float = 0.0
-    """Times at which a bit of a log flips while its broker, or all of them, are down."""
-    lying_sync: bool = False
-    lag_ms: int = LAG_MS
-    """replica.lag.time.max.ms."""
-    chaos_ms: int = 12_000
-    converge_ms: int = 30_000
-
-    @classmethod
-    def of(cls, seed: int) -> "ReplicaPlan":
-        """A plan in which each kind of fault is there or not, more or less, by the seed (swarm testing)."""
-        world = World(seed)
-
-        def some(name: str, most: float) -> float:
-            return most * world.draw("size", name) if world.chance(0.6, "swarm", name) else 0.0
-
-        if world.chance(0.2, "swarm", "page cache"):
-            # Each crash loses what was not flushed; min.insync.replicas - 1 at a time are borne (KIP-966).
-            return cls(
-                is_flushed=False,
-                network=NetworkFaults(duplication=some("duplication", 0.2), slow=some("slow", 0.2)),
-                longest_disk_ms=1000,
-                latest_image_ms=world.choice((2, 30, 300), "swarm", "images"),
-                crashes_per_s=2.0,
-                fencings_per_s=some("fencings", 0.5),
-                elections_per_s=some("elections", 1.0),
-            )
-        return cls(
-            brokers=world.choice((3, 3, 4), "swarm", "brokers"),
-            min_in_sync=world.choice((2, 2, 1, 3), "swarm", "least"),
-            network=NetworkFaults(
-                loss=some("loss", 0.05), duplication=some("duplication", 0.2), slow=some("slow", 0.2)
-            ),
-            longest_disk_ms=world.choice((1, 5, 60), "swarm", "disk"),
-            latest_image_ms=world.choice((2, 30, 300), "swarm", "images"),
-            crashes_per_s=0.1 + some("crashes", 0.6),
-            blackouts_per_s=some("blackouts", 0.2),
-            cuts_within_steps_per_s=some("cuts", 0.5),
-            partitions_per_s=some("partitions", 0.5),
-            fencings_per_s=some("fencings", 0.5),
-            elections_per_s=some("elections", 1.0),
-            reassignments_per_s=some("reassignments", 0.4),
-            damages_per_s=some("damages", 1.0),
-        )
-
-    @classmethod
-    def of_late_copies(cls, seed: int) -> "ReplicaPlan":
-        """Messages come twice, and late, while brokers are taken for dead.
-
-        Proposals that were refused come again when they can be carried out.
-        """
-        world = World(seed)
-        return cls(
-            min_in_sync=world.choice((1, 1, 2), "swarm", "least"),
-            network=NetworkFaults(duplication=0.5, slow=0.3, slow_delay_ms=world.choice((400, 1_500), "swarm", "late")),
-            longest_disk_ms=world.choice((5, 60), "swarm", "disk"),
-            latest_image_ms=world.choice((30, 300), "swarm", "images"),
-            crashes_per_s=world.choice((0.0, 0.3), "swarm", "crashes"),
-            partitions_per_s=world.choice((0.0, 0.3), "swarm", "partitions"),
-            fencings_per_s=world.choice((0.3, 1.0, 3.0), "swarm", "fencings"),
-            refused_growth=0.3,
-            elections_per_s=world.choice((0.0, 0.5), "swarm", "elections"),
-            chaos_ms=8_000,
-        )
-
-
-class Producer:
-    """Sends values to one partition, one batch at a time, each until it is acknowledged."""
-
-    def __init__(self, cluster: "ReplicaCluster", name: TopicPartition) -> None:
-        self._cluster = cluster
-        self.name = name
-        self._sequence = 0
-        self._sent = 0
-        self._batch: bytes | None = None
-        self._tries = 0
-        self.acknowledged: dict[int, int] = {}
-        """Base offset -> checksum."""
-
-    @property
-    def is_busy(self) -> bool:
-        return self._batch is not None
-
-    def produce(self) -> None:
-        """Send another batch, unless one is under way."""
-        if self._batch is not None:
-            return
-        world = self._cluster.world
-        size = world.between(1, 3, "records", self.name)
-        values = [f"{self.name}/{self._sent + number}".encode() for number in range(size)]
-        self._batch = bytes(
-            build_batch(
-                [Record(number, 1_700_000_000_000, b"k", value) for number, value in enumerate(values)],
-                producer_id=100 + self.name.partition,
-                producer_epoch=0,
-                base_sequence=self._sequence,
-            )
-        )
-        self._sent += size
-        self._try()
-
-    def _try(self) -> None:
-        cluster = self._cluster
-        batch = self._batch
-        if batch is None:
-            return
-        self._tries += 1
-        attempt = self._tries
-        state = cluster.metadata.image.partition(*self.name)
-        assert state is not None
-        node = cluster.nodes.get(state.leader)
-        request = ProduceRequest(
-            acks=-1,
-            timeout_ms=_TIMEOUT_MS,
-            topic_data=(
-                TopicProduceData(
-                    name=self.name.topic,
-                    partition_data=(PartitionProduceData(index=self.name.partition, records=batch),),
-                ),
-            ),
-        )
-        if node is not None:
-            ask(
-                cluster.world,
-                cluster.network,
-                CLIENT,
-                node,
-                request,
-                12,
-                lambda response: self._answered(attempt, batch, response),
-            )
-        cluster.world.after(2 * _TIMEOUT_MS, lambda: self._give_up(attempt))
-
-    def _give_up(self, attempt: int) -> None:
-        if attempt == self._tries and self._batch is not None:
-            self._try()
-
-    def _answered(self, attempt: int, batch: bytes, response: Any) -> None:
-        if response is None:
-            self._retry(attempt)
-            return
-        answer = response.responses[0].partition_responses[0]
-        code = ErrorCode(answer.error_code)
-        if code in _FATAL and self._batch is batch:  # a late copy of one that is long acknowledged may hear it
-            self._cluster.laws.out_of_order(self.name, code)
-        if code is not ErrorCode.NONE:
-            self._retry(attempt)
-            return
-        crc = read_header(batch).crc
-        self._cluster.laws.acknowledged(self.name, answer.base_offset, crc)
-        if self._batch is batch:
-            self.acknowledged[answer.base_offset] = crc
-            self._cluster.acked += 1
-            self._sequence += read_header(batch).last_offset_delta + 1
-            self._batch = None
-
-    def _retry(self, attempt: int) -> None:
-        if attempt == self._tries and self._batch is not None:
-            self._cluster.world.after(_RETRY_MS, lambda: self._retry_now(attempt))
-
-    def _retry_now(self, attempt: int) -> None:
-        if attempt == self._tries:
-            self._try()
 
 
 class ReplicaCluster:
