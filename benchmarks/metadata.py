@@ -29,8 +29,8 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.turns import Turns
 from tailrace.node.clock import LoopClock
-from tailrace.node.collector import Collector
 from tailrace.node.flush_thread import FlushThread
+from tailrace.node.metadata_quorum import Collector
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet

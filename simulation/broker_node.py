@@ -17,14 +17,18 @@ from tailrace.node.settings.broker_config import broker_config
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest
-from tailrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
-from tailrace.protocol.messages.quorum import BeginQuorumEpochRequest, EndQuorumEpochRequest, VoteRequest
+from tailrace.protocol.messages.quorum import (
+    BeginQuorumEpochRequest,
+    EndQuorumEpochRequest,
+    FetchSnapshotRequest,
+    VoteRequest,
+)
 from tailrace.protocol.registry import api_of
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerPorts
 from tailrace.server.assembly.controller import ControllerApis
 from tailrace.server.controller_link.broker_lifecycle import BrokerSession
-from tailrace.server.controller_link.link import ControllerLink
+from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.dispatch import Dispatcher
 from testkit.ports import RecordingConnection
 

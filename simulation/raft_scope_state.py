@@ -17,19 +17,18 @@ from typing import Any, Final
 from simulation.raft_bench import RaftBench
 from simulation.raft_log import LogImage, StoredSnapshot
 from tailrace.raft import effects as do
+from tailrace.raft.effects import Outbox
 from tailrace.raft.elections import Elections
 from tailrace.raft.following import Following
 from tailrace.raft.leadership import RaftLeadership
 from tailrace.raft.links import Links
-from tailrace.raft.node import RaftNode
-from tailrace.raft.outbox import Outbox
+from tailrace.raft.node import RaftNode, Upkeep
 from tailrace.raft.progress import UNKNOWN, Progress
 from tailrace.raft.quorum import Tally
 from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
 from tailrace.raft.rpc import BeginEpoch, EndEpoch
 from tailrace.raft.serving import Serving
-from tailrace.raft.upkeep import Upkeep
 from tailrace.raft.voter_changes import VoterChanges
 from tailrace.raft.voters import ReplicaKey, VoterHistory, VoterSet
 

@@ -25,7 +25,7 @@ from tailrace.node.settings.broker_config import controller_machine
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.controller import ControllerApis
-from tailrace.server.controller_link.link import ControllerLink
+from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.ports import Disk
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.storage import FileSystem

@@ -40,7 +40,7 @@ from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
 from tailrace.server.partitions.log_faults import Failures
 from tailrace.server.ports import Buffer, Controller, Disk
 from tailrace.server.produce.produce import ProduceHandler
-from tailrace.server.produce.transaction_verifier import TransactionVerifier
+from tailrace.server.produce.transactional_appends import TransactionVerifier
 from tailrace.storage import FileSystem, OsFiles
 from tailrace.testing.clock import ManualClock
 from testkit.ports import ImmediateDisk, NoCluster, NoPeer, RecordingConnection

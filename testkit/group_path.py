@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
+from tailrace.protocol.messages.groups import FindCoordinatorRequest
 from tailrace.protocol.messages.membership import (
     JoinGroupRequest,
     JoinGroupRequestProtocol,

@@ -10,10 +10,9 @@ producer.end(is_commit=True)
 """
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
+from tailrace.protocol.messages.groups import FindCoordinatorRequest
 from tailrace.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -23,6 +22,8 @@ from tailrace.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     EndTxnRequest,
     EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,

@@ -17,7 +17,7 @@ from interop.librdkafka import DEADLINE_S, wait_until
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.protocol.messages.fetch import WireSnapshotId
-from tailrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest, SnapshotPosition, SnapshotTopic
+from tailrace.protocol.messages.quorum import FetchSnapshotRequest, SnapshotPosition, SnapshotTopic
 from tailrace.testing import Cluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]

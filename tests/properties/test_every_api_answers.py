@@ -23,7 +23,6 @@ from tailrace.protocol.headers import encode_request
 from tailrace.protocol.messages import (
     configs,
     consumer_groups,
-    coordinators,
     features,
     groups,
     list_offsets,
@@ -37,7 +36,6 @@ from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.protocol.messages.producers import InitProducerIdRequest
 from tailrace.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -46,6 +44,7 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from tailrace.protocol.messages.transactions import InitProducerIdRequest
 from tailrace.protocol.registry import APIS, CLIENT_APIS, CONTROLLER_APIS, Api, api_of
 from tailrace.protocol.schema import replace
 from tailrace.protocol.source import Layout
@@ -298,9 +297,7 @@ SENSIBLE: dict[type, Callable[[WholeNode], Any]] = {
     ),
     InitProducerIdRequest: lambda _: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1_000),
     ApiVersionsRequest: lambda _: ApiVersionsRequest(client_software_name="test", client_software_version="1.0"),
-    coordinators.FindCoordinatorRequest: lambda _: coordinators.FindCoordinatorRequest(
-        key="group", coordinator_keys=("group",)
-    ),
+    groups.FindCoordinatorRequest: lambda _: groups.FindCoordinatorRequest(key="group", coordinator_keys=("group",)),
     membership.JoinGroupRequest: join_request,
     membership.SyncGroupRequest: sync_request,
     membership.HeartbeatRequest: lambda node: membership.HeartbeatRequest(

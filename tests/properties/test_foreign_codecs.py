@@ -29,7 +29,7 @@ from kio.serial import entity_reader, entity_writer
 
 from budgets import examples
 from tailrace.protocol.declaration import Field, schema_of
-from tailrace.protocol.messages import envelope, fetch_snapshot, log_dirs, producers, quorum, registrations, replicas
+from tailrace.protocol.messages import envelope, log_dirs, quorum, registrations, replicas, transactions
 from tailrace.protocol.messages.api_versions import ApiVersionsResponse
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from tailrace.protocol.registry import APIS
@@ -46,8 +46,8 @@ RAFT = (
     quorum.EndQuorumEpochResponse,
     quorum.DescribeQuorumRequest,
     quorum.DescribeQuorumResponse,
-    fetch_snapshot.FetchSnapshotRequest,
-    fetch_snapshot.FetchSnapshotResponse,
+    quorum.FetchSnapshotRequest,
+    quorum.FetchSnapshotResponse,
     quorum.AddRaftVoterRequest,
     quorum.AddRaftVoterResponse,
     quorum.RemoveRaftVoterRequest,
@@ -66,8 +66,8 @@ CONTROLLER = (
     registrations.BrokerRegistrationResponse,
     registrations.BrokerHeartbeatRequest,
     registrations.BrokerHeartbeatResponse,
-    producers.AllocateProducerIdsRequest,
-    producers.AllocateProducerIdsResponse,
+    transactions.AllocateProducerIdsRequest,
+    transactions.AllocateProducerIdsResponse,
     registrations.ControllerRegistrationRequest,
     registrations.ControllerRegistrationResponse,
     log_dirs.AssignReplicasToDirsRequest,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.declaration import schema_of
-from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
+from tailrace.protocol.messages import fetch, quorum
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.raft import rpc
 from tailrace.raft.voters import NO_DIRECTORY, ReplicaKey, VoterListener
@@ -113,12 +113,12 @@ MESSAGES = (
     quorum.BeginQuorumEpochRequest,
     quorum.EndQuorumEpochRequest,
     fetch.FetchRequest,
-    fetch_snapshot.FetchSnapshotRequest,
+    quorum.FetchSnapshotRequest,
     quorum.VoteResponse,
     quorum.BeginQuorumEpochResponse,
     quorum.EndQuorumEpochResponse,
     fetch.FetchResponse,
-    fetch_snapshot.FetchSnapshotResponse,
+    quorum.FetchSnapshotResponse,
 )
 quick = settings(max_examples=30, deadline=None, database=None)
 
@@ -221,18 +221,18 @@ def test_a_fetch_may_name_the_log_by_its_id() -> None:
 
 
 def test_partitions_without_snapshots_are_answered_each_beside_the_one_that_has_them() -> None:
-    def part(partition: int) -> fetch_snapshot.SnapshotPosition:
-        return fetch_snapshot.SnapshotPosition(
+    def part(partition: int) -> quorum.SnapshotPosition:
+        return quorum.SnapshotPosition(
             partition=partition,
             current_leader_epoch=1,
             snapshot_id=fetch.WireSnapshotId(end_offset=9, epoch=1),
             position=0,
         )
 
-    message = fetch_snapshot.FetchSnapshotRequest(
+    message = quorum.FetchSnapshotRequest(
         topics=(
-            fetch_snapshot.SnapshotTopic(name="orders", partitions=(part(0),)),
-            fetch_snapshot.SnapshotTopic(name="__cluster_metadata", partitions=(part(0), part(1))),
+            quorum.SnapshotTopic(name="orders", partitions=(part(0),)),
+            quorum.SnapshotTopic(name="__cluster_metadata", partitions=(part(0), part(1))),
         )
     )
     assert isinstance(request_from_wire(message), rpc.FetchSnapshot)
@@ -240,7 +240,7 @@ def test_partitions_without_snapshots_are_answered_each_beside_the_one_that_has_
         rpc.FetchSnapshotReply(leader_id=1, leader_epoch=1, snapshot_id=rpc.SnapshotId(9, 1), size=3, data=b"abc"),
         message,
     )
-    assert isinstance(answer, fetch_snapshot.FetchSnapshotResponse)
+    assert isinstance(answer, quorum.FetchSnapshotResponse)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     codes = [(topic.name, one.index, one.error_code) for topic in answer.topics for one in topic.partitions]
     assert codes == [("orders", 0, unknown), ("__cluster_metadata", 0, 0), ("__cluster_metadata", 1, unknown)]
@@ -249,7 +249,7 @@ def test_partitions_without_snapshots_are_answered_each_beside_the_one_that_has_
 
 def test_a_fetch_of_other_snapshots_only_is_about_unknown_partitions() -> None:
     with pytest.raises(KafkaError) as refusal:
-        request_from_wire(fetch_snapshot.FetchSnapshotRequest(topics=()))
+        request_from_wire(quorum.FetchSnapshotRequest(topics=()))
     assert refusal.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 

@@ -17,7 +17,7 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
+from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, records_of, verified_by
 from testkit.ports import DeferredDisk

@@ -29,10 +29,9 @@ from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsResponse,
     IncrementallyAlterableConfig,
 )
-from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
+from tailrace.protocol.messages.groups import FindCoordinatorRequest
 from tailrace.protocol.messages.offsets import OffsetCommitResponse
 from tailrace.protocol.messages.produce import ProduceResponse
-from tailrace.protocol.messages.producers import InitProducerIdRequest
 from tailrace.protocol.messages.topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -48,6 +47,7 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from tailrace.protocol.messages.transactions import InitProducerIdRequest
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.partitions.cleaner import CleanerConfig

@@ -12,7 +12,7 @@ import pytest
 from tailrace.client.fetching import visible_batches
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
+from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.data_path import DataPath, batch_of, records_of, verified_by

@@ -11,7 +11,7 @@ from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Address, Connection, parse_addresses
 from tailrace.net.pool import ConnectionPool
-from tailrace.protocol.messages.coordinators import FindCoordinatorRequest, FindCoordinatorResponse
+from tailrace.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 T = TypeVar("T")

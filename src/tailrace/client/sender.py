@@ -24,7 +24,7 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tailrace.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from tailrace.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 
 MAX_IN_FLIGHT_PER_NODE = 5
 """max.in.flight.requests.per.connection: more would break the order of an idempotent producer."""

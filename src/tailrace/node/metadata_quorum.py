@@ -5,6 +5,7 @@ vote does not wait for the records of topics.
 """
 
 import asyncio
+import gc
 import logging
 import secrets
 from collections.abc import Callable, Sequence
@@ -12,29 +13,30 @@ from dataclasses import replace
 from random import random
 from typing import Any, Final
 
+from tailrace.metadata.broker_commands import RegisterController
+from tailrace.metadata.image import Endpoint as ImageEndpoint
 from tailrace.model.errors import CorruptRecords, KafkaError
-from tailrace.model.ids import ZERO_TOPIC_ID
+from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.node.clock import LoopClock
-from tailrace.node.collector import Collector
 from tailrace.node.controller_places import ControllerPlaces
 from tailrace.node.data_directory import new_cluster_id
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.founding import FoundedQuorum, Founding, say_if_wiped
-from tailrace.node.known_controller import KnownController
 from tailrace.node.peers import Peers
-from tailrace.node.settings.broker_config import controller_machine
-from tailrace.node.settings.cluster import founding_settings
+from tailrace.node.settings.broker_config import controller_machine, founding_settings
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.messages import quorum
 from tailrace.protocol.registry import CONTROLLER_APIS, Api, api_of
 from tailrace.raft.roles import Follower
 from tailrace.raft.voters import ReplicaKey, VoterListener
+from tailrace.server.controller_link.channel import ControllerLink
+from tailrace.server.controller_link.controller_registration import ControllerRegistration
 from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.ports import QuorumRequest
+from tailrace.server.ports import Clock, Peer, QuorumRequest
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.description import FounderHandler, NotFoundedHandler
 from tailrace.server.quorum.host import QuorumHost
@@ -43,6 +45,29 @@ from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_
 from tailrace.server.quorum.raft_voters import VoterAddress
 from tailrace.storage import FileSystem
 from tailrace.storage.checkpoints import META_PROPERTIES, MetaProperties, write_meta_properties
+
+
+class Collector:
+    """Python's garbage collector in this process, paused while long work is under way.
+
+    Loading metadata, or acting on the loss of a broker, makes hundreds of thousands of objects without a cycle among
+    them. The collector would look through all of them again and again, for up to half a second at a time.
+    """
+
+    def __init__(self) -> None:
+        self._works = 0
+
+    def long_work(self, has_begun: bool) -> None:
+        """Long work begins, or is over: then what it has made is never looked through again."""
+        if has_begun:
+            self._works += 1
+            gc.disable()
+            return
+        self._works -= 1
+        if self._works == 0:
+            gc.freeze()
+            gc.enable()
+
 
 _LOOK_SECONDS: Final = 0.002
 _SAY_SECONDS: Final = 5.0
@@ -324,3 +349,48 @@ class MetadataQuorum:
 
 def _names(keys: Sequence[ReplicaKey]) -> str:
     return ",".join(str(key.id) for key in keys)
+
+
+class KnownController:
+    """A controller's own registration, with a way of its own to the active controller: it need not be a broker.
+
+    `start` once, then `close` once, both in a turn.
+    """
+
+    def __init__(
+        self,
+        metadata: QuorumController,
+        *,
+        node_id: int,
+        endpoints: Sequence[VoterListener],
+        cluster_id: str,
+        peer: Peer,
+        clock: Clock,
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        incarnation_id = secrets.token_bytes(16)
+        self._link = ControllerLink(
+            metadata, node_id=node_id, cluster_id=cluster_id, sender_id=incarnation_id, peer=peer, clock=clock
+        )
+        self._registration = ControllerRegistration(
+            metadata=metadata,
+            controller=self._link.channel,
+            clock=clock,
+            registration=RegisterController(
+                controller_id=BrokerId(node_id),
+                incarnation_id=incarnation_id,
+                endpoints=tuple(
+                    ImageEndpoint(listener_name=one.name, host=one.host, port=one.port) for one in endpoints
+                ),
+            ),
+            on_fatal=on_fatal,
+        )
+
+    def start(self) -> None:
+        """Register now, and whenever it is needed."""
+        self._registration.start()
+
+    def close(self) -> None:
+        """Register no more."""
+        self._registration.close()
+        self._link.close()

@@ -27,12 +27,12 @@ from tailrace.node.descriptors import (
     descriptor_limit,
     plan_node_descriptors,
 )
+from tailrace.node.hang_watch import StallWatch
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.metrics.measurements import NodeParts
 from tailrace.node.metrics.monitoring import Monitoring
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.endpoints import ListenerAddress, is_wildcard_host
-from tailrace.node.stall_watch import StallWatch
 from tailrace.server.assembly.controller import ControllerApis
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles

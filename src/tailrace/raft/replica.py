@@ -6,9 +6,8 @@ anything that depends on it leaves (see `outbox`).
 
 from collections.abc import Callable, Iterable
 
-from tailrace.raft.effects import Flush, HighWatermarkMoved, RoleChanged, SendRequest, SendResponse
+from tailrace.raft.effects import Flush, HighWatermarkMoved, Outbox, RoleChanged, SendRequest, SendResponse
 from tailrace.raft.links import Links
-from tailrace.raft.outbox import Outbox
 from tailrace.raft.ports import Jitter, LogView, QuorumState, RaftConfig
 from tailrace.raft.roles import Follower, Leader, Role, Unattached, may_follow
 from tailrace.raft.rpc import NO_LEADER, LogEnd, Request, Response, SnapshotId

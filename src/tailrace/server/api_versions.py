@@ -9,7 +9,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from tailrace.metadata.broker_commands import OWN_FEATURES
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -19,6 +19,8 @@ from tailrace.protocol.messages.api_versions import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     FinalizedFeatureKey,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
     SupportedFeatureKey,
 )
 from tailrace.protocol.messages.envelope import FORWARDING_FEATURE
@@ -86,3 +88,17 @@ class ApiVersionsHandler:
 def _check_software(field: str, text: str) -> None:
     if len(text) > _LONGEST_SOFTWARE or not _SOFTWARE.fullmatch(text):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{field} must consist of letters, digits, '-' and '.'")
+
+
+class NoSaslHandler:
+    """SaslHandshake (17) and SaslAuthenticate (36) on a listener without authentication.
+
+    Kafka answers ILLEGAL_SASL_STATE (34) there: a client that is set up to authenticate finds out at once, and does
+    not believe that its password was checked.
+    """
+
+    def handle(self, request: SaslHandshakeRequest | SaslAuthenticateRequest, context: RequestContext) -> NoReturn:
+        raise KafkaError(
+            ErrorCode.ILLEGAL_SASL_STATE,
+            f"listener {context.connection.listener_name} has no SASL; connect with security.protocol=PLAINTEXT",
+        )

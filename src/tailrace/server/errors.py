@@ -15,9 +15,7 @@ from tailrace.protocol.declaration import BOOL, REQUIRED, Array, Fixed, RecordBy
 from tailrace.protocol.messages import (
     configs,
     consumer_groups,
-    coordinators,
     fetch,
-    fetch_snapshot,
     groups,
     list_offsets,
     log_dirs,
@@ -25,7 +23,7 @@ from tailrace.protocol.messages import (
     metadata,
     offsets,
     produce,
-    producers,
+    quorum,
     replicas,
     topics,
     transactions,
@@ -165,15 +163,15 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
             ),
         )
     },
-    producers.DescribeProducersRequest: {
+    transactions.DescribeProducersRequest: {
         "topics": _each(
             "topics",
-            producers.TopicProducers,
+            transactions.TopicProducers,
             name="name",
-            partitions=_each("partition_indexes", producers.PartitionProducers, partition_index=_ITSELF),
+            partitions=_each("partition_indexes", transactions.PartitionProducers, partition_index=_ITSELF),
         )
     },
-    producers.InitProducerIdRequest: {"producer_epoch": -1},
+    transactions.InitProducerIdRequest: {"producer_epoch": -1},
     topics.CreateTopicsRequest: {"topics": _each("topics", topics.CreatableTopicResult, name="name")},
     topics.CreatePartitionsRequest: {"results": _each("topics", topics.CreatePartitionsTopicResult, name="name")},
     metadata.DescribeTopicPartitionsRequest: {
@@ -195,10 +193,10 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
             partition_result=_each("partitions", replicas.PartitionResult, partition_id=_ITSELF),
         )
     },
-    coordinators.FindCoordinatorRequest: {
+    groups.FindCoordinatorRequest: {
         "node_id": -1,
         "port": -1,
-        "coordinators": _each("coordinator_keys", coordinators.Coordinator, key=_ITSELF, node_id=-1, port=-1),
+        "coordinators": _each("coordinator_keys", groups.Coordinator, key=_ITSELF, node_id=-1, port=-1),
     },
     groups.DescribeGroupsRequest: {"groups": _each("groups", groups.DescribedGroup, group_id=_ITSELF)},
     groups.DeleteGroupsRequest: {"results": _each("groups_names", groups.DeletableGroupResult, group_id=_ITSELF)},
@@ -339,10 +337,10 @@ def _alter_replica_log_dirs(
 
 
 def unknown_snapshot_part(
-    asked: fetch_snapshot.SnapshotPosition, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-) -> fetch_snapshot.SnapshotPart:
+    asked: quorum.SnapshotPosition, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+) -> quorum.SnapshotPart:
     """The answer for a partition that has no snapshots."""
-    return fetch_snapshot.SnapshotPart(
+    return quorum.SnapshotPart(
         index=asked.partition,
         error_code=error,
         snapshot_id=asked.snapshot_id,
@@ -352,14 +350,12 @@ def unknown_snapshot_part(
     )
 
 
-def _fetch_snapshot(
-    request: fetch_snapshot.FetchSnapshotRequest, _: int, error: KafkaError
-) -> fetch_snapshot.FetchSnapshotResponse:
+def _fetch_snapshot(request: quorum.FetchSnapshotRequest, _: int, error: KafkaError) -> quorum.FetchSnapshotResponse:
     if error.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return fetch_snapshot.FetchSnapshotResponse(error_code=error.code, topics=())
-    return fetch_snapshot.FetchSnapshotResponse(
+        return quorum.FetchSnapshotResponse(error_code=error.code, topics=())
+    return quorum.FetchSnapshotResponse(
         topics=tuple(
-            fetch_snapshot.SnapshotPartTopic(
+            quorum.SnapshotPartTopic(
                 name=topic.name, partitions=tuple(unknown_snapshot_part(one) for one in topic.partitions)
             )
             for topic in request.topics
@@ -373,6 +369,6 @@ _OF_ANOTHER_SHAPE: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     membership.JoinGroupRequest: _join_group,
     topics.DeleteTopicsRequest: _delete_topics,
     log_dirs.AlterReplicaLogDirsRequest: _alter_replica_log_dirs,
-    fetch_snapshot.FetchSnapshotRequest: _fetch_snapshot,
+    quorum.FetchSnapshotRequest: _fetch_snapshot,
 }
 """Answers that the table cannot describe: they depend on the version, or have another shape than the request."""

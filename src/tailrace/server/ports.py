@@ -7,7 +7,7 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
+from tailrace.protocol.messages import fetch, quorum
 from tailrace.storage import Log
 
 Buffer = bytes | bytearray | memoryview
@@ -17,7 +17,7 @@ QuorumRequest = (
     | quorum.BeginQuorumEpochRequest
     | quorum.EndQuorumEpochRequest
     | fetch.FetchRequest
-    | fetch_snapshot.FetchSnapshotRequest
+    | quorum.FetchSnapshotRequest
 )
 """The requests of one replica of the metadata log to another."""
 QuorumResponse = (
@@ -25,7 +25,7 @@ QuorumResponse = (
     | quorum.BeginQuorumEpochResponse
     | quorum.EndQuorumEpochResponse
     | fetch.FetchResponse
-    | fetch_snapshot.FetchSnapshotResponse
+    | quorum.FetchSnapshotResponse
 )
 
 

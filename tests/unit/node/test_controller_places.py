@@ -8,7 +8,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.net.connection import Address
 from tailrace.node.controller_places import ControllerPlaces
-from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
+from tailrace.protocol.messages import fetch, quorum
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
 
 TOPIC = "__cluster_metadata"
@@ -56,18 +56,18 @@ def fetched(error: ErrorCode, leader_id: int) -> fetch.FetchResponse:
     return fetch.FetchResponse(responses=(topic,))
 
 
-def part_of_snapshot(error: ErrorCode, leader_id: int) -> fetch_snapshot.FetchSnapshotResponse:
-    part = fetch_snapshot.SnapshotPart(
+def part_of_snapshot(error: ErrorCode, leader_id: int) -> quorum.FetchSnapshotResponse:
+    part = quorum.SnapshotPart(
         index=0,
         error_code=error,
         snapshot_id=fetch.WireSnapshotId(end_offset=5, epoch=1),
         size=9,
         position=0,
         unaligned_records=b"",
-        current_leader=fetch_snapshot.SnapshotLeader(leader_id=leader_id, leader_epoch=3),
+        current_leader=quorum.SnapshotLeader(leader_id=leader_id, leader_epoch=3),
     )
-    topic = fetch_snapshot.SnapshotPartTopic(name=TOPIC, partitions=(part,))
-    return fetch_snapshot.FetchSnapshotResponse(topics=(topic,))
+    topic = quorum.SnapshotPartTopic(name=TOPIC, partitions=(part,))
+    return quorum.FetchSnapshotResponse(topics=(topic,))
 
 
 SOMEBODY_ELSE = (
@@ -75,7 +75,7 @@ SOMEBODY_ELSE = (
     quorum.BeginQuorumEpochResponse(error_code=OTHER_CLUSTER, topics=()),
     quorum.EndQuorumEpochResponse(error_code=OTHER_CLUSTER, topics=()),
     fetch.FetchResponse(error_code=OTHER_CLUSTER, responses=()),
-    fetch_snapshot.FetchSnapshotResponse(error_code=OTHER_CLUSTER, topics=()),
+    quorum.FetchSnapshotResponse(error_code=OTHER_CLUSTER, topics=()),
     voted(WRONG_VOTER, leader_id=3),
     begun(WRONG_VOTER),
     fetched(MOVED, leader_id=2),

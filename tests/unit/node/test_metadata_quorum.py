@@ -1,7 +1,8 @@
 """The metadata quorum of a real node: snapshots and the next start, an older release's directory, addresses."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tailrace.metadata.commands import CreateTopics, TopicSpec
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.net.connection import Address
+from tailrace.node.metadata_quorum import Collector
 from tailrace.node.node import Node
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.records.batch import iter_batches
@@ -191,3 +193,30 @@ def test_a_start_that_waits_for_others_can_be_given_up(tmp_path: Path) -> None:
 
     for _ in range(2):  # the directory is free again
         asyncio.run(tell())
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_it_rests_until_the_last_work_is_over() -> None:
+    collector = Collector()
+    collector.long_work(True)
+    collector.long_work(True)
+    assert not gc.isenabled()
+    collector.long_work(False)
+    assert not gc.isenabled()
+    collector.long_work(False)
+    assert gc.isenabled()
+
+
+def test_what_was_made_is_not_looked_through_again() -> None:
+    collector = Collector()
+    collector.long_work(True)
+    made = [[number] for number in range(1_000)]
+    before = gc.get_freeze_count()
+    collector.long_work(False)
+    assert gc.get_freeze_count() >= before + len(made)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tailrace.protocol.messages.groups import FindCoordinatorRequest
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,
     HeartbeatResponse,

@@ -9,13 +9,11 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
-from tailrace.protocol.messages.producers import (
+from tailrace.protocol.messages.transactions import (
     ActiveProducer,
     DescribedPartitions,
     DescribeProducersRequest,
     DescribeProducersResponse,
-)
-from tailrace.protocol.messages.transactions import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     ListTransactionsRequest,

@@ -24,8 +24,8 @@ from tailrace.client.diagnosis.findings import (
 from tailrace.client.diagnosis.probe import Probe, ProbeFault, Target, Trouble, certificate_fault, identify, resolve
 from tailrace.model.errors import ErrorCode
 from tailrace.net.connection import Address
+from tailrace.protocol.messages.api_versions import SaslHandshakeRequest, SaslHandshakeResponse
 from tailrace.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
-from tailrace.protocol.messages.sasl import SaslHandshakeRequest, SaslHandshakeResponse
 
 _METADATA_VERSION = 9
 """New enough for a cluster id; old enough for every broker of the last years."""

@@ -1,13 +1,12 @@
 """Runs one `Membership`: sends what it asks for and feeds it the answers, in a task beside the consumer."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol, assert_never
 
 from tailrace.client.errors import code_of
 from tailrace.client.group import committed_offsets
 from tailrace.client.group import member as events
-from tailrace.client.group.assignors import ASSIGNORS
 from tailrace.client.group.member import Membership, State
 from tailrace.client.group.protocol import decode_subscription, encode_assignment, encode_subscription
 from tailrace.client.router import Router
@@ -28,6 +27,48 @@ from tailrace.protocol.messages.membership import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+
+Assignment = dict[str, list[TopicPartition]]
+"""Member id -> its partitions."""
+
+Assignor = Callable[[Mapping[str, Sequence[str]], Mapping[str, int]], Assignment]
+"""(member id -> topics it wants, topic -> number of partitions) -> assignment. Every member is in the result."""
+
+
+def assign_range(subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]) -> Assignment:
+    """Per topic, a stretch of partitions for each member that wants it; the first members may get one more."""
+    assignment: Assignment = {member: [] for member in subscriptions}
+    for topic in sorted(partition_counts):
+        members = sorted(member for member, topics in subscriptions.items() if topic in topics)
+        if not members:
+            continue
+        share, left_over = divmod(partition_counts[topic], len(members))
+        first = 0
+        for index, member in enumerate(members):
+            end = first + share + (1 if index < left_over else 0)
+            assignment[member] += [TopicPartition(topic, partition) for partition in range(first, end)]
+            first = end
+    return assignment
+
+
+def assign_round_robin(subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]) -> Assignment:
+    """All partitions of all topics dealt out one by one to the members, each skipped for topics it does not want."""
+    assignment: Assignment = {member: [] for member in subscriptions}
+    members = sorted(subscriptions)
+    turn = 0
+    for topic in sorted(partition_counts):
+        if not any(topic in topics for topics in subscriptions.values()):
+            continue
+        for partition in range(partition_counts[topic]):
+            while topic not in subscriptions[members[turn % len(members)]]:
+                turn += 1
+            assignment[members[turn % len(members)]].append(TopicPartition(topic, partition))
+            turn += 1
+    return assignment
+
+
+ASSIGNORS: Mapping[str, Assignor] = {"range": assign_range, "roundrobin": assign_round_robin}
+
 
 _USE = "group"
 """Joins wait for the other members, up to minutes; nothing else may stand behind them."""

@@ -15,8 +15,8 @@ from tailrace.model.ids import NO_LEADER
 from tailrace.net.buffers import BufferPool
 from tailrace.net.listener import Listener, ListenerCounts
 from tailrace.node.flush_thread import FlushMeasure, FlushThread
+from tailrace.node.hang_watch import StallWatch
 from tailrace.node.metrics.broker_measurements import SLICE, BrokerMeasurements, BrokerParts, measure_broker
-from tailrace.node.stall_watch import StallWatch
 from tailrace.protocol.registry import APIS
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.quorum.controller import QuorumController

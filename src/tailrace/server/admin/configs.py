@@ -1,4 +1,4 @@
-"""DescribeConfigs (32).
+"""DescribeConfigs (32), and ListConfigResources (74): v0 of client metrics, v1 of any type (KIP-1142).
 
 v1 sources and synonyms; v2 as v1; v3 types and documentation (KIP-569); v4 flexible.
 A null list of keys asks for all; keys that do not exist are left out of the answer, as in Kafka. A resource that is
@@ -18,6 +18,9 @@ from tailrace.protocol.messages.configs import (
     DescribeConfigsResponse,
     DescribeConfigsResult,
     DescribeConfigsSynonym,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+    ListedConfigResource,
 )
 from tailrace.server.admin.config_entries import (
     DescribedConfig,
@@ -136,3 +139,36 @@ def _results(
             config_type=setting.type,
             documentation=setting.doc if request.include_documentation else None,
         )
+
+
+_FIRST_WITH_TYPES = 1
+_ALL = frozenset(ResourceType)
+
+
+class ListConfigResourcesHandler:
+    """Names the topics and brokers, and the groups and client metrics that have settings. Loggers have none here."""
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: ListConfigResourcesRequest, context: RequestContext) -> ListConfigResourcesResponse:
+        wanted = {int(ResourceType.CLIENT_METRICS)}
+        if context.api_version >= _FIRST_WITH_TYPES:
+            wanted = set(request.resource_types) or {int(kind) for kind in _ALL}
+        unknown = wanted - _ALL
+        if unknown:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"resources of type {min(unknown)} do not exist")
+        resources = tuple(
+            ListedConfigResource(resource_type=kind, resource_name=name) for kind, name in self._all() if kind in wanted
+        )
+        return ListConfigResourcesResponse(config_resources=resources)
+
+    def _all(self) -> Iterator[tuple[int, str]]:
+        image = self._controller.image
+        for topic in sorted(image.topics):
+            yield ResourceType.TOPIC, topic
+        for broker_id in sorted(image.brokers):
+            yield ResourceType.BROKER, str(broker_id)
+        for kind, name in sorted(image.configs):
+            if kind in (ResourceType.CLIENT_METRICS, ResourceType.GROUP):
+                yield kind, name

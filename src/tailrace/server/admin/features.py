@@ -1,19 +1,23 @@
-"""UpdateFeatures (57): v1 two kinds of downgrades, and questions that change nothing; v2 no results (KIP-1022).
+"""UpdateFeatures (57) and UnregisterBroker (64): changes of the cluster itself.
+
+UpdateFeatures: v1 two kinds of downgrades, and questions that change nothing; v2 no results (KIP-1022).
 
 All levels change or none, in every version. A refusal stands at the top and names the feature, as in Kafka since 4.0.
 """
 
 from typing import Final
 
-from tailrace.metadata.broker_commands import FeatureUpdate, UpdateFeatures
+from tailrace.metadata.broker_commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
 from tailrace.metadata.commands import ControllerResponse
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from tailrace.protocol.messages.registrations import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
@@ -53,3 +57,23 @@ def _update(wanted: FeatureUpdateKey, version: int) -> FeatureUpdate:
             f"there is no type {wanted.upgrade_type}: 1 is an upgrade, 2 a safe downgrade, 3 an unsafe one",
         )
     return FeatureUpdate(feature=wanted.feature, level=wanted.max_version_level, allows_downgrade=allows_downgrade)
+
+
+class UnregisterBrokerHandler:
+    """UnregisterBroker (64): a broker that will not come back (KIP-631).
+
+    Kafka forgets a broker while it serves, and leaves it without a registration. Here it has to be stopped first; one
+    that does not answer is fenced within `broker.session.timeout.ms`.
+    """
+
+    def __init__(self, *, controller: Controller) -> None:
+        self._controller = controller
+
+    def handle(self, request: UnregisterBrokerRequest, context: RequestContext) -> None:
+        def answer(outcome: ControllerResponse | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+                return
+            context.respond(UnregisterBrokerResponse())
+
+        self._controller.submit(UnregisterBroker(broker_id=BrokerId(request.broker_id)), answer)

@@ -11,31 +11,28 @@ from tailrace.metadata.broker_commands import RegisterBroker
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages import (
+    api_versions,
     configs,
     fetch,
     list_offsets,
     log_dirs,
     metadata,
     produce,
-    producers,
-    sasl,
     topics,
+    transactions,
 )
-from tailrace.server.admin.config_resources import ListConfigResourcesHandler
-from tailrace.server.admin.configs import DescribeConfigsHandler
+from tailrace.server.admin.configs import DescribeConfigsHandler, ListConfigResourcesHandler
 from tailrace.server.admin.delete_records import DeleteRecordsHandler
 from tailrace.server.admin.live_settings import AdjustableSettings, LiveSettings
-from tailrace.server.admin.log_dir_moves import AlterReplicaLogDirsHandler
-from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
-from tailrace.server.api_versions import FinalizedFeatures
+from tailrace.server.admin.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
+from tailrace.server.api_versions import FinalizedFeatures, NoSaslHandler
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.assembly.coordination import Coordination
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.controller_link.broker_lifecycle import Applied, BrokerSession
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
-from tailrace.server.fetch.leader_epochs import OffsetForLeaderEpochHandler
-from tailrace.server.fetch.list_offsets import ListOffsetsHandler
+from tailrace.server.fetch.list_offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from tailrace.server.fetch.replica_fetches import ReplicaFetches
 from tailrace.server.metadata.cluster import DescribeClusterHandler
 from tailrace.server.metadata.metadata import MetadataHandler
@@ -43,9 +40,8 @@ from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
 from tailrace.server.ports import Controller
 from tailrace.server.produce.produce import ProduceHandler
-from tailrace.server.produce.producers import DescribeProducersHandler
 from tailrace.server.quorum.controller import OnImage
-from tailrace.server.sasl import NoSaslHandler
+from tailrace.server.transactions.queries import DescribeProducersHandler
 from tailrace.server.waiters import Deadlines, LongPolls
 
 
@@ -173,7 +169,7 @@ class Broker:
                 list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions),
                 list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(partitions=partitions),
                 topics.DeleteRecordsRequest: DeleteRecordsHandler(partitions=partitions, clock=clock),
-                producers.DescribeProducersRequest: DescribeProducersHandler(partitions=partitions),
+                transactions.DescribeProducersRequest: DescribeProducersHandler(partitions=partitions),
                 log_dirs.DescribeLogDirsRequest: DescribeLogDirsHandler(partitions=partitions, path=path),
                 log_dirs.AlterReplicaLogDirsRequest: AlterReplicaLogDirsHandler(partitions=partitions, path=path),
             }
@@ -199,7 +195,7 @@ class Broker:
                 ),
                 configs.DescribeConfigsRequest: DescribeConfigsHandler(controller=controller, settings=self.settings),
                 configs.ListConfigResourcesRequest: ListConfigResourcesHandler(controller=controller),
-                sasl.SaslHandshakeRequest: no_sasl,
-                sasl.SaslAuthenticateRequest: no_sasl,
+                api_versions.SaslHandshakeRequest: no_sasl,
+                api_versions.SaslAuthenticateRequest: no_sasl,
             }
         )

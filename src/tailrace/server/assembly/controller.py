@@ -5,24 +5,22 @@ from collections.abc import Callable
 from typing import Final
 
 from tailrace.protocol.messages import (
+    api_versions,
     configs,
     envelope,
     features,
     fetch,
-    fetch_snapshot,
     log_dirs,
     metadata,
-    producers,
     quorum,
     registrations,
     replicas,
-    sasl,
     topics,
+    transactions,
 )
-from tailrace.server.admin.brokers import UnregisterBrokerHandler
 from tailrace.server.admin.config_changes import AlterConfigsHandler
 from tailrace.server.admin.configs import DescribeConfigsHandler
-from tailrace.server.admin.features import UpdateFeaturesHandler
+from tailrace.server.admin.features import UnregisterBrokerHandler, UpdateFeaturesHandler
 from tailrace.server.admin.live_settings import AdjustableSettings, LiveSettings
 from tailrace.server.admin.replicas import (
     AlterPartitionReassignmentsHandler,
@@ -30,6 +28,7 @@ from tailrace.server.admin.replicas import (
     ListPartitionReassignmentsHandler,
 )
 from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
+from tailrace.server.api_versions import NoSaslHandler
 from tailrace.server.controller_link.controller_peers import (
     AllocateProducerIdsHandler,
     AlterPartitionHandler,
@@ -47,7 +46,6 @@ from tailrace.server.quorum.description import QuorumDescriptionHandler
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
 from tailrace.server.quorum.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
-from tailrace.server.sasl import NoSaslHandler
 
 
 class ControllerApis:
@@ -117,10 +115,10 @@ class ControllerApis:
                 quorum.VoteRequest: rpcs,
                 quorum.BeginQuorumEpochRequest: rpcs,
                 quorum.EndQuorumEpochRequest: rpcs,
-                fetch_snapshot.FetchSnapshotRequest: rpcs,
+                quorum.FetchSnapshotRequest: rpcs,
                 quorum.UpdateRaftVoterRequest: UpdateRaftVoterHandler(host),
-                sasl.SaslHandshakeRequest: no_sasl,
-                sasl.SaslAuthenticateRequest: no_sasl,
+                api_versions.SaslHandshakeRequest: no_sasl,
+                api_versions.SaslAuthenticateRequest: no_sasl,
             }
         )
 
@@ -135,7 +133,7 @@ class ControllerApis:
                 ),
                 registrations.BrokerHeartbeatRequest: BrokerHeartbeatHandler(controller=controller),
                 registrations.ControllerRegistrationRequest: ControllerRegistrationHandler(controller=controller),
-                producers.AllocateProducerIdsRequest: AllocateProducerIdsHandler(controller=controller),
+                transactions.AllocateProducerIdsRequest: AllocateProducerIdsHandler(controller=controller),
                 replicas.AlterPartitionRequest: AlterPartitionHandler(controller=controller),
                 log_dirs.AssignReplicasToDirsRequest: AssignReplicasToDirsHandler(controller=controller),
             }

@@ -6,32 +6,22 @@ from dataclasses import replace
 from typing import Final
 
 from tailrace.metadata.image import ClusterImage, full_delta
-from tailrace.protocol.messages import (
-    consumer_groups,
-    coordinators,
-    groups,
-    membership,
-    offsets,
-    producers,
-    transactions,
-)
+from tailrace.protocol.messages import consumer_groups, groups, membership, offsets, transactions
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
 from tailrace.server.dispatch import HandlerTable, by_api
 from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
 from tailrace.server.groups.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
-from tailrace.server.groups.offset_deletion import OffsetDeleteHandler
-from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetFetchHandler
+from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
 from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.groups.transactional_offsets import TxnOffsetCommitHandler
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Controller
 from tailrace.server.quorum.controller import OnImage
 from tailrace.server.transactions.channel import TransactionChannel
-from tailrace.server.transactions.marker_handler import WriteTxnMarkersHandler
 from tailrace.server.transactions.marker_sender import MarkerSender
-from tailrace.server.transactions.markers import OnWritten, TransactionMarker, write_markers
+from tailrace.server.transactions.markers import OnWritten, TransactionMarker, WriteTxnMarkersHandler, write_markers
 from tailrace.server.transactions.producer_ids import InitProducerIdHandler, ProducerIdPool
 from tailrace.server.transactions.producer_requests import (
     AddOffsetsToTxnHandler,
@@ -115,7 +105,7 @@ class Coordination:
         controller, hosts = self._controller, self.groups
         return by_api(
             {
-                coordinators.FindCoordinatorRequest: FindCoordinatorHandler(
+                groups.FindCoordinatorRequest: FindCoordinatorHandler(
                     controller=controller, config=self._group_config, transactions=self._transaction_config
                 ),
                 membership.JoinGroupRequest: JoinGroupHandler(coordinators=hosts),
@@ -139,7 +129,7 @@ class Coordination:
         controller, hosts, clock = self._controller, self.transactions, self._clock
         return by_api(
             {
-                producers.InitProducerIdRequest: InitProducerIdHandler(
+                transactions.InitProducerIdRequest: InitProducerIdHandler(
                     producer_ids=self.producer_ids, transactions=hosts
                 ),
                 transactions.AddPartitionsToTxnRequest: AddPartitionsToTxnHandler(

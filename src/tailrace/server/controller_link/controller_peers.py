@@ -14,7 +14,7 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.partition_commands import DirectoriesAssigned, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages import log_dirs, producers, registrations, replicas
+from tailrace.protocol.messages import log_dirs, registrations, replicas, transactions
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
@@ -149,13 +149,13 @@ class AllocateProducerIdsHandler:
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
 
-    def handle(self, request: producers.AllocateProducerIdsRequest, context: RequestContext) -> None:
+    def handle(self, request: transactions.AllocateProducerIdsRequest, context: RequestContext) -> None:
         command = AllocateProducerIds(broker_id=BrokerId(request.broker_id), broker_epoch=request.broker_epoch)
         _submit(self._controller, command, request, context, _block)
 
 
-def _block(answer: ProducerIdBlock) -> producers.AllocateProducerIdsResponse:
-    return producers.AllocateProducerIdsResponse(producer_id_start=answer.first, producer_id_len=answer.size)
+def _block(answer: ProducerIdBlock) -> transactions.AllocateProducerIdsResponse:
+    return transactions.AllocateProducerIdsResponse(producer_id_start=answer.first, producer_id_len=answer.size)
 
 
 class AlterPartitionHandler:

@@ -21,7 +21,7 @@ from tailrace.metadata.commands import CreateTopics, TopicCreated, TopicRefused,
 from tailrace.metadata.image import Endpoint, SupportedFeature
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId, TopicId
-from tailrace.protocol.messages import producers, registrations
+from tailrace.protocol.messages import registrations, transactions
 from tailrace.protocol.messages.topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -153,11 +153,11 @@ def supported_features(found: Iterable[registrations.RegisteredFeature]) -> tupl
 # Producer ids
 
 
-def producer_ids_request(command: AllocateProducerIds) -> producers.AllocateProducerIdsRequest:
-    return producers.AllocateProducerIdsRequest(broker_id=command.broker_id, broker_epoch=command.broker_epoch)
+def producer_ids_request(command: AllocateProducerIds) -> transactions.AllocateProducerIdsRequest:
+    return transactions.AllocateProducerIdsRequest(broker_id=command.broker_id, broker_epoch=command.broker_epoch)
 
 
-def producer_id_block(response: producers.AllocateProducerIdsResponse) -> ProducerIdBlock | KafkaError:
+def producer_id_block(response: transactions.AllocateProducerIdsResponse) -> ProducerIdBlock | KafkaError:
     error = refusal(response.error_code, "the producer ids")
     if error is None and (response.producer_id_len <= 0 or response.producer_id_start < 0):
         error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"no block of producer ids: {response}")

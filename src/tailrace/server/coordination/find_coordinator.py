@@ -14,7 +14,7 @@ from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicSp
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from tailrace.protocol.messages.coordinators import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from tailrace.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
 

@@ -12,7 +12,7 @@ A partition that is asked for twice is answered once: 4 bytes of a request may b
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit
+from tailrace.coordinators.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
 from tailrace.coordinators.groups.records import OffsetCommitValue
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -23,6 +23,10 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
     OffsetFetchRequestTopics,
@@ -34,6 +38,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 from tailrace.server.context import RequestContext
+from tailrace.server.errors import error_response
 from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.ports import Controller
 
@@ -310,4 +315,51 @@ def _as_before(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
             )
             for partition in topic.partitions
         ),
+    )
+
+
+class OffsetDeleteHandler:
+    """OffsetDelete (47): a group forgets its offsets in topics that no member reads any more (KIP-496).
+
+    A partition that does not exist has error 3, one of a topic that a member subscribes to error 86.
+    """
+
+    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
+        self._coordinators = coordinators
+        self._controller = controller
+
+    def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> None:
+        image = self._controller.image
+        asked = dict.fromkeys(
+            TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
+        )
+        there = tuple(partition for partition in asked if image.partition(*partition) is not None)
+
+        def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                context.respond(error_response(request, context.api_version, outcome))
+            else:
+                context.respond(_response(request, dict(zip(there, outcome, strict=True))))
+
+        host = self._coordinators.host_of(request.group_id)
+        host.submit(DeleteOffsets(group_id=request.group_id, partitions=there), answer)
+
+
+def _response(request: OffsetDeleteRequest, codes: dict[TopicPartition, ErrorCode]) -> OffsetDeleteResponse:
+    return OffsetDeleteResponse(
+        topics=tuple(
+            OffsetDeleteResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetDeleteResponsePartition(
+                        partition_index=each.partition_index,
+                        error_code=codes.get(
+                            TopicPartition(topic.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                        ),
+                    )
+                    for each in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        )
     )

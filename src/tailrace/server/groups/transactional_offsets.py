@@ -28,7 +28,7 @@ from tailrace.server.groups.host import GroupCoordinatorHost
 from tailrace.server.groups.offsets import AskedOffsets
 from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.ports import Controller
-from tailrace.server.produce.transaction_verifier import AskedTransaction, TransactionVerifier
+from tailrace.server.produce.transactional_appends import AskedTransaction, TransactionVerifier
 
 _FIRST_WITH_LOADING = 2
 _FIRST_WITH_ABORTABLE = 4

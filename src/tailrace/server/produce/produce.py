@@ -31,8 +31,7 @@ from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, ServerConnection
 from tailrace.server.produce.answers import FIRST_WITH_TOPIC_IDS, PartitionAnswer, SeveralAnswers, SoleAnswer
-from tailrace.server.produce.transaction_verifier import TransactionVerifier
-from tailrace.server.produce.transactional_appends import TransactionalAppends
+from tailrace.server.produce.transactional_appends import TransactionalAppends, TransactionVerifier
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.waiters import Deadlines
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.ids import METADATA_TOPIC_ID
-from tailrace.protocol.messages import fetch, fetch_snapshot
+from tailrace.protocol.messages import fetch, quorum
 from tailrace.raft.rpc import (
     FetchRecords,
     FetchRecordsReply,
@@ -55,16 +55,16 @@ def fetch_request(request: FetchRecords) -> fetch.FetchRequest:
     )
 
 
-def fetch_snapshot_request(request: FetchSnapshot) -> fetch_snapshot.FetchSnapshotRequest:
-    position = fetch_snapshot.SnapshotPosition(
+def fetch_snapshot_request(request: FetchSnapshot) -> quorum.FetchSnapshotRequest:
+    position = quorum.SnapshotPosition(
         partition=INDEX,
         current_leader_epoch=request.leader_epoch,
         snapshot_id=_wire_id(request.snapshot_id),
         position=request.position,
         replica_directory_id=request.replica.directory_id,
     )
-    topic = fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=(position,))
-    return fetch_snapshot.FetchSnapshotRequest(
+    topic = quorum.SnapshotTopic(name=TOPIC, partitions=(position,))
+    return quorum.FetchSnapshotRequest(
         cluster_id=request.cluster_id, replica_id=request.replica.id, max_bytes=request.max_bytes, topics=(topic,)
     )
 
@@ -100,7 +100,7 @@ def fetch_asked(message: fetch.FetchRequest) -> FetchRecords:
     )
 
 
-def fetch_snapshots_asked(message: fetch_snapshot.FetchSnapshotRequest) -> tuple[FetchSnapshot, ...]:
+def fetch_snapshots_asked(message: quorum.FetchSnapshotRequest) -> tuple[FetchSnapshot, ...]:
     """One for each snapshot, or position in one, that is asked for; partitions without snapshots have none.
 
     Each may have `max_bytes` of the message, which is what all of them together may have.
@@ -117,9 +117,7 @@ def fetch_snapshots_asked(message: fetch_snapshot.FetchSnapshotRequest) -> tuple
     return tuple(_snapshot_asked(message, part) for part in wanted)
 
 
-def _snapshot_asked(
-    message: fetch_snapshot.FetchSnapshotRequest, part: fetch_snapshot.SnapshotPosition
-) -> FetchSnapshot:
+def _snapshot_asked(message: quorum.FetchSnapshotRequest, part: quorum.SnapshotPosition) -> FetchSnapshot:
     return FetchSnapshot(
         cluster_id=message.cluster_id,
         replica=ReplicaKey(message.replica_id, part.replica_directory_id),
@@ -159,15 +157,15 @@ def fetch_response(response: FetchRecordsReply, where: Where) -> fetch.FetchResp
 
 
 def fetch_snapshot_response(
-    responses: Sequence[FetchSnapshotReply], request: fetch_snapshot.FetchSnapshotRequest, where: Where
-) -> fetch_snapshot.FetchSnapshotResponse:
+    responses: Sequence[FetchSnapshotReply], request: quorum.FetchSnapshotRequest, where: Where
+) -> quorum.FetchSnapshotResponse:
     """`responses` answer, in order, what `fetch_snapshots_asked` has made of the request."""
     for response in responses:
         if is_for_all(response):
-            return fetch_snapshot.FetchSnapshotResponse(error_code=response.error, topics=())
+            return quorum.FetchSnapshotResponse(error_code=response.error, topics=())
     parts = map(_snapshot_part, responses)
     topics = tuple(
-        fetch_snapshot.SnapshotPartTopic(
+        quorum.SnapshotPartTopic(
             name=topic.name,
             partitions=tuple(
                 next(parts) if (topic.name, one.partition) == METADATA_PARTITION else unknown_snapshot_part(one)
@@ -179,17 +177,17 @@ def fetch_snapshot_response(
     endpoints = (
         ()
         if where is None
-        else (fetch_snapshot.SnapshotLeaderEndpoint(node_id=where[1], host=where[0].host, port=where[0].port),)
+        else (quorum.SnapshotLeaderEndpoint(node_id=where[1], host=where[0].host, port=where[0].port),)
     )
-    return fetch_snapshot.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
+    return quorum.FetchSnapshotResponse(topics=topics, node_endpoints=endpoints)
 
 
-def _snapshot_part(response: FetchSnapshotReply) -> fetch_snapshot.SnapshotPart:
-    return fetch_snapshot.SnapshotPart(
+def _snapshot_part(response: FetchSnapshotReply) -> quorum.SnapshotPart:
+    return quorum.SnapshotPart(
         index=INDEX,
         error_code=response.error,
         snapshot_id=_wire_id(response.snapshot_id),
-        current_leader=fetch_snapshot.SnapshotLeader(leader_id=response.leader_id, leader_epoch=response.leader_epoch),
+        current_leader=quorum.SnapshotLeader(leader_id=response.leader_id, leader_epoch=response.leader_epoch),
         size=response.size,
         position=response.position,
         unaligned_records=response.data,
@@ -217,7 +215,7 @@ def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRecor
     )
 
 
-def fetch_snapshot_answer(message: fetch_snapshot.FetchSnapshotResponse, for_all: ErrorCode) -> FetchSnapshotReply:
+def fetch_snapshot_answer(message: quorum.FetchSnapshotResponse, for_all: ErrorCode) -> FetchSnapshotReply:
     if for_all is not ErrorCode.NONE:
         return FetchSnapshotReply(error=for_all)
     part = answered(message.topics, lambda topic, one: (topic.name, one.index) == METADATA_PARTITION)

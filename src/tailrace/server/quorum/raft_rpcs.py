@@ -10,7 +10,7 @@ the partitions" (KIP-630).
 from dataclasses import replace
 from functools import partial
 
-from tailrace.protocol.messages.fetch_snapshot import FetchSnapshotRequest
+from tailrace.protocol.messages.quorum import FetchSnapshotRequest
 from tailrace.raft.rpc import FetchSnapshotReply, Response
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import QuorumRequest

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
+from tailrace.protocol.messages import fetch, quorum
 from tailrace.raft.rpc import (
     BeginEpoch,
     BeginEpochReply,
@@ -98,7 +98,7 @@ def request_from_wire(message: QuorumRequest) -> Request:
             return elections.end_asked(message)
         case fetch.FetchRequest():
             return fetches.fetch_asked(message)
-        case fetch_snapshot.FetchSnapshotRequest():
+        case quorum.FetchSnapshotRequest():
             asked = snapshots_from_wire(message)
             if len(asked) > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(asked)} snapshots are asked for at once")
@@ -106,17 +106,17 @@ def request_from_wire(message: QuorumRequest) -> Request:
     assert_never(message)
 
 
-def snapshots_from_wire(message: fetch_snapshot.FetchSnapshotRequest) -> Sequence[FetchSnapshot]:
+def snapshots_from_wire(message: quorum.FetchSnapshotRequest) -> Sequence[FetchSnapshot]:
     """The requests that a FetchSnapshot makes of this log, one for each snapshot. Raises as `request_from_wire`."""
     return fetches.fetch_snapshots_asked(message)
 
 
 def response_for_snapshots(
     responses: Sequence[FetchSnapshotReply],
-    request: fetch_snapshot.FetchSnapshotRequest,
+    request: quorum.FetchSnapshotRequest,
     *,
     leader: VoterListener | None = None,
-) -> fetch_snapshot.FetchSnapshotResponse:
+) -> quorum.FetchSnapshotResponse:
     """The message with these answers to what `snapshots_from_wire` has made of the request, in its order."""
     return fetches.fetch_snapshot_response(responses, request, _where(leader, responses[0].leader_id))
 
@@ -138,7 +138,7 @@ def response_to_wire(
         case FetchRecordsReply():
             return fetches.fetch_response(response, where)
         case FetchSnapshotReply():
-            assert isinstance(request, fetch_snapshot.FetchSnapshotRequest), f"not an answer to {request}"
+            assert isinstance(request, quorum.FetchSnapshotRequest), f"not an answer to {request}"
             return fetches.fetch_snapshot_response((response,), request, where)
         case DescribeQuorumReply():
             raise AssertionError("a description is not for replicas")
@@ -161,6 +161,6 @@ def response_from_wire(message: QuorumResponse) -> Answered:
             return EndEpochReply(**elections.epoch_answer(message.topics, for_all))
         case fetch.FetchResponse():
             return fetches.fetch_answer(message, for_all)
-        case fetch_snapshot.FetchSnapshotResponse():
+        case quorum.FetchSnapshotResponse():
             return fetches.fetch_snapshot_answer(message, for_all)
     assert_never(message)

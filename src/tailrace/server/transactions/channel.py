@@ -22,7 +22,7 @@ from tailrace.protocol.messages.transactions import (
     topics_to_add,
 )
 from tailrace.server.ports import Clock, Peer
-from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
+from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
 from tailrace.server.quorum.metadata_partition_wire import known_code
 from tailrace.server.transactions.service import TransactionCoordinatorService
 

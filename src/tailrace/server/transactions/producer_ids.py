@@ -16,7 +16,7 @@ from tailrace.metadata.commands import (
 )
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID, BrokerId, ProducerId
-from tailrace.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from tailrace.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller

@@ -4,9 +4,8 @@ from struct import pack
 
 from interop.differential.catalogue.preparation import created
 from interop.differential.script import Answers, Hangup, Script, SendBytes, ask, every_version, key_versions
-from tailrace.protocol.messages.api_versions import ApiVersionsRequest
-from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
-from tailrace.protocol.messages.groups import ListGroupsRequest
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+from tailrace.protocol.messages.groups import FindCoordinatorRequest, ListGroupsRequest
 from tailrace.protocol.messages.metadata import (
     Cursor,
     DescribeClusterRequest,
@@ -16,7 +15,6 @@ from tailrace.protocol.messages.metadata import (
     TopicRequest,
 )
 from tailrace.protocol.messages.quorum import AddRaftVoterRequest, RaftVoterListener, RemoveRaftVoterRequest
-from tailrace.protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from tailrace.protocol.registry import CLIENT_APIS
 from tailrace.protocol.schema import ZERO_UUID
 

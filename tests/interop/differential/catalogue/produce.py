@@ -14,7 +14,7 @@ from interop.differential.catalogue.preparation import (
 )
 from interop.differential.script import Answers, Build, Script, ask, every_version, key_versions
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from tailrace.protocol.messages.producers import InitProducerIdRequest
+from tailrace.protocol.messages.transactions import InitProducerIdRequest
 from tailrace.protocol.records.batch import seal
 from tailrace.protocol.records.record import Record, build_batch
 

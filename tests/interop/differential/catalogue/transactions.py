@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from interop.differential.script import Answers, Script, ask, every_version
-from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
+from tailrace.protocol.messages.groups import FindCoordinatorRequest
 from tailrace.protocol.messages.metadata import DescribeTopicPartitionsRequest, MetadataRequest
 from tailrace.protocol.messages.offsets import (
     OffsetFetchRequest,
@@ -12,7 +12,6 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopic,
     OffsetFetchRequestTopics,
 )
-from tailrace.protocol.messages.producers import InitProducerIdRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -21,6 +20,7 @@ from tailrace.protocol.messages.transactions import (
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     EndTxnRequest,
+    InitProducerIdRequest,
     ListTransactionsRequest,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,

@@ -19,7 +19,6 @@ from tailrace.protocol.messages.log_dirs import (
     AssignedTopic,
     AssignReplicasToDirsRequest,
 )
-from tailrace.protocol.messages.producers import AllocateProducerIdsRequest
 from tailrace.protocol.messages.registrations import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
@@ -35,6 +34,7 @@ from tailrace.protocol.messages.replicas import (
     InSyncBroker,
 )
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
+from tailrace.protocol.messages.transactions import AllocateProducerIdsRequest
 from tailrace.protocol.schema import replace
 
 FEATURES = tuple(

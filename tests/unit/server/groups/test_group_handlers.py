@@ -6,8 +6,12 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
-from tailrace.protocol.messages.coordinators import FindCoordinatorRequest
-from tailrace.protocol.messages.groups import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from tailrace.protocol.messages.groups import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    ListGroupsRequest,
+)
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,
     JoinGroupRequest,

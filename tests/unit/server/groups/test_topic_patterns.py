@@ -9,8 +9,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
 from tailrace.server.groups import topic_patterns
-from tailrace.server.groups.topic_patterns import TopicPatterns
-from tailrace.server.patterns import Matcher, compile_pattern
+from tailrace.server.groups.topic_patterns import Matcher, TopicPatterns, compile_pattern
 from tailrace.testing.clock import ManualClock
 
 

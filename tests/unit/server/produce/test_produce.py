@@ -15,7 +15,7 @@ from tailrace.protocol.messages.produce import (
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.partitions.table import KnownLeader
-from tailrace.server.produce.transaction_verifier import AskedTransaction, OnVerified
+from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
 from testkit.ports import DeferredDisk, RecordingConnection

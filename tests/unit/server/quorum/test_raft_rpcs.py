@@ -12,7 +12,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response
-from tailrace.protocol.messages import fetch, fetch_snapshot, quorum
+from tailrace.protocol.messages import fetch, quorum
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.schema import replace
 from tailrace.raft.events import UpdateVoter
@@ -101,7 +101,7 @@ _RESPONSES: dict[type, type] = {
     quorum.EndQuorumEpochRequest: quorum.EndQuorumEpochResponse,
     quorum.DescribeQuorumRequest: quorum.DescribeQuorumResponse,
     fetch.FetchRequest: fetch.FetchResponse,
-    fetch_snapshot.FetchSnapshotRequest: fetch_snapshot.FetchSnapshotResponse,
+    quorum.FetchSnapshotRequest: quorum.FetchSnapshotResponse,
     quorum.AddRaftVoterRequest: quorum.AddRaftVoterResponse,
     quorum.RemoveRaftVoterRequest: quorum.RemoveRaftVoterResponse,
     quorum.UpdateRaftVoterRequest: quorum.UpdateRaftVoterResponse,
@@ -127,15 +127,15 @@ def fetch_from(offset: int, epoch: int, last_epoch: int, *, max_wait_ms: int = 0
     return fetch.FetchRequest(cluster_id=CLUSTER_ID, max_wait_ms=max_wait_ms, min_bytes=0, topics=(topic,))
 
 
-def snapshot_from(position: int, epoch: int, *, end_offset: int = 5) -> fetch_snapshot.FetchSnapshotRequest:
-    part = fetch_snapshot.SnapshotPosition(
+def snapshot_from(position: int, epoch: int, *, end_offset: int = 5) -> quorum.FetchSnapshotRequest:
+    part = quorum.SnapshotPosition(
         partition=0,
         current_leader_epoch=epoch,
         snapshot_id=fetch.WireSnapshotId(end_offset=end_offset, epoch=1),
         position=position,
     )
-    topic = fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=(part,))
-    return fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=(topic,))
+    topic = quorum.SnapshotTopic(name=TOPIC, partitions=(part,))
+    return quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=(topic,))
 
 
 def test_an_impossible_vote_is_invalid_and_the_answer_names_the_leader(
@@ -214,9 +214,9 @@ def test_bytes_of_a_snapshot_and_the_three_refusals(
     (stored,) = leader.host.log.snapshots
     end_offset = stored.id.end_offset
 
-    def part(node: QuorumNode, request: fetch_snapshot.FetchSnapshotRequest) -> fetch_snapshot.SnapshotPart:
+    def part(node: QuorumNode, request: quorum.FetchSnapshotRequest) -> quorum.SnapshotPart:
         answer = Asked(cluster, RaftRpcHandler(node.host), request).answer()
-        found: fetch_snapshot.SnapshotPart = answer.topics[0].partitions[0]
+        found: quorum.SnapshotPart = answer.topics[0].partitions[0]
         return found
 
     first = part(leader, snapshot_from(0, epoch, end_offset=end_offset))
@@ -231,8 +231,8 @@ def test_bytes_of_a_snapshot_and_the_three_refusals(
         (follower, 0, end_offset, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ):
         assert part(node, snapshot_from(position, epoch, end_offset=wanted)).error_code == code
-    other = fetch_snapshot.SnapshotTopic(name="orders", partitions=snapshot_from(0, epoch).topics[0].partitions)
-    unknown = part(leader, fetch_snapshot.FetchSnapshotRequest(topics=(other,)))
+    other = quorum.SnapshotTopic(name="orders", partitions=snapshot_from(0, epoch).topics[0].partitions)
+    unknown = part(leader, quorum.FetchSnapshotRequest(topics=(other,)))
     assert unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
@@ -248,10 +248,10 @@ def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader
         asked = [snapshot_from(position, epoch, end_offset=end).topics[0].partitions[0] for position in positions]
         other = replace(asked[0], partition=1)
         topics = (
-            fetch_snapshot.SnapshotTopic(name="orders", partitions=(asked[0],)),
-            fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=(other, *asked)),
+            quorum.SnapshotTopic(name="orders", partitions=(asked[0],)),
+            quorum.SnapshotTopic(name=TOPIC, partitions=(other, *asked)),
         )
-        request = fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, max_bytes=max_bytes, topics=topics)
+        request = quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, max_bytes=max_bytes, topics=topics)
         orders, metadata = Asked(cluster, RaftRpcHandler(leader.host), request).answer().topics
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [one.error_code for one in (*orders.partitions, metadata.partitions[0])] == [unknown, unknown]
@@ -267,8 +267,8 @@ def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader
     assert sum(sent(1, 0, 0)) == 1
     assert sent(100, 0, end=end_offset - 1) == [0]
     asked = (snapshot_from(0, epoch).topics[0].partitions[0],) * 17
-    topics = (fetch_snapshot.SnapshotTopic(name=TOPIC, partitions=asked),)
-    too_many = fetch_snapshot.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=topics)
+    topics = (quorum.SnapshotTopic(name=TOPIC, partitions=asked),)
+    too_many = quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=topics)
     answer = Asked(cluster, RaftRpcHandler(leader.host), too_many).answer()
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 

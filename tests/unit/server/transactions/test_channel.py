@@ -14,7 +14,7 @@ from tailrace.protocol.messages.transactions import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
 )
-from tailrace.server.produce.transaction_verifier import AskedTransaction
+from tailrace.server.produce.transactional_appends import AskedTransaction
 from tailrace.server.transactions.channel import TransactionChannel
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk

@@ -15,9 +15,8 @@ from tailrace.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tailrace.server.transactions.marker_handler import REQUEST_TIMEOUT_MS
 from tailrace.server.transactions.marker_sender import MarkerSender
-from tailrace.server.transactions.markers import OnWritten, TransactionMarker
+from tailrace.server.transactions.markers import REQUEST_TIMEOUT_MS, OnWritten, TransactionMarker
 from tailrace.testing.clock import ManualClock
 
 E = ErrorCode

@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.producers import InitProducerIdRequest, InitProducerIdResponse
+from tailrace.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.testing.disk import SimulatedDisk
 from testkit.group_path import GroupPath
 from testkit.ports import DeferredDisk

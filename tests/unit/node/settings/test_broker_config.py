@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage
-from tailrace.node.settings.cluster import founding_settings, say_what_is_overruled
+from tailrace.node.settings.broker_config import founding_settings, say_what_is_overruled
 from tailrace.node.settings.config import NodeConfig
 
 TOLD = {"min.insync.replicas": "02", "unclean.leader.election.enable": "TRUE", "num.partitions": "3"}

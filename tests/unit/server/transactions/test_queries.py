@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.producers import (
+from tailrace.protocol.messages.transactions import (
     ActiveProducer,
     DescribedPartitions,
     DescribeProducersRequest,

@@ -9,7 +9,7 @@ from tailrace.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from tailrace.server.transactions.marker_handler import REQUEST_TIMEOUT_MS
+from tailrace.server.transactions.markers import REQUEST_TIMEOUT_MS
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, DataPath
 

@@ -1,7 +1,7 @@
 import tracemalloc
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.replication.high_watermark import HighWatermark
+from tailrace.replication.replica import HighWatermark
 
 
 def test_a_waiting_callback_runs_when_the_offset_is_reached_or_never_will_be() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.client.group.assignors import ASSIGNORS, assign_range, assign_round_robin
+from tailrace.client.group.member_host import ASSIGNORS, assign_range, assign_round_robin
 from tailrace.client.group.protocol import (
     decode_assignment,
     decode_subscription,

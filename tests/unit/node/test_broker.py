@@ -7,7 +7,7 @@ from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.turns import Turns
-from tailrace.node.metadata_followup import Duties
+from tailrace.node.broker import Duties
 from tailrace.server.admin.live_settings import LiveSettings
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.testing.disk import SimulatedDisk
