@@ -1,6 +1,6 @@
 """A node of a simulated quorum that is a broker too: its channel to the active controller, its life, its clients.
 
-What the node asks of others, and what clients ask of it, goes through Kafka's bytes and the product's dispatchers.
+Requests of the node to others, and of clients to it, go through Kafka's bytes and the product's dispatchers.
 The broker acts on no metadata, so that it has no partitions: it leads what the metadata says that it leads.
 """
 
@@ -126,7 +126,7 @@ class BrokerNode(QuorumNode):
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `QuorumNode`; and who does not answer in time has not answered, as with real peers."""
+        """As `QuorumNode`; a peer that does not answer in time has not answered, as with real peers."""
         if isinstance(request, _RAFT):
             super().send(node_id, request, on_reply, oldest_version=oldest_version)
             return
@@ -144,7 +144,7 @@ class BrokerNode(QuorumNode):
         super().send(node_id, request, reply, oldest_version=oldest_version)
 
     def answer(self, request: Any, version: int, source: int, reply: OnReply) -> None:
-        """What the controllers' listener does."""
+        """Serve a request as the controllers' listener does."""
         if isinstance(request, _RAFT):
             super().answer(request, version, source, reply)
             return

@@ -1,7 +1,7 @@
 """One node of a metadata quorum in a simulated world: the product's hosts on a disk that loses what was not synced.
 
 The node's clock, disk and peers are the ports of `server.ports`; messages go through Kafka's bytes. A crash is a power
-cut, also in the middle of a step, when the disk was told to lose power at some operation.
+cut, also in the middle of a step, when the disk is set to lose power at some operation.
 """
 
 from collections import deque
@@ -116,7 +116,7 @@ class SlowDisk:
 
 
 class Observer(Protocol):
-    """Is told what a node does that others can see."""
+    """Receives the actions of a node that others can see."""
 
     def started(self, node: "QuorumNode") -> None: ...
 
@@ -149,11 +149,11 @@ class QuorumNode:
     ) -> None:
         self.key = key
         self.damage = damage
-        """How many parts of snapshots that it sends have a byte changed on their way."""
+        """The number of snapshot parts that it sends and that have a byte changed on their way."""
         self.wipes = 0
-        """How many disks it has lost."""
+        """The number of disks that it has lost."""
         self.told_failure: KafkaError | None = None
-        """What its host has said of a log that it has given up, in this life."""
+        """The fault that its host has reported for a log that it has given up, in this life."""
         self.life = Life()
         self.life.is_over = True
         self.controller: QuorumController
@@ -169,7 +169,7 @@ class QuorumNode:
         self._find = find
         self._lying_sync = lying_sync
         self.directory = DATA
-        """Where its log is."""
+        """The directory of its log."""
         self._ids = count(1)
         self.files = self._new_disk()
 
@@ -325,7 +325,7 @@ class QuorumNode:
     def answer(
         self, request: QuorumRequest, version: int, source: int, reply: Callable[[QuorumResponse | None], None]
     ) -> None:
-        """What a handler does."""
+        """Serve a request as a handler does."""
 
         def answered(response: Response) -> None:
             self._observer.answers(self, request, response)

@@ -1,7 +1,7 @@
 """One broker of a simulated cluster: the product's partitions, handlers and hosts on a disk that loses what it may.
 
 Its ports are those of `server.ports`; requests and answers go through Kafka's bytes. A crash is a power cut, also in
-the middle of a step, when the disk was told to lose power at some operation.
+the middle of a step, when the disk is set to lose power at some operation.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -49,7 +49,7 @@ STALL_MS: Final = 500
 
 
 class Settings:
-    """What the applier asks of a broker's settings."""
+    """The settings of a broker that the applier reads."""
 
     def __init__(self, node_id: int, topic_defaults: TopicConfig) -> None:
         self.node_id = node_id
@@ -82,7 +82,7 @@ class RoundDisk:
 
     @property
     def round_seconds(self) -> float:
-        """How long it has been at the round that runs; 0 if none does."""
+        """The time that the running round has taken so far; 0 if none runs."""
         return 0.0 if self._began_ms is None else (self._world.now_ms - self._began_ms) / 1000
 
     def hang(self) -> None:
@@ -192,7 +192,7 @@ class ReplicaNode:
         find: Callable[[int], "ReplicaNode"],
         on_command: Callable[["ReplicaNode", Any], None],
     ) -> None:
-        """`on_command` is told what the node is about to ask of the controller."""
+        """`on_command` receives each command that the node is about to send to the controller."""
         self.node_id = BrokerId(node_id)
         self.files = SimulatedDisk(world.between(0, 1 << 30, "disk seed", node_id), lying_sync=lying_sync)
         self.files.make_dirs(DATA)
@@ -200,7 +200,7 @@ class ReplicaNode:
         self.life = Life()
         self.life.is_over = True
         self.applied = 1
-        """How many changes of the metadata it has applied; what it has heard of outlives a crash."""
+        """The number of metadata changes that it has applied; those that it has received outlive a crash."""
         self.image = EMPTY_IMAGE
         self.broker_epoch = -1
         self._directory_id = node_id.to_bytes(16, "big")
@@ -386,7 +386,7 @@ class ReplicaNode:
 
     @property
     def applied_end_offset(self) -> int:
-        """How far it has applied the metadata."""
+        """The offset up to which it has applied the metadata."""
         return self._applied_offset
 
     def _random_bytes(self, size: int) -> bytes:
@@ -430,7 +430,7 @@ class ReplicaNode:
         return reply
 
     def serve(self, frame: bytes, on_answer: Callable[[bytes | None], None]) -> None:
-        """Carry out one request, if this node lets anybody in."""
+        """Carry out one request, if this node accepts connections."""
         if not self.is_serving:
             on_answer(None)
             return
