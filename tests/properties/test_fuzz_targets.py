@@ -20,7 +20,7 @@ from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.records import _kernels_twin
 from tailrace.protocol.registry import APIS
 from tailrace.protocol.schema import decode_from
-from tailrace.storage import EpochCache, recovery
+from tailrace.storage import EpochCache, batch_file, recovery
 
 ROOT = Path(fuzz.__file__).parents[1]
 REGRESSIONS = sorted((ROOT / "fuzz" / "regressions").glob("*/*"))
@@ -47,7 +47,7 @@ def trusting(*_: object) -> None:
 
 
 PLANTED: list[tuple[str, object, str, object]] = [
-    ("recovery", recovery, "check_crc", trusting),
+    ("recovery", batch_file, "check_crc", trusting),
     ("recovery", recovery.Loader, "_continues", lambda *_: True),
     ("framing", framing, "LENGTH_BYTES", 3),
     ("kernels", _kernels_twin, "MAX_INPUT", 10),
