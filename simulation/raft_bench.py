@@ -218,6 +218,12 @@ class RaftBench:
         assert response is None or isinstance(response, FetchRecordsReply)
         return response
 
+    def fetched(self, replica: int | ReplicaKey, offset: int, epoch: int, **options: int) -> FetchRecordsReply:
+        """The answer, at once, to a fetch of a replica."""
+        response = self.fetch(replica, offset, epoch, **options)
+        assert response is not None
+        return response
+
     def records(self, *epochs: int) -> FetchRecordsReply:
         """An answer of the leader that the node follows, with records of these epochs behind the node's log."""
         end = self.log.end_offset

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import BuiltinMethodType, FrameType, FunctionType, ModuleType
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ async def built(directory: Path) -> Bindings:
         second = await _started(directory, 2, listeners="127.0.0.1:0", **quorum)
         stack.push_async_callback(second.stop, with_cluster=True)
         await _use(servers)
-        settings = {"group": "walkers", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 30_000}
+        settings: dict[str, Any] = {"group": "walkers", "auto_offset_reset": "earliest", "fetch_max_wait_ms": 30_000}
         consumer = await stack.enter_async_context(AsyncConsumer(servers, topics=[TOPIC], **settings))
         while not await consumer.poll(1):
             pass

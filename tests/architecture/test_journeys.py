@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import re
 import tomllib
-from functools import cache
+from functools import cache, partial
 
 import grimp
 import pytest
@@ -67,13 +67,13 @@ def _is_bound(held: Bindings, left: str, right: str) -> bool:
     rights = _classes(right)
     for one in _classes(left):
         if not getattr(one, "_is_protocol", False):
-            if holds(held, lambda holder, one=one: issubclass(holder, one), rights):
+            if holds(held, partial(lambda one, holder: issubclass(holder, one), one), rights):
                 return True
             continue
         users = _graph().find_modules_that_directly_import(one.__module__)
         methods = [name for name, value in vars(one).items() if callable(value) and not name.startswith("_")]
         filling = [right for right in rights if all(hasattr(right, method) for method in methods)]
-        if filling and holds(held, lambda holder, users=users: holder.__module__ in users, filling):
+        if filling and holds(held, partial(lambda users, holder: holder.__module__ in users, users), filling):
             return True
     return False
 

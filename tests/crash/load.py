@@ -300,7 +300,8 @@ def admin(program: Program, servers: str) -> None:
 def _set(client: AdminClient, value: int) -> dict[Any, "Future[Any]"]:
     change = ConfigEntry("delete.retention.ms", str(value), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, SETTINGS_TOPIC, incremental_configs=[change])
-    return client.incremental_alter_configs([resource], request_timeout=5)
+    outcomes: dict[Any, Future[Any]] = client.incremental_alter_configs([resource], request_timeout=5)
+    return outcomes
 
 
 def _try(program: Program, action: str, answers: dict[Any, "Future[Any]"], **facts: Any) -> None:

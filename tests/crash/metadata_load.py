@@ -58,7 +58,7 @@ class Librdkafka:
     faults = (confluent_kafka.KafkaException,)
 
     def __init__(self, servers: str) -> None:
-        settings = {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 200, "log_level": 0}
+        settings: dict[str, Any] = {"bootstrap.servers": servers, "reconnect.backoff.max.ms": 200, "log_level": 0}
         self._admin = AdminClient({**settings, "topic.metadata.refresh.interval.ms": 500})
 
     def create(self, topic: str, partitions: int) -> None:

@@ -12,6 +12,7 @@ from crash.topics import make_topic, wait_until_known
 from tailrace.client.admin.quorum import QuorumDescription
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.testing import Cluster
 
@@ -45,7 +46,7 @@ def serving_brokers(cluster: Cluster, node: int) -> list[int]:
 
 def role_of(cluster: Cluster, node: int) -> str:
     """The last one that it has told of."""
-    return re.findall(r"event=quorum-role .*role=(\S+)", cluster.log_text(node))[-1]
+    return str(re.findall(r"event=quorum-role .*role=(\S+)", cluster.log_text(node))[-1])
 
 
 def directory_ids(description: QuorumDescription) -> dict[int, bytes]:
@@ -169,7 +170,7 @@ def test_all_killed_at_once_come_back_by_themselves(tmp_path: Path) -> None:
 
 def test_a_voter_that_listens_elsewhere_tells_the_others(tmp_path: Path) -> None:
     with Cluster(brokers=3, directory=tmp_path) as cluster, ReservedPorts() as ports:
-        moved = 2 if cluster.controller_id != 2 else 3
+        moved = BrokerId(2 if cluster.controller_id != 2 else 3)
         old = described(cluster).endpoints[moved][0].port
         new = ports.take("127.0.0.1", 0)
         cluster.stop(moved)

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tests.docs.generated import check_generated
 
 from benchmarks.kafka_jars import VERSION as KAFKA_VERSION
+from docs.generated import check_generated
 from interop import kafkajs, test_kafka_python_suite
 from interop.clients import CLIENTS, CODECS, knows
 from interop.differential.differences import table

@@ -15,7 +15,7 @@ import pytest
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 BIN = Path(sys.executable).parent
-BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+BLOCKS: list[tuple[str, str]] = re.findall(r"^```(sh|python)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def _blocks(language: str, containing: str) -> str:

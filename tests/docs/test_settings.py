@@ -4,8 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from tests.docs.generated import check_generated
-
+from docs.generated import check_generated
 from tailrace.model.settings import Setting, Table, Value
 from tailrace.model.topic_config import TOPIC_SETTINGS
 from tailrace.node.settings.kafka import WITHOUT_EFFECT

@@ -10,6 +10,7 @@ of another form are another format. Only compressed bytes may differ with the li
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tailrace.coordinators.groups import records
 from tailrace.model.topic_config import TopicConfig
@@ -23,6 +24,7 @@ from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.control import (
     ControlType,
+    ControlValue,
     EndTransactionMarker,
     KRaftVersionFeature,
     KRaftVersionRecord,
@@ -56,7 +58,7 @@ RECORDS = [
 ]
 
 
-def batches_of_users() -> Iterator[bytes]:
+def batches_of_users() -> Iterator[bytes | bytearray]:
     """Batches in every codec, idempotent, transactional, stamped on arrival."""
     for number in range(15):
         offset = number * len(RECORDS)
@@ -73,7 +75,7 @@ def batches_of_users() -> Iterator[bytes]:
         )
     offset = 15 * len(RECORDS)
     for at, kind in enumerate((ControlType.COMMIT, ControlType.ABORT)):
-        transaction = {"producer_id": 9, "producer_epoch": at}
+        transaction: dict[str, Any] = {"producer_id": 9, "producer_epoch": at}
         yield build_batch(
             [Record(0, START_MS + 20_000 + at, b"paid", b"12.50")],
             base_offset=offset + 2 * at,
@@ -107,6 +109,7 @@ def group_records() -> list[Record]:
     """Offsets and groups in every version of the format, what members of a group of consumers say, tombstones."""
     stored = dict(hex_lines("group_records.txt"))
     offset_key, group_key = stored.pop("offset_key"), stored.pop("group_key")
+    keyed: list[tuple[bytes, bytes | None]]
     keyed = [(offset_key if name.startswith("offset") else group_key, value) for name, value in stored.items()]
     keyed += [members_of_a_group(), (offset_key, None), (group_key, None), (b"\0\x63what", b"\0\0else")]
     return [Record(0, START_MS + at, key, value) for at, (key, value) in enumerate(keyed)]
@@ -146,7 +149,7 @@ def members_of_a_group() -> tuple[bytes, bytes | None]:
     return records.encode_record(records.GroupRecord(group_id='a "group"\n\x1f\\u001f', value=group))
 
 
-def metadata_batches() -> Iterator[bytes]:
+def metadata_batches() -> Iterator[bytes | bytearray]:
     voters = (LeaderChangeVoter(voter_id=1), LeaderChangeVoter(voter_id=2))
     elected = LeaderChangeMessage(leader_id=1, voters=voters, granting_voters=voters[:1])
     yield build_control_batch([elected], timestamp=START_MS, leader_epoch=1)
@@ -162,7 +165,7 @@ def snapshot() -> bytes:
         endpoints=(VoterEndpoint(name="CONTROLLER", host="127.0.0.1", port=59093),),
         k_raft_version_feature=KRaftVersionFeature(min_supported_version=0, max_supported_version=1),
     )
-    head = [
+    head: list[ControlValue] = [
         SnapshotHeaderRecord(last_contained_log_timestamp=START_MS),
         KRaftVersionRecord(k_raft_version=1),
         VotersRecord(voters=(voter,)),
@@ -177,7 +180,7 @@ def snapshot() -> bytes:
     )
 
 
-def write_log(name: str, batches: Iterable[bytes]) -> None:
+def write_log(name: str, batches: Iterable[bytes | bytearray]) -> None:
     log = Log.open(str(DIRECTORY / name), files=OsFiles(), config=CONFIG, now_ms=START_MS)
     for batch in batches:
         log.append([AppendBatch(batch, read_header(batch))])

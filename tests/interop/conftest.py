@@ -9,12 +9,13 @@ from types import FunctionType
 
 import pytest
 
+from benchmarks.kafka_jars import SHELL_JARS
 from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs
 from tailrace.testing import Cluster
 
 PROGRAMS = {
     kafka_tools.absent: kafka_tools.JARS,
-    kafka_tools.shell_absent: kafka_tools.SHELL_JARS,
+    kafka_tools.shell_absent: SHELL_JARS,
     kafkajs.absent: kafkajs.HOME,
     kafka_python_suite.absent: kafka_python_suite.HOME,
     go_modules.franz_go_absent: go_modules.FRANZ_GO.home,

@@ -126,10 +126,12 @@ class _Reader:
         )
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)])
         messages: list[Message] = []
-        wait_until(
-            lambda: messages.extend(_plain(m) for m in consumer.consume(count, 0.2)) or len(messages) >= count,
-            f"{count} records by librdkafka",
-        )
+
+        def has_read() -> bool:
+            messages.extend(_plain(m) for m in consumer.consume(count, 0.2))
+            return len(messages) >= count
+
+        wait_until(has_read, f"{count} records by librdkafka")
         consumer.close()
         return messages
 

@@ -137,4 +137,4 @@ class Observer:
     @property
     def snapshot_ids(self) -> list[tuple[int, int]]:
         """Of the snapshots that stand for records, by end offset and epoch."""
-        return self._asked(lambda: [tuple(one.id) for one in self._host.log.snapshots])
+        return self._asked(lambda: [(one.id.end_offset, one.id.epoch) for one in self._host.log.snapshots])

@@ -26,11 +26,16 @@ def test_a_subscription_by_regular_expression_follows_the_topics(tailrace_cluste
             producer.send(topic, value=topic.encode())
         producer.flush()
         with closing(client.join(bootstrap, f"^{prefix}-.*", f"group-{prefix}")) as member:
-            wait_until(lambda: read.extend(member.poll()) or len(read) == 1, "the topic that is there is read")
+
+            def has_read(count: int) -> bool:
+                read.extend(member.poll())
+                return len(read) == count
+
+            wait_until(lambda: has_read(1), "the topic that is there is read")
             admin.create_topics({f"{prefix}-2": 1})
             producer.send(f"{prefix}-2", value=f"{prefix}-2".encode())
             producer.flush()
-            wait_until(lambda: read.extend(member.poll()) or len(read) == 2, "the topic that comes later is read too")
+            wait_until(lambda: has_read(2), "the topic that comes later is read too")
         assert [message.value for message in read] == [f"{prefix}-1".encode(), f"{prefix}-2".encode()]
 
 

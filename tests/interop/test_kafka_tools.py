@@ -136,9 +136,9 @@ def test_members_of_both_kinds_of_groups_are_shown(tailrace_cluster: Cluster, to
             members[kind] = told.out
         kinds = {row["GROUP"]: row["TYPE"] for row in table(tool("kafka-consumer-groups", "--list", "--type").out)}
     assert (kinds[f"modern-{topic}"], kinds[f"classic-{topic}"]) == ("Consumer", "Classic")
-    for kind, told in members.items():
-        assert f"{kind}-{topic}" in told
-        assert f"{topic}:0,1" in told, kind
+    for kind, shown in members.items():
+        assert f"{kind}-{topic}" in shown
+        assert f"{topic}:0,1" in shown, kind
 
 
 def test_offsets_are_told_by_place_and_by_time(tailrace_cluster: Cluster, tool: Tool, topic: str) -> None:

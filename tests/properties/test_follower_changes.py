@@ -104,9 +104,9 @@ class Pair:
             if isinstance(effect, Store):
                 scan.failures.pop(effect.key, None)
         scan.wake()
-        for effect in effects:
-            if isinstance(effect, SendFetch):
-                self.take(effect)
+        for fetch in effects:
+            if isinstance(fetch, SendFetch):
+                self.take(fetch)
 
     def take(self, fetch: SendFetch) -> None:
         assert not self.scan.asked
@@ -165,7 +165,7 @@ class Pair:
                 self.step(Answered(answers=None))
             case "stored", PartitionKey() as key:
                 self.stored(key)
-            case "not stored", (key, is_final):
+            case "not stored", (PartitionKey() as key, bool() as is_final):
                 self.not_stored(key, is_final)
             case "time", int() as passed_ms:
                 self.scan.now_ms += passed_ms

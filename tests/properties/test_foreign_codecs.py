@@ -111,11 +111,10 @@ _KNOWN_ERRORS = st.sampled_from([code.value for code in KioErrorCode])
 
 
 @functools.cache
-def kio_class(cls: type, version: int) -> type:
+def kio_class(cls: type, version: int) -> Any:
     if cls in CONSUMER_PROTOCOL:
-        snake = {ConsumerProtocolSubscription: "consumer_protocol_subscription"}.get(
-            cls, "consumer_protocol_assignment"
-        )
+        is_subscription = cls is ConsumerProtocolSubscription
+        snake = "consumer_protocol_subscription" if is_subscription else "consumer_protocol_assignment"
         module = __import__(f"kio.schema.{snake}.v{version}.data", fromlist=["*"])
         return getattr(module, cls.__name__)
     load = kio.index.load_request_schema if cls.__name__.endswith("Request") else kio.index.load_response_schema

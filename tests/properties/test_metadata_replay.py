@@ -20,7 +20,7 @@ from tailrace.metadata.broker_commands import (
     UnregisterBroker,
     UpdateFeatures,
 )
-from tailrace.metadata.changed_records import ChangedRecords, RecordKey, key_of
+from tailrace.metadata.changed_records import ChangedRecords, key_of
 from tailrace.metadata.commands import (
     AlterConfigs,
     ConfigChange,
@@ -40,6 +40,7 @@ from tailrace.metadata.image import (
     ClusterImage,
     ConfigResource,
     ImageDelta,
+    RecordKey,
     ResourceType,
     confusable_form,
 )

@@ -2,6 +2,7 @@
 
 import contextlib
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,7 +42,7 @@ def record_lists(draw: st.DrawFn) -> list[Record]:
     return [Record(offset, *body) for offset, body in enumerate(bodies)]
 
 
-IDENTITIES = st.just({}) | st.fixed_dictionaries(
+IDENTITIES: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionaries(
     {
         "producer_id": st.integers(0, 2**63 - 1),
         "producer_epoch": st.integers(0, 2**15 - 1),

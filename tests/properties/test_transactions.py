@@ -53,6 +53,7 @@ class Transactions(RuleBasedStateMachine):
         self.clients: dict[str, TransactionalClient] = {}
         self.offset = -1
         self.offsets_unknown: set[int] = set()
+        self.node: TransactionPath
         self._start()
 
     def _start(self) -> None:

@@ -5,6 +5,7 @@ import pytest
 from tailrace.coordinators.groups.commands import DeleteOffsets
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.group import TRANSITIONS, GroupState
+from tailrace.coordinators.groups.records import TransactionEnd
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from testkit.groups import GroupScene
@@ -296,7 +297,9 @@ class TestChange:
         scene.form_group("a")
         scene.pass_time(10_000)
         assert scene.state is GroupState.EMPTY
-        assert scene.log[-1].value is not None
+        last = scene.log[-1]
+        assert not isinstance(last, TransactionEnd)
+        assert last.value is not None
         assert GroupScene(log=scene.log).state is GroupState.EMPTY
 
     def test_leaving_is_at_once_and_the_leader_is_replaced(self) -> None:

@@ -94,7 +94,10 @@ def test_followers_that_are_stopped_are_not_spoken_for() -> None:
                     for epoch in (-1, described.partitions[0].leader_epoch):
                         for offset in (1, 2):
                             answer = client.fetch(offset, version=version, replica=replica, leader_epoch=epoch)
-                            assert (answer.error_code, bytes(answer.records)) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")
+                            assert (answer.error_code, bytes(answer.records or b"")) == (
+                                ErrorCode.NOT_LEADER_OR_FOLLOWER,
+                                b"",
+                            )
             assert client.fetch(1).high_watermark == 1, "nothing is acknowledged"
             assert [client.end_offset(replica) for replica in (-1, -2, *followers, 99)] == [1] * 5
             cluster.resume(*followers)

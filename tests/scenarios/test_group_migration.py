@@ -307,8 +307,8 @@ class TestStaticMembers:
         _settle(a, b)
         assert _read_once((a, b)) == ALL
 
-        for member in (a, b):
-            assert member.leave(LEAVE_FOR_A_WHILE) is E.NONE
+        for one in (a, b):
+            assert one.leave(LEAVE_FOR_A_WHILE) is E.NONE
         again = [ClassicTableMember(node, name, instance_id=name) for name in "ab"]
         for member in again:
             member.act()

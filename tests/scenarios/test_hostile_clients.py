@@ -114,7 +114,7 @@ class Client:
         assert shown.topics[0].error_code == 0
 
     async def produce(self, value: bytes) -> int:
-        response: ProduceResponse = await self.ask(_produce("honest", build_batch([_record(value)])), 9)
+        response: ProduceResponse = await self.ask(_produce("honest", bytes(build_batch([_record(value)]))), 9)
         (partition,) = response.responses[0].partition_responses
         assert partition.error_code == 0, partition
         return partition.base_offset
@@ -312,7 +312,7 @@ def test_requests_of_a_client_that_has_gone_are_carried_out_and_forgotten(world:
         before = await world.honest.produce(b"before")
         client = await Client.connect(world.port)
         for _ in range(50):
-            client.send_request(_produce("honest", build_batch([_record(b"gone")])), 9)
+            client.send_request(_produce("honest", bytes(build_batch([_record(b"gone")]))), 9)
         await client.writer.drain()
         client.close()
         await world.check()

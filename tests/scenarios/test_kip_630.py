@@ -35,7 +35,9 @@ HOUR_MS = 3600 * 1000
 DAY_MS = 24 * HOUR_MS
 
 
-def leader_with(*, log: list[int], log_start: int = 0, snapshots: list[SnapshotId] | None = None, **more) -> RaftBench:
+def leader_with(
+    *, log: list[int], log_start: int = 0, snapshots: list[SnapshotId] | None = None, **more: Any
+) -> RaftBench:
     """Node 1, just elected, its LeaderChange record at the end of this log."""
     bench = RaftBench(log=log, log_start=log_start, snapshots=snapshots or [], **more)
     bench.elect()
@@ -43,7 +45,7 @@ def leader_with(*, log: list[int], log_start: int = 0, snapshots: list[SnapshotI
     return bench
 
 
-def follower_with(**more) -> RaftBench:
+def follower_with(**more: Any) -> RaftBench:
     """Node 1, following node 2 in epoch 5, its first fetch sent."""
     bench = RaftBench(**more)
     begin = BeginEpoch(cluster_id=CLUSTER, leader_id=2, leader_epoch=5, voter=key_of(1))
@@ -105,12 +107,22 @@ class TestWhenToSnapshot:
 
     def test_without_a_snapshot_the_ratio_is_met(self) -> None:
         trigger = SnapshotTrigger()
-        common = {"changed_records": 0, "snapshot_records": 0, "snapshot_bytes": 0, "has_snapshot": False}
+        common: dict[str, Any] = {
+            "changed_records": 0,
+            "snapshot_records": 0,
+            "snapshot_bytes": 0,
+            "has_snapshot": False,
+        }
         assert trigger.is_due(log_bytes=20 << 20, **common)
         assert not trigger.is_due(log_bytes=1 << 20, **common)
 
     def test_the_bound_grows_with_the_snapshot(self) -> None:
-        common = {"changed_records": 0, "snapshot_records": 9, "snapshot_bytes": 100 << 20, "has_snapshot": True}
+        common: dict[str, Any] = {
+            "changed_records": 0,
+            "snapshot_records": 9,
+            "snapshot_bytes": 100 << 20,
+            "has_snapshot": True,
+        }
         assert not SnapshotTrigger().is_due(log_bytes=(1000 << 20) - 1, **common)
         assert SnapshotTrigger().is_due(log_bytes=1000 << 20, **common)
 
@@ -224,7 +236,7 @@ class TestWhenToDeleteSnapshots:
 
     def test_a_snapshot_that_is_being_fetched_holds_the_log_start_back(self) -> None:
         bench = leader_with(log=[1] * 8, log_start=2, snapshots=[SnapshotId(2, 1)], config=RaftConfig())
-        assert bench.fetch(3, 1, 1).snapshot_id == SnapshotId(2, 1)
+        assert bench.fetched(3, 1, 1).snapshot_id == SnapshotId(2, 1)
         bench.put_snapshot(SnapshotId(6, 1))
         bench.fetch(2, bench.log.end_offset, 2)
         bench.step(events.SnapshotWritten(SnapshotId(6, 1)))
@@ -244,37 +256,37 @@ class TestHandlingFetchRequests:
     def test_below_the_log_start(self, offset: int, epoch: int) -> None:
         bench = self.bench()
         epoch = min(epoch, bench.node.epoch)
-        response = bench.fetch(2, offset, epoch)
+        response = bench.fetched(2, offset, epoch)
         assert (response.snapshot_id, response.diverging) == (SnapshotId(7, 3), None)
         assert bench.last(do.SendResponse).read is None
 
     def test_at_the_log_start_with_the_epoch_of_the_snapshot_there(self) -> None:
         bench = self.bench()
-        response = bench.fetch(2, 4, 2)
+        response = bench.fetched(2, 4, 2)
         assert (response.snapshot_id, response.diverging) == (None, None)
         assert bench.last(do.SendResponse).read == do.ReadLog(4, 1 << 20)
 
     def test_a_stale_tail_that_ends_exactly_at_the_log_start_gets_the_snapshot(self) -> None:
-        assert self.bench().fetch(2, 4, 1).snapshot_id == SnapshotId(7, 3)
+        assert self.bench().fetched(2, 4, 1).snapshot_id == SnapshotId(7, 3)
 
     def test_a_log_start_without_a_snapshot_there_decides_nothing(self) -> None:
         bench = leader_with(log=[3, 3, 3, 4, 4], log_start=4, snapshots=[SnapshotId(7, 3)])
-        assert bench.fetch(2, 4, 3).snapshot_id == SnapshotId(7, 3)
-        assert bench.fetch(2, 5, 3).snapshot_id is None
+        assert bench.fetched(2, 4, 3).snapshot_id == SnapshotId(7, 3)
+        assert bench.fetched(2, 5, 3).snapshot_id is None
 
     @pytest.mark.parametrize(
         ("offset", "epoch", "diverging"), [(8, 3, LogEnd(3, 7)), (6, 2, LogEnd(2, 4)), (30, 4, LogEnd(4, 9))]
     )
     def test_above_it_the_logs_part_where_the_epochs_do(self, offset: int, epoch: int, diverging: LogEnd) -> None:
-        response = self.bench().fetch(2, offset, epoch)
+        response = self.bench().fetched(2, offset, epoch)
         assert (response.diverging, response.snapshot_id) == (diverging, None)
 
     def test_an_epoch_older_than_anything_known_gets_the_snapshot(self) -> None:
-        assert self.bench().fetch(2, 6, 1).snapshot_id == SnapshotId(7, 3)
+        assert self.bench().fetched(2, 6, 1).snapshot_id == SnapshotId(7, 3)
 
     def test_a_new_replica_reads_a_log_that_is_whole(self) -> None:
         bench = leader_with(log=[1, 1], snapshots=[SnapshotId(1, 1)])
-        assert bench.fetch(2, 0, 0).snapshot_id is None
+        assert bench.fetched(2, 0, 0).snapshot_id is None
 
     def test_the_same_for_a_bare_log(self) -> None:
         bench = RaftBench(log=[3, 3], log_start=4, snapshots=[SnapshotId(4, 2)])
@@ -286,14 +298,20 @@ class TestHandlingFetchResponses:
 
     ID = SnapshotId(40, 4)
 
-    def downloading(self, **more) -> RaftBench:
+    def downloading(self, **more: Any) -> RaftBench:
         bench = follower_with(**more)
         (sent,) = bench.sent(FetchRecords)
         bench.answer(sent, bench.led(snapshot_id=self.ID, log_start_offset=40, high_watermark=44))
         return bench
 
-    def part(self, bench: RaftBench, at: int, data: bytes, size: int = 10, **more) -> FetchSnapshotReply:
-        fields = {"leader_id": 2, "leader_epoch": 5, "snapshot_id": self.ID, "size": size, "position": at} | more
+    def part(self, bench: RaftBench, at: int, data: bytes, size: int = 10, **more: Any) -> FetchSnapshotReply:
+        fields: dict[str, Any] = {
+            "leader_id": 2,
+            "leader_epoch": 5,
+            "snapshot_id": self.ID,
+            "size": size,
+            "position": at,
+        } | more
         return FetchSnapshotReply(data=data, **fields)
 
     def test_fetching_of_the_log_pauses(self) -> None:
@@ -365,7 +383,7 @@ class TestHandlingFetchResponses:
     @pytest.mark.parametrize(
         "wrong", [{"position": 3}, {"snapshot_id": SnapshotId(41, 4)}, {"size": 2}], ids=["position", "id", "size"]
     )
-    def test_bytes_that_do_not_fit_are_not_written(self, wrong: dict[str, object]) -> None:
+    def test_bytes_that_do_not_fit_are_not_written(self, wrong: dict[str, Any]) -> None:
         bench = self.downloading()
         bench.answer(bench.sent(FetchSnapshot)[0], self.part(bench, 0, b"abc", **wrong))
         assert bench.all(do.WriteSnapshotPart) == []
@@ -447,7 +465,7 @@ class TestServingSnapshots:
 
     ID = SnapshotId(4, 2)
 
-    def bench(self, **more) -> RaftBench:
+    def bench(self, **more: Any) -> RaftBench:
         return leader_with(log=[3, 3], log_start=4, snapshots=[self.ID], snapshot_bytes=100, **more)
 
     @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 Each scenario is a cluster of three brokers at metadata.version 26, driven by commands alone.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -609,7 +610,9 @@ def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epo
     cluster = Cluster()
     cluster.create(1, 2, 3)
     epochs = []
-    for step in (lambda: cluster.fence(3), lambda: cluster.fence(1), lambda: cluster.restart(1)):
+    steps: tuple[Callable[[], object], ...]
+    steps = (lambda: cluster.fence(3), lambda: cluster.fence(1), lambda: cluster.restart(1))
+    for step in steps:
         step()
         epochs.append((cluster.state.leader_epoch, cluster.state.partition_epoch))
     assert epochs == [(0, 1), (1, 2), (1, 2)]

@@ -6,6 +6,7 @@ answers. Each scenario names its rule. Sequence numbers are in test_kip_98.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -283,8 +284,11 @@ STORED = (
             name=f"compression.type={name} compresses anew",
             sent=batch(NOW_MS, NOW_MS + 1, codec=Codec.GZIP if codec is not Codec.GZIP else Codec.NONE),
             config=TopicConfig(compression_type=name),
-            then=lambda header, records, codec=codec: (
-                header.codec == codec and [record.value for record in records] == [b"value"] * 2
+            then=partial(
+                lambda codec, header, records: (
+                    header.codec == codec and [record.value for record in records] == [b"value"] * 2
+                ),
+                codec,
             ),
         )
         for name, codec in (
@@ -328,6 +332,7 @@ def test_as_it_is_stored(scenario: Stored) -> None:
     assert (answer.error_code, answer.base_offset) == (0, 3)
     assert answer.log_append_time_ms == scenario.log_append_time_ms
     stored = node.fetch("orders", 3).fetched.records
+    assert stored is not None
     ((position, header),) = iter_batches(stored)
     check_crc(stored, position, header)  # 'changing maxTimestamp or the type bit forces a new checksum'; offsets do not
     assert scenario.then(header, list(read_records(stored, position)))

@@ -6,6 +6,7 @@ transaction's coordinator before the first batch of a transaction is written.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -106,13 +107,13 @@ class Producer:
 def read(node: DataPath, offset: int = 0) -> list[bytes | None]:
     """The records that our own consumer takes from one fetch of committed data."""
     answer = node.fetch("orders", offset, isolation=COMMITTED).fetched
-    stretches, _ = visible_batches(answer.records, offset, answer.aborted_transactions)
+    stretches, _ = visible_batches(answer.records or b"", offset, answer.aborted_transactions or ())
     return [record.value for stretch in stretches for record in records_of(stretch) if record.offset >= offset]
 
 
-def aborted_of(node: DataPath, offset: int = 0, **options: int) -> list[tuple[int, int]]:
+def aborted_of(node: DataPath, offset: int = 0, **options: Any) -> list[tuple[int, int]]:
     answer = node.fetch("orders", offset, isolation=COMMITTED, **options).fetched
-    return [(transaction.producer_id, transaction.first_offset) for transaction in answer.aborted_transactions]
+    return [(transaction.producer_id, transaction.first_offset) for transaction in answer.aborted_transactions or ()]
 
 
 def ends(node: DataPath) -> tuple[int, int]:

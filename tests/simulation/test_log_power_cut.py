@@ -185,8 +185,8 @@ class Teller:
             header = self.written[offset].header
             assert log.epochs.epoch_of(offset) == header.partition_leader_epoch
             last[header.producer_id] = self.written[offset]
-        for batch in last.values():
-            self._verify_retry(log, batch)
+        for appended in last.values():
+            self._verify_retry(log, appended)
         self._verify_lookups(log)
         self._verify_it_goes_on(log)
 

@@ -55,7 +55,7 @@ class Acknowledged:
         assert isinstance(answer, TopicsCreated), answer
         (result,) = answer.results
         assert not hasattr(result, "error"), result
-        self.topics[result.name] = result.topic_id  # type: ignore[union-attr]
+        self.topics[result.name] = result.topic_id
 
 
 def create_topics(node: AdminPath, acknowledged: Acknowledged) -> None:

@@ -176,9 +176,8 @@ class Client:
         asked.exchange = send()
 
     def hear(self) -> None:
-        while self.asked and self.asked[0].exchange is not None and self.asked[0].exchange.is_answered:
-            asked = self.asked.popleft()
-            asked.then(asked.exchange.response)
+        while self.asked and (exchange := self.asked[0].exchange) is not None and exchange.is_answered:
+            self.asked.popleft().then(exchange.response)
 
     def lose_connection(self) -> None:
         self.hear()  # an answer that left before the end has arrived

@@ -16,7 +16,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.upkeep import Rounds
-from tailrace.server.ports import Log
+from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
@@ -45,7 +45,7 @@ class Teller:
         self.files = files
         self.disk = disk
         self.clock = ManualClock()
-        self.sent: dict[Key, list[bytes]] = defaultdict(list)
+        self.sent: dict[Key, list[bytes | None]] = defaultdict(list)
         self.acknowledged: dict[Key, int] = defaultdict(int)
         """The number of sent values that were acknowledged; they are acknowledged in order."""
         self.sequences: dict[Key, int] = defaultdict(int)

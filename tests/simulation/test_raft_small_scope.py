@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,7 +118,7 @@ def test_the_search_tells_the_way_to_a_leader_that_counts_itself_before_its_flus
 ) -> None:
     original = RaftLeadership._durable_end
 
-    def early(self, leader, key):
+    def early(self: RaftLeadership, leader: Any, key: Any) -> int:
         return self._replica.end_offset if key == self._replica.key else original(self, leader, key)
 
     monkeypatch.setattr(RaftLeadership, "_durable_end", early)
@@ -150,7 +151,7 @@ def test_logs_that_differ_below_an_entry_of_one_epoch_break_a_law() -> None:
 def test_an_unknown_part_of_the_machine_stops_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     original = RaftReplica.__init__
 
-    def with_a_new_part(self, **options):
+    def with_a_new_part(self: Any, **options: Any) -> None:
         original(self, **options)
         self.new_part = 1
 

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from interop.clients import wait_until
+from interop.librdkafka import wait_until
 from spark.reading import positions
 from tailrace.client import ranged_fetch
 from tailrace.client.blocking import Admin, NewTopic, Producer

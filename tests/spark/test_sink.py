@@ -79,11 +79,11 @@ def test_nulls_and_headers_survive(spark: SparkSession, save: Callable[..., None
 def test_a_stream_is_written_and_goes_on_after_a_restart(
     spark: SparkSession,
     bootstrap: str,
-    admin,
+    admin: Admin,
     topic: str,
     tmp_path: Path,
     send: Send,
-    load: Load,  # type: ignore[no-untyped-def]
+    load: Load,
 ) -> None:
     target = f"{topic}-copy"
     admin.create_topics({target: 2})

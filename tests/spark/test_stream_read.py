@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from interop.clients import wait_until
+from interop.librdkafka import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Consumer
 from tailrace.model.partitions import TopicPartition
@@ -133,9 +133,14 @@ def test_an_idle_stream_answers_the_start_again_after_looking_more_than_once(
 ) -> None:
     """Trap 5: Spark asks without pause, so an idle answer must take its time; records must be answered at once."""
     monkeypatch.setattr(readers, "time", Clock())
-    looks = []
+    looks: list[int] = []
     latest = Planner.latest
-    monkeypatch.setattr(Planner, "latest", lambda self, tps: looks.append(1) or latest(self, tps))
+
+    def counted(planner: Planner, tps: list[TopicPartition]) -> Any:
+        looks.append(1)
+        return latest(planner, tps)
+
+    monkeypatch.setattr(Planner, "latest", counted)
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable()) == start
     assert len(looks) > 1
@@ -294,7 +299,8 @@ def test_a_topic_may_go_between_two_looks_at_what_matches_a_pattern(
     admin.create_topics({f"{topic}-more": 1})
     reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
     at = reader.initialOffset()
-    partitions, gone = Planner.partitions, []
+    partitions = Planner.partitions
+    gone: list[str] = []
 
     def partitions_then_deletion(planner: Planner) -> list[TopicPartition]:
         found = partitions(planner)

@@ -45,7 +45,7 @@ def test_type_checkers_see_every_name() -> None:
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'tailrace' has no attribute 'Produzer'"):
-        _ = tailrace.Produzer  # type: ignore[attr-defined]
+        _ = tailrace.Produzer
 
 
 def test_the_asyncio_clients() -> None:

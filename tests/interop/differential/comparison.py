@@ -145,12 +145,13 @@ class Runner:
             trees: list[Tree] = [{"answer": _outcome(answer)} for answer in answers]
         else:
             trees = [self._tree(names, answer) for names, answer in zip(self._names, answers, strict=True)]
-        compared = list(_leaves(*trees))
-        codes = {path: theirs for path, _, theirs in compared if path.endswith("error_code")}
+        ours, theirs = trees
+        compared = list(_leaves(ours, theirs))
+        codes = {path: str(code) for path, _, code in compared if path.endswith("error_code")}
         found = [
-            Finding(name, api, version, path, ours, theirs, codes.get(f"{path.rpartition('.')[0]}.error_code", ""))
-            for path, ours, theirs in compared
-            if ours != theirs
+            Finding(name, api, version, path, one, other, codes.get(f"{path.rpartition('.')[0]}.error_code", ""))
+            for path, one, other in compared
+            if one != other
         ]
         return found, len(compared)
 
@@ -175,6 +176,6 @@ def _leaves(ours: Any, theirs: Any, path: str = "") -> Iterator[tuple[str, objec
         if key in ours and key in theirs:
             yield from _leaves(ours[key], theirs[key], below)
         elif isinstance(ours.get(key, theirs.get(key)), dict):
-            yield below, *((PRESENT if key in side else ABSENT) for side in (ours, theirs))
+            yield below, PRESENT if key in ours else ABSENT, PRESENT if key in theirs else ABSENT
         else:
             yield below, ours.get(key, ABSENT), theirs.get(key, ABSENT)

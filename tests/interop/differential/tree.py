@@ -141,7 +141,13 @@ def _batches(records: Any, names: Names) -> Any:
     end = 0
     for position, header in iter_batches(records):
         end = position + header.size_bytes
-        fields = ("base_offset", "partition_leader_epoch", "attributes", "last_offset_delta", "base_timestamp")
+        fields: tuple[str, ...] = (
+            "base_offset",
+            "partition_leader_epoch",
+            "attributes",
+            "last_offset_delta",
+            "base_timestamp",
+        )
         fields += ("max_timestamp", "producer_id", "producer_epoch", "base_sequence", "records_count")
         batch: Tree = {name: names.leaf(name, getattr(header, name)) for name in fields}
         batch["content"] = _content(records, position, names)

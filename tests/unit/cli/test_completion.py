@@ -56,7 +56,9 @@ def test_the_script_for_a_shell_is_printed(shell: str) -> None:
 
 
 def test_every_command_but_those_that_list_nothing_prints_json_if_wanted() -> None:
-    with_json, without, absent = set(), set(), set()
+    with_json: set[tuple[str, str]] = set()
+    without: set[tuple[str, str]] = set()
+    absent: set[str] = set()
     for noun in NOUNS:
         name = f"tailrace.cli.{noun.replace('-', '_')}"
         if importlib.util.find_spec(name) is None:

@@ -46,7 +46,7 @@ def dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return call
 
 
-def write(name: str, *parts: bytes | bytearray) -> None:
+def write(name: str, *parts: bytes | bytearray | memoryview) -> None:
     Path(name).write_bytes(b"".join(parts))
 
 

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -197,7 +198,7 @@ def test_a_flush_ends_although_others_keep_sending(bootstrap: str, topic: str) -
 
 
 @pytest.mark.parametrize("settings", [{"acks": "2"}, {"compression": "rar"}, {"acks": "1", "idempotent": True}])
-def test_settings_that_mean_nothing_are_refused_at_once(settings: dict[str, object]) -> None:
+def test_settings_that_mean_nothing_are_refused_at_once(settings: dict[str, Any]) -> None:
     with pytest.raises(KafkaError):
         Producer("127.0.0.1:9092", **settings)
 

@@ -59,7 +59,12 @@ def test_it_cannot_be_cancelled() -> None:
 def test_wait_and_as_completed_know_it() -> None:
     futures = [DeliveryFuture() for _ in range(3)]
     futures[0].set_result(WRITTEN)
-    threading.Timer(0.01, lambda: [future.set_result(WRITTEN) for future in futures[1:]]).start()
+
+    def settle() -> None:
+        for future in futures[1:]:
+            future.set_result(WRITTEN)
+
+    threading.Timer(0.01, settle).start()
     assert len(list(concurrent.futures.as_completed(futures, timeout=60))) == 3
     assert concurrent.futures.wait(futures, timeout=60).not_done == set()
 

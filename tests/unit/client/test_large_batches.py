@@ -1,6 +1,7 @@
 """Records that fit into a topic are written, though the batch that they were gathered into does not (KIP-126)."""
 
 import os
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -29,7 +30,12 @@ def test_a_batch_that_is_too_large_goes_in_parts(
     tailrace_cluster: Cluster, topic: str, compression: str | None, idempotent: bool
 ) -> None:
     values = [os.urandom(1_000) for _ in range(RECORDS)]
-    settings = {"compression": compression, "idempotent": idempotent, "batch_size": 100_000, "linger_ms": 50}
+    settings: dict[str, Any] = {
+        "compression": compression,
+        "idempotent": idempotent,
+        "batch_size": 100_000,
+        "linger_ms": 50,
+    }
     with Producer(tailrace_cluster.bootstrap_servers, **settings) as producer:
         futures = [producer.send(topic, value, partition=0) for value in values]
         producer.flush()

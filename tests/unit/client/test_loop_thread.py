@@ -57,6 +57,7 @@ def test_an_interrupted_wait_for_records_is_an_interrupt_and_nothing_else(
     async def interrupted(generator: object) -> Chunk | None:
         # Asked for by a caller that waits from here on, or in a moment.
         main = threading.main_thread().ident
+        assert main is not None
         asyncio.get_running_loop().call_later(0.2, signal.pthread_kill, main, signal.SIGINT)
         return await next_chunk(generator)
 

@@ -1,6 +1,7 @@
 """One partition's batches: under which numbers they are sent, and what each answer means for them."""
 
 from concurrent.futures import Future
+from typing import Any
 
 import pytest
 
@@ -242,7 +243,8 @@ def test_the_halves_of_a_batch_that_is_too_large_take_its_place_and_its_numbers(
         builder.append(1_000 + number, None, b"%d" % number)
     large = OutgoingBatch(PARTITION, builder, 100, 0, 1_000)
     large.count, large.cost, large.timestamps = 3, 100, [1_000, 1_001, 1_002]
-    large.completions = [Future(), Future(), Future()]
+    completions: list[Future[Any]] = [Future(), Future(), Future()]
+    large.completions = [*completions]
     queue.queue.waiting.append(large)
     queue.add(200)
     _, behind = queue.take(2)
@@ -261,7 +263,7 @@ def test_the_halves_of_a_batch_that_is_too_large_take_its_place_and_its_numbers(
         queue.answer(batch, ErrorCode.NONE)
     assert sent == [(2, 1, 33), (3, 2, 67), (5, 1, 0)]
     assert large.is_settled
-    assert [completion.result().timestamp for completion in large.completions] == [1_000, 1_001, 1_002]
+    assert [completion.result().timestamp for completion in completions] == [1_000, 1_001, 1_002]
 
 
 def test_what_may_be_written_is_not_split() -> None:

@@ -217,8 +217,12 @@ def test_the_next_range_of_a_topic_that_is_gone_is_not_waited_for_again(monkeypa
     """A task may have a hundred partitions of it."""
     questions: list[int] = []
 
+    def is_gone(_: object) -> bool:
+        questions.append(1)
+        return True
+
     async def run() -> None:
-        node = Node(_log(end=0), lambda asked: not questions.append(1))
+        node = Node(_log(end=0), is_gone)
         server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
         node.port = server.sockets[0].getsockname()[1]
         async with server, AsyncRangedFetch(f"127.0.0.1:{node.port}", timeout_ms=60_000) as reader:

@@ -10,7 +10,7 @@ from tailrace.client import start_search
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAt
-from tailrace.client.read_notices import ReadNotices
+from tailrace.client.read_notices import Jump, ReadNotices
 from tailrace.client.router import Router
 from tailrace.client.start_search import StartSearch
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -162,5 +162,5 @@ def test_a_log_that_outruns_its_reader_is_told_at_once_and_every_30_seconds(
 
 def test_a_consumer_without_a_group_tells_it_too(caplog: pytest.LogCaptureFixture) -> None:
     alone = ReadNotices(None, "tests", bootstrap_timeout_ms=10_000)
-    alone.out_of_range({RNG: start_search.Jump(100, 1000, 200, 1000)}, 0)
+    alone.out_of_range({RNG: Jump(100, 1000, 200, 1000)}, 0)
     assert lines(caplog)[0].startswith("consumer tests: offset 100 of rng-0 is gone")

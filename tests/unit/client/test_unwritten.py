@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for
@@ -10,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tailrace.client import failures as failures_module
 from tailrace.client.blocking import Producer
 from tailrace.client.delivery import AwaitedDelivery, DeliveryFuture
 from tailrace.client.failures import WriteFailures
@@ -91,7 +91,7 @@ def test_what_is_refused_by_send_takes_no_room_and_keeps_nothing_from_the_others
         for _ in range(10):
             with pytest.raises(TypeError):
                 producer.send("unwritten", "text")  # type: ignore[arg-type]  # the mistake
-            producer.send("unwritten", bytearray(b"bytes in another form")).result(SECONDS)
+            producer.send("unwritten", bytearray(b"bytes in another form")).result(SECONDS)  # type: ignore[arg-type]  # is taken, too
 
 
 @pytest.mark.parametrize("headers", [None, (), [], {}, iter(())], ids=lambda given: type(given).__name__)
@@ -102,7 +102,8 @@ def test_no_headers_may_be_said_in_any_form(headers: Any) -> None:
 
 
 def test_headers_are_kept_from_any_iterable() -> None:
-    record = check_record("orders", None, None, b"v", iter([("a", b"1")]), max_request_size=2_000)
+    headers: Any = iter([("a", b"1")])
+    record = check_record("orders", None, None, b"v", headers, max_request_size=2_000)
     assert record.headers == (("a", b"1"),)
 
 
@@ -396,7 +397,7 @@ def test_the_log_has_one_warning_per_topic_and_period(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0]
-    monkeypatch.setattr(failures_module.time, "monotonic_ns", lambda: now[0] * 1_000_000_000)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0] * 1_000_000_000)
     caplog.set_level(logging.WARNING, logger="tailrace.client")
     failures = WriteFailures()
     futures: list[Future[RecordMetadata]] = []

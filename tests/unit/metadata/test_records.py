@@ -1,6 +1,7 @@
 """Metadata records: Kafka's bytes both ways, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,14 +18,14 @@ def uuid(number: int) -> bytes:
 
 ENDPOINT = r.BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=59092, security_protocol=0)
 FEATURE = r.BrokerFeature(name="metadata.version", min_supported_version=7, max_supported_version=25)
-BROKER = {
+BROKER: dict[str, Any] = {
     "broker_id": 1,
     "incarnation_id": uuid(5),
     "broker_epoch": 42,
     "end_points": (ENDPOINT,),
     "features": (FEATURE,),
 }
-PARTITION = {
+PARTITION: dict[str, Any] = {
     "partition_id": 3,
     "topic_id": uuid(1),
     "replicas": (1, 2, 3),

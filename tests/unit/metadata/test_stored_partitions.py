@@ -100,7 +100,8 @@ def said(read: StoredRecord) -> MetadataRecord | StoredPartition:
 
 @given(st.data())
 def test_bytes_that_are_no_record_are_refused_in_the_same_way(data: st.DataObject) -> None:
-    value = bytearray(encode_record(data.draw(st.sampled_from([PLAIN, CHANGE]))))
+    records: list[MetadataRecord] = [PLAIN, CHANGE]
+    value = bytearray(encode_record(data.draw(st.sampled_from(records))))
     at = data.draw(st.integers(0, len(value) - 1))
     value[at] = data.draw(st.integers(0, 255))
     damaged = bytes(value[: data.draw(st.integers(0, len(value)))])

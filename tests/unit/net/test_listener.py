@@ -652,7 +652,9 @@ def test_a_view_that_outlives_its_turn_keeps_its_bytes(run: Run) -> None:
 
 def test_both_loopbacks_share_the_port(run: Run) -> None:
     async def scenario() -> None:
-        turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=pytest.fail)
+        turns = Turns(
+            call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=lambda error: pytest.fail(str(error))
+        )
         listener = Listener(name="TEST", turns=turns, on_frame=echo)
         port = listener.bind(["127.0.0.1", "::1"], 0)
         await listener.start()
@@ -815,7 +817,7 @@ def test_what_comes_while_as_much_as_may_be_is_in_progress_is_carried_out_afterw
                 client.send(b"".join(frame(number, size=1_000) for number in range(first, first + 20)))
                 await client.writer.drain()
                 await asyncio.sleep(0)
-            answered = []
+            answered: list[int] = []
             while len(answered) < 40:
                 await until(lambda: held)
                 connection, slot, body = held.pop(0)

@@ -96,6 +96,7 @@ def records_in(body: bytes) -> tuple[int, bytes]:
     """The correlation id of the answer, and its records."""
     number, response = decode_response(FetchResponse, VERSION, body)
     ((partition,),) = (topic.partitions for topic in response.responses)
+    assert partition.records is not None
     return number, bytes(partition.records)
 
 

@@ -105,7 +105,7 @@ def test_a_turn_that_keeps_the_others_waiting_is_told_of_with_its_write() -> Non
 
     turns = Turns(
         call_soon=lambda callback: None,
-        on_broken_invariant=pytest.fail,
+        on_broken_invariant=lambda error: pytest.fail(str(error)),
         on_stall=lambda what, seconds: stalls.append((what, seconds)),
         now=lambda: now,
     )

@@ -86,7 +86,7 @@ def test_one_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None
     async def begin() -> None:
         turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
         applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
-        applier.on_image = broken  # type: ignore[method-assign]
+        applier.on_image = broken  # type: ignore[assignment, method-assign]
         await Duties(node.controller, applier=applier, turns=turns).begin(lambda _: None, (broken, changed))
 
     asyncio.run(begin())

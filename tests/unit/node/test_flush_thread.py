@@ -2,6 +2,7 @@
 
 import queue
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -228,7 +229,7 @@ def test_a_round_that_takes_the_disk_long_is_told_of(
     assert " logs=0 works=1 rounds=1 longest=" in line
     for number in range(2, 5):
         node.thread.carry_out(lambda: None, lambda: done.append("long"))
-        node.loop.run_until(lambda number=number: len(done) == 1 + number)
+        node.loop.run_until(partial(lambda number: len(done) == 1 + number, number))
     assert told() == [line], "once a minute"
     monkeypatch.setattr("tailrace.node.flush_thread.perf_counter", lambda: perf_counter() + 60)
     node.thread.carry_out(lambda: None, lambda: done.append("long"))

@@ -1,5 +1,6 @@
 import ast
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -150,7 +151,7 @@ def test_what_is_forwarded_is_a_question_or_a_change_and_controllers_serve_it() 
 
 
 def test_what_can_wait_at_the_other_end_or_must_not_wait_has_a_connection_of_its_own() -> None:
-    by_connection = {one: names_of(lambda api, one=one: api.connection is one) for one in PeerConnection}
+    by_connection = {one: names_of(partial(lambda one, api: api.connection is one, one)) for one in PeerConnection}
     del by_connection[PeerConnection.REQUESTS]
     assert by_connection == {
         PeerConnection.FETCH: {"Fetch"},

@@ -1,5 +1,6 @@
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -232,7 +233,8 @@ def test_values_are_values() -> None:
 
 def test_protected_values_refuse_assignment() -> None:
     read = decode(Voyage, 3, encode_bytes(FULL, 3))
-    for value in (FULL, read, Leg(port="a")):
+    values: tuple[Any, ...] = (FULL, read, Leg(port="a"))
+    for value in values:
         with pytest.raises(AttributeError, match="cannot be assigned"):
             setattr(value, type(value).__slots__[0], 1)
         with pytest.raises(AttributeError, match="cannot be deleted"):
@@ -243,7 +245,7 @@ def test_protected_values_refuse_assignment() -> None:
 
 def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(TypeError, match="name"):
-        Voyage(number=1)
+        Voyage(number=1)  # type: ignore[call-arg]  # the mistake
     with pytest.raises(TypeError, match="nonsense"):
         replace(FULL, nonsense=1)
 

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,9 @@ def vote(
     *,
     last: tuple[int, int] = (0, 0),
     pre_vote: bool = False,
-    **more,
+    **more: Any,
 ) -> Vote:
-    fields = {
+    fields: dict[str, Any] = {
         "cluster_id": CLUSTER,
         "candidate_epoch": epoch,
         "candidate": key_of(candidate) if isinstance(candidate, int) else candidate,
@@ -45,8 +46,8 @@ def vote(
     return Vote(**(fields | more))
 
 
-def begin(leader: int, epoch: int, **more) -> BeginEpoch:
-    fields = {"cluster_id": CLUSTER, "leader_id": leader, "leader_epoch": epoch, "voter": key_of(1)}
+def begin(leader: int, epoch: int, **more: Any) -> BeginEpoch:
+    fields: dict[str, Any] = {"cluster_id": CLUSTER, "leader_id": leader, "leader_epoch": epoch, "voter": key_of(1)}
     return BeginEpoch(**(fields | more))
 
 

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from simulation.raft_bench import CLUSTER, RaftBench, voter_set
@@ -11,7 +13,7 @@ from tailrace.raft.rpc import FetchRecords, FetchRecordsReply, LogEnd
 from tailrace.raft.voters import VotersAt
 
 
-def follower(*, log: tuple[int, ...] = (), **more) -> RaftBench:
+def follower(*, log: tuple[int, ...] = (), **more: Any) -> RaftBench:
     """Node 1, following node 2 in epoch 5."""
     bench = RaftBench(log=log, state=QuorumState(5, 2), **more)
     bench.step(Tick())

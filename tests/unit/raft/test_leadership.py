@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 
 from simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
@@ -27,7 +29,7 @@ FIRST = 5
 """The end of its log: behind LeaderChange, KRaftVersion and Voters."""
 
 
-def leader(**more) -> RaftBench:
+def leader(**more: Any) -> RaftBench:
     """Node 1, leader of epoch 2 from offset 2 on."""
     bench = RaftBench(**({"log": LOG} | more))
     bench.elect()
@@ -179,7 +181,7 @@ class TestAnsweringFetches:
 
     def test_or_for_a_high_watermark_that_it_does_not_know(self) -> None:
         bench = leader()
-        assert bench.fetch(3, FIRST, 2, max_wait_ms=500, high_watermark=-1).high_watermark == FIRST
+        assert bench.fetched(3, FIRST, 2, max_wait_ms=500, high_watermark=-1).high_watermark == FIRST
         bench.fetch(3, FIRST, 2, max_wait_ms=500, high_watermark=FIRST)
         token = bench.last_token
         append(bench)
@@ -213,8 +215,8 @@ class TestAnsweringFetches:
             ({"max_wait_ms": -1}, ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_what_is_wrong_with_a_request_gets_its_code(self, fields: dict, error: ErrorCode) -> None:
-        good = {
+    def test_what_is_wrong_with_a_request_gets_its_code(self, fields: dict[str, Any], error: ErrorCode) -> None:
+        good: dict[str, Any] = {
             "cluster_id": CLUSTER,
             "replica": key_of(2),
             "leader_epoch": 2,
@@ -234,7 +236,7 @@ class TestAnsweringFetches:
 
     def test_a_diverging_log_is_no_acknowledgement(self) -> None:
         bench = leader()
-        response = bench.fetch(2, FIRST + 4, 1)
+        response = bench.fetched(2, FIRST + 4, 1)
         assert response.diverging == (1, START)
         assert bench.node.high_watermark is None
 

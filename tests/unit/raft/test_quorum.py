@@ -20,15 +20,18 @@ def test_the_majority_value_is_the_largest_that_more_than_half_have_reached(valu
 
 
 @given(st.integers(1, 7), st.lists(st.tuples(st.integers(1, 9), st.booleans())))
-def test_an_election_is_won_or_lost_by_the_first_answers_of_its_voters(size: int, answers: list) -> None:
-    tally, first = Tally(voter_set(*range(1, size + 1))), {}
+def test_an_election_is_won_or_lost_by_the_first_answers_of_its_voters(
+    size: int, answers: list[tuple[int, bool]]
+) -> None:
+    tally = Tally(voter_set(*range(1, size + 1)))
+    first: dict[int, bool] = {}
     for voter_id, granted in answers:
         tally.record(voter_id, granted)
         if voter_id <= size:
             first.setdefault(voter_id, granted)
-    granted = sum(first.values())
-    assert tally.is_won == (granted * 2 > size)
-    assert tally.is_lost == ((size - (len(first) - granted)) * 2 <= size)
+    grants = sum(first.values())
+    assert tally.is_won == (grants * 2 > size)
+    assert tally.is_lost == ((size - (len(first) - grants)) * 2 <= size)
     assert len(tally.unanswered) == size - len(first)
     assert not (tally.is_won and tally.is_lost)
 

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ class Bench:
         self.disk.run()
         self.outcomes: Outcomes = []
 
-    def stage(self, *values: bytes, acks: int = 1, **options: int) -> None:
+    def stage(self, *values: bytes, acks: int = 1, **options: Any) -> None:
         self.partition.append_as_leader(
             batch_of(*values, **options),
             acks=acks,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def state(
     epoch: int = 0,
     partition_epoch: int = 0,
     replicas: Sequence[int] = (1, 2, 3),
-    **options: bool,
+    **options: Any,
 ) -> PartitionState:
     return replace(
         PartitionState(
@@ -53,7 +54,8 @@ class Bench:
         self.disk = DeferredDisk()
         self.clock = ManualClock()
         settings = {"log.durability": "flushed" if is_flushed else "page-cache"}
-        self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk, settings=settings)
+        self.files = SimulatedDisk()
+        self.node = DataPath("/logs", files=self.files, clock=self.clock, disk=self.disk, settings=settings)
         config = TopicConfig(min_insync_replicas=min_in_sync)
         created = self.node.table.create(ORDERS, state=first, config=config)
         assert created is not None
@@ -536,7 +538,7 @@ def test_a_follower_that_lags_behind_what_is_committed_is_sent_no_bytes_that_a_c
     bench.fetch(2, 2)
     assert bench.partition.high_watermark == 2
     path = f"/logs/orders-0/{0:020d}.log"
-    bench.node.files.flip_bit(path, bench.node.files.size_of(path) - 2, 3)
+    bench.files.flip_bit(path, bench.files.size_of(path) - 2, 3)
     with pytest.raises(StorageError, match="checksum"):
         bench.partition.read_for_replica(ReadLimits(0, 1000))
     assert bench.partition.log.is_damaged

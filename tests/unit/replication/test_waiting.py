@@ -8,7 +8,7 @@ def test_waiters_are_called_once_and_in_the_order_of_their_offsets() -> None:
     called: list[int] = []
     waiters = OffsetWaiters()
     for offset in (5, 3, 9, 3):
-        waiters.add(offset, lambda _, offset=offset: called.append(offset))
+        waiters.add(offset, partial(lambda offset, _: called.append(offset), offset))
     waiters.reached(5)
     assert called == [3, 3, 5]
     waiters.reached(5)
@@ -20,7 +20,7 @@ def test_waiters_for_the_same_offset_are_called_in_the_order_in_which_they_came(
     called: list[str] = []
     waiters = OffsetWaiters()
     for name, offset in (("a", 2), ("late", 7), ("b", 2), ("c", 2)):
-        waiters.add(offset, lambda _, name=name: called.append(name))
+        waiters.add(offset, partial(lambda name, _: called.append(name), name))
     waiters.reached(2)
     assert called == ["a", "b", "c"]
 

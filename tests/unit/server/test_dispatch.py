@@ -80,7 +80,7 @@ class Fetches:
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
         self.partitions = sum(len(topic.partitions) for topic in request.topics)
-        return FetchResponse()
+        return FetchResponse(responses=())
 
 
 @pytest.mark.parametrize("topics", [1, 5_000])
@@ -336,7 +336,9 @@ def test_produce_is_announced_from_version_0_and_refused_below_3() -> None:
     assert APIS[0].advertised_min == 0
     connection = RecordingConnection()
     dispatcher = Dispatcher(
-        {APIS[0]: Heartbeats(lambda request, context: None)}, write_staged=lambda: None, on_broken_invariant=pytest.fail
+        {APIS[0]: Heartbeats(lambda request, context: None)},
+        write_staged=lambda: None,
+        on_broken_invariant=lambda error: pytest.fail(str(error)),
     )
     dispatcher.on_frame(connection, 0, memoryview(struct.pack(">hhih", 0, 2, 9, -1)))
     assert not connection.is_open

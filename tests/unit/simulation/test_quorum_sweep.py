@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation import quorum_sweep
 from simulation.breach import Breach
 from simulation.quorum_cluster import QuorumCluster
 from simulation.quorum_sweep import NodesSweep, run_seed
@@ -22,7 +21,7 @@ def test_a_failure_is_in_the_summary_with_its_seed(monkeypatch: pytest.MonkeyPat
     def fail(_: QuorumCluster) -> None:
         raise Breach("one leader per epoch", "epoch 3: 1 and 2")
 
-    monkeypatch.setattr(quorum_sweep.QuorumCluster, "run", fail)
+    monkeypatch.setattr(QuorumCluster, "run", fail)
     total = NodesSweep()
     total.add(run_seed(17))
     total.add(run_seed(18))

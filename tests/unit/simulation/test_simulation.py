@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,9 +25,10 @@ from tailrace.raft.rpc import LogEnd, SnapshotId
 
 class TestWorld:
     def test_what_is_first_happens_first_and_equal_times_in_the_order_of_asking(self) -> None:
-        world, seen = World(1), []
+        world = World(1)
+        seen: list[tuple[int, str]] = []
         for delay_ms, what in ((5, "c"), (1, "a"), (1, "b")):
-            world.after(delay_ms, lambda what=what: seen.append((world.now_ms, what)))
+            world.after(delay_ms, partial(lambda what: seen.append((world.now_ms, what)), what))
         world.run(until_ms=10)
         assert seen == [(1, "a"), (1, "b"), (5, "c")]
         assert world.now_ms == 10
@@ -56,9 +59,10 @@ class TestWorld:
 class TestNetwork:
     def delivered(self, faults: NetworkFaults, count: int = 200, *, world: World | None = None) -> list[int]:
         world = world or World(1)
-        network, seen = Network(world, faults), []
+        network = Network(world, faults)
+        seen: list[int] = []
         for number in range(count):
-            network.send(1, 2, lambda number=number: seen.append(number))
+            network.send(1, 2, partial(seen.append, number))
         world.run(until_ms=10_000)
         return seen
 

@@ -78,7 +78,7 @@ def test_only_segments_from_the_recovery_point_on_are_checked(disk: SimulatedDis
 
 
 SIZE = len(stored_batch(0, producer_id=4).buffer)
-NEXT = stored_batch(COUNT, producer_id=4, base_sequence=COUNT, leader_epoch=2).buffer
+NEXT = bytes(stored_batch(COUNT, producer_id=4, base_sequence=COUNT, leader_epoch=2).buffer)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Classic groups: joining, syncing, heartbeats and leaving, in order and out of order."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from interop.differential.script import Answers, Ask, Receive, Script, Send, ask, every_version, key_versions
@@ -152,11 +153,13 @@ def _one_member(group: str, version: int) -> Script:
     for wrong in (-1, 1, 100):
         yield from ask(
             f"{group}: a heartbeat in generation + {wrong}",
-            as_member(lambda m, g, w=wrong: beat(group, m, g + w)),
+            as_member(partial(lambda w, m, g: beat(group, m, g + w), wrong)),
             *_BEAT,
         )
         yield from ask(
-            f"{group}: a sync in generation + {wrong}", as_member(lambda m, g, w=wrong: sync(group, m, g + w)), *_SYNC
+            f"{group}: a sync in generation + {wrong}",
+            as_member(partial(lambda w, m, g: sync(group, m, g + w), wrong)),
+            *_SYNC,
         )
     yield from ask(f"{group}: a heartbeat of a stranger", as_member(lambda m, g: beat(group, "nobody", g)), *_BEAT)
     yield from ask(f"{group}: a sync of a stranger", as_member(lambda m, g: sync(group, "nobody", g)), *_SYNC)
@@ -164,7 +167,7 @@ def _one_member(group: str, version: int) -> Script:
         f"{group}: a sync once more", as_member(lambda m, g: sync(group, m, g)), *every_version(SyncGroupRequest)
     )
     for kind, protocol in (("connect", "range"), ("consumer", "other"), (None, "range"), ("consumer", None)):
-        other = as_member(lambda m, g, k=kind, p=protocol: sync(group, m, g, kind=k, protocol=p))
+        other = as_member(partial(lambda k, p, m, g: sync(group, m, g, kind=k, protocol=p), kind, protocol))
         yield from ask(f"{group}: a sync for {kind} and {protocol}", other, 5)
     yield from ask(
         f"{group}: a member joins with other protocols", join(group, protocols=(("other", SUBSCRIPTION),)), *_JOIN
@@ -256,8 +259,10 @@ def _static_members(group: str) -> Script:
         "leaving": lambda m: leave(group, m, "a"),
     }.items():
         newest = {"a heartbeat": 4, "a sync": 5, "a join": 9, "leaving": 5}[what]
-        yield Ask(f"{group}: {what} of the instance that was replaced", newest, lambda a, b=build: b(first(a)))
-        yield Ask(f"{group}: {what} of an instance without a member", newest, lambda a, b=build: b("nobody"))
+        yield Ask(
+            f"{group}: {what} of the instance that was replaced", newest, partial(lambda b, a: b(first(a)), build)
+        )
+        yield Ask(f"{group}: {what} of an instance without a member", newest, partial(lambda b, a: b("nobody"), build))
     yield Ask(f"{group}: a heartbeat of the new instance", 4, lambda a: beat(group, second(a), 1, "a"))
     yield Ask(f"{group}: a sync of the new instance", 5, lambda a: sync(group, second(a), 1, instance="a"))
     yield from ask(f"{group}: an instance that is unknown leaves", leave(group, "", "zzz"), 3, 5)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from interop.differential.catalogue.classic_groups import beat, join, joined, leave
-from interop.differential.catalogue.group_offsets import commit, fetch_offsets
+from interop.differential.catalogue.group_offsets import Offsets, commit, fetch_offsets
 from interop.differential.catalogue.preparation import created
 from interop.differential.script import Answers, Ask, Build, Script, ask
 from tailrace.protocol.messages.consumer_groups import (
@@ -137,7 +137,7 @@ def _life(group: str) -> Script:
 
 def _offsets(group: str) -> Script:
     """Commits of a member go by its epoch."""
-    one = {0: (7, "")}
+    one: Offsets = {0: (7, "")}
     for member, epoch in ((ALICE, 3), (ALICE, 2), (ALICE, 9), ("nobody", 3), ("", -1)):
         wanted = commit(group, one, member=member, generation=epoch, topic=TOPIC)
         yield from ask(f"{group}: a commit of {member!r} in epoch {epoch}", wanted, 2, 8, 9)

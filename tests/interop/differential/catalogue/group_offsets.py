@@ -1,6 +1,7 @@
 """OffsetCommit, OffsetFetch and OffsetDelete, by members of a group and by readers without one."""
 
 from collections.abc import Callable
+from functools import partial
 
 from interop.differential.catalogue.classic_groups import OTHER_SUBSCRIPTION, join, joined, leave
 from interop.differential.catalogue.preparation import created
@@ -125,7 +126,7 @@ def _members(group: str) -> Script:
     good = as_member(lambda m, g: commit(group, one, member=m, generation=g))
     yield from ask("a member commits", good, *_COMMIT)
     for wrong in (-1, 1, 50):
-        other = as_member(lambda m, g, w=wrong: commit(group, one, member=m, generation=g + w))
+        other = as_member(partial(lambda w, m, g: commit(group, one, member=m, generation=g + w), wrong))
         yield from ask(f"a member commits in generation + {wrong}", other, *_COMMIT)
     stranger = as_member(lambda m, g: commit(group, one, member="nobody", generation=g))
     yield from ask("a stranger commits", stranger, 2, 9)

@@ -193,7 +193,8 @@ def sequenced(sequence: int, *, epoch: int = 0, count: int = 2, producer: str = 
     def build(answers: Answers) -> ProduceRequest:
         producer_id = answers[producer].producer_id
         data = batch(count, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
-        return produce(TOPIC, data, partition=1)(answers)
+        request: ProduceRequest = produce(TOPIC, data, partition=1)(answers)
+        return request
 
     return build
 

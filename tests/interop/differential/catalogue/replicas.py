@@ -68,8 +68,8 @@ def _reassignments() -> Script:
     yield from ask("all that is being moved", ListPartitionReassignmentsRequest(timeout_ms=LIMIT_MS))
     for topic, index in ((TOPIC, 0), (TOPIC, 7), ("nowhere", 0)):
         wanted = (ListPartitionReassignmentsTopic(name=topic, partition_indexes=(index,)),)
-        request = ListPartitionReassignmentsRequest(timeout_ms=LIMIT_MS, topics=wanted)
-        yield from ask(f"whether {topic}-{index} is being moved", request)
+        question = ListPartitionReassignmentsRequest(timeout_ms=LIMIT_MS, topics=wanted)
+        yield from ask(f"whether {topic}-{index} is being moved", question)
 
 
 def _directories() -> Script:

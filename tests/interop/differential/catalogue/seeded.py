@@ -4,6 +4,7 @@ Drawn requests lie within those that both nodes treat alike; where they differ, 
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -50,9 +51,9 @@ def seeded(seed: int) -> Script:
 
 def _everything() -> Iterator[Ask]:
     for name in (TOPIC, COMPACTED):
-        yield Ask(f"the ends of {name}", 10, lambda _, name=name: ends(name, range(_PARTITIONS)))
+        yield Ask(f"the ends of {name}", 10, partial(lambda name, _: ends(name, range(_PARTITIONS)), name))
         for partition in range(_PARTITIONS):
-            yield Ask(f"the start of {name}-{partition}", 10, lambda _, at=(name, partition): start_of(*at))
+            yield Ask(f"the start of {name}-{partition}", 10, partial(lambda at, _: start_of(*at), (name, partition)))
             yield Ask(f"all of {name}-{partition}", 12, from_its_start(name, partition))
 
 
@@ -76,7 +77,8 @@ def _topic(chance: Random) -> str:
 
 def _partition(chance: Random) -> int:
     """Now and then one that is not there."""
-    return chance.choice((*range(_PARTITIONS), *range(_PARTITIONS), 7, -1))
+    places: tuple[int, ...] = (*range(_PARTITIONS), *range(_PARTITIONS), 7, -1)
+    return chance.choice(places)
 
 
 def _data(chance: Random, **settings: Any) -> bytes:

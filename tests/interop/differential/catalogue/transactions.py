@@ -55,9 +55,9 @@ def transactions() -> Script:
     yield from _markers()
 
 
-def _is_found(answer: object) -> bool:
+def _is_found(answer: Any) -> bool:
     found = getattr(answer, "coordinators", ()) or (answer,)
-    return all(each.error_code not in _NOT_YET for each in found)  # type: ignore[attr-defined]
+    return all(each.error_code not in _NOT_YET for each in found)
 
 
 def _is_complete(answer: Any) -> bool:

@@ -1,5 +1,7 @@
 """Lag, loss and verdicts."""
 
+from typing import Any
+
 import pytest
 
 from tailrace.client.admin.group_health import STUCK_AFTER_MS, MemberHealth, PartitionHealth, verdict
@@ -45,7 +47,7 @@ def _verdict(*partitions: PartitionHealth, silent_ms: int = 0) -> MemberHealth |
     return verdict(member, partitions, NOW)
 
 
-BEHIND = {"end": 200}
+BEHIND: dict[str, Any] = {"end": 200}
 LONG_MS = STUCK_AFTER_MS
 
 

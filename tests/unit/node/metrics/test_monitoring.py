@@ -73,6 +73,7 @@ def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: p
 
     async def hand_over(broker: RunningBroker, *, is_needed: bool) -> None:
         try:
+            assert node.metrics_address is not None
             _, writer = await asyncio.open_connection(*node.metrics_address)
         except OSError:
             answered.append(False)
@@ -88,7 +89,7 @@ def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: p
     handed_over = RunningBroker.hand_over
     monkeypatch.setattr(RunningBroker, "hand_over", hand_over)
     settings = {"log.dirs": str(tmp_path), "listeners": "127.0.0.1:0", "metrics.listener": "127.0.0.1:0"}
-    node = Node(NodeConfig(settings), on_fatal=pytest.fail)
+    node = Node(NodeConfig(settings), on_fatal=lambda error: pytest.fail(str(error)))
     asyncio.run(live())
     assert answered == [False]
 

@@ -1,5 +1,7 @@
 """The batch header: what the broker checks and changes without touching the records (kafka.md of KIP-98)."""
 
+from typing import Any
+
 import pytest
 from crc32c import crc32c
 
@@ -58,7 +60,7 @@ def test_a_view_of_a_receive_buffer_is_taken_as_it_is() -> None:
 
 INVALID, CORRUPT = ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE
 
-REFUSED = {
+REFUSED: dict[str, tuple[bytes | bytearray, ErrorCode, str]] = {
     "no bytes": (b"", INVALID, "0 bytes"),
     "less than a header": (produced()[:60], INVALID, "60 bytes"),
     "a short message set v1": (bytes(16) + b"\x01" + bytes(20), INVALID, "format v1"),
@@ -110,7 +112,7 @@ def test_zstd_needs_produce_v7() -> None:
 
 
 def test_an_idempotent_and_a_transactional_batch_are_taken() -> None:
-    identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 5}
+    identity: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 5}
     assert validate_produced(build_batch(RECORDS, **identity), produce_version=3).last_sequence == 7
     transactional = build_batch(RECORDS, **identity, is_transactional=True)
     assert validate_produced(transactional, produce_version=3).is_transactional

@@ -62,7 +62,7 @@ VALUES: list[ControlValue] = [
 
 def kio_bytes(entity: object) -> bytes:
     buffer = io.BytesIO()
-    entity_writer(type(entity))(buffer, entity)  # type: ignore[arg-type]
+    entity_writer(type(entity))(buffer, entity)
     return buffer.getvalue()
 
 

@@ -250,7 +250,7 @@ def test_a_column_that_is_not_there_is_one_of_nulls(kernel: ModuleType) -> None:
     encoded = kernel.encode_columns(None, None, headers, None, **DEFAULTS)
     assert encoded == kernel.encode_columns(None, None, headers._replace(values=binary(None)), None, **DEFAULTS)
     with pytest.raises(ValueError, match="row 0 has a header without a key"):
-        kernel.encode_columns(None, None, headers._replace(keys=None), None, **DEFAULTS)
+        kernel.encode_columns(None, None, headers._replace(keys=None), None, **DEFAULTS)  # type: ignore[arg-type]
 
 
 def test_fault_numbers_and_columns_agree(kernel: ModuleType) -> None:

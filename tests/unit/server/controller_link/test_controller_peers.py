@@ -174,7 +174,7 @@ def test_a_broker_serves_when_it_has_read_its_registration(controller: Controlle
     epoch = controller.register().broker_epoch
 
     def beat(offset: int, **wants: bool) -> tuple[bool, bool, bool]:
-        asked = {"want_fence": False, "want_shut_down": False} | wants
+        asked: dict[str, Any] = {"want_fence": False, "want_shut_down": False} | wants
         request = BrokerHeartbeatRequest(broker_id=50, broker_epoch=epoch, current_metadata_offset=offset, **asked)
         answer = controller.ask(request, version)
         assert answer.error_code == ErrorCode.NONE

@@ -124,7 +124,8 @@ def test_a_request_waits_for_the_next_controller(nodes: Nodes) -> None:
 
 def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Nodes) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
-    asked, answers = nodes.other, []
+    asked = nodes.other
+    answers: list[Any] = []
     asked.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
     nodes.go_on(1_499)
     assert answers == []
@@ -157,7 +158,8 @@ def is_busy(node: BrokerNode) -> list[Callable[[], None]]:
 
 
 def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes: Nodes) -> None:
-    waiting, answers = is_busy(nodes.leader), []
+    waiting = is_busy(nodes.leader)
+    answers: list[Any] = []
     nodes.leader.ask(create("orders"), CREATE_VERSION, answers.append)
     nodes.go_on(1_000)
     assert "orders" in nodes.leader.controller.image.topics
@@ -171,7 +173,8 @@ def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes:
 def test_what_is_committed_is_told_at_the_deadline_also_where_it_has_not_been_acted_on(
     nodes: Nodes, *, is_asked_at_the_controller: bool
 ) -> None:
-    asked, answers = nodes.leader if is_asked_at_the_controller else nodes.other, []
+    asked = nodes.leader if is_asked_at_the_controller else nodes.other
+    answers: list[Any] = []
     is_busy(asked)
     asked.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
     nodes.go_on(1_499)

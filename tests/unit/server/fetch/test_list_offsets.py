@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from tailrace.model.errors import ErrorCode
@@ -50,7 +52,7 @@ def found(node: DataPath, timestamp: int, **options: int) -> tuple[int, int, int
 def produce_at(node: DataPath, *timestamps: int) -> None:
     base = node.clock.now_ms()
     for timestamp in timestamps:
-        node.produce("orders", records=batch_of(b"v", now=lambda timestamp=timestamp: base + timestamp))
+        node.produce("orders", records=batch_of(b"v", now=partial(int.__add__, base, timestamp)))
 
 
 def test_the_ends_of_the_log(node: DataPath) -> None:

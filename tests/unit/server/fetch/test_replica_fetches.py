@@ -130,7 +130,7 @@ def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(opt
     bench = Bench()
     bench.produce(b"a")
     bench.disk.run()
-    answers = [bench.fetch(offset, **options).fetched for offset in (0, 1)]  # type: ignore[arg-type]
+    answers = [bench.fetch(offset, **options).fetched for offset in (0, 1)]
     assert [(one.error_code, one.records) for one in answers] == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")] * 2
     assert (bench.partition.high_watermark, bench.controller.commands) == (0, [])
     bench.fetch(1)
@@ -151,7 +151,7 @@ def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(options: d
     bench = Bench()
     bench.produce(b"a")
     bench.disk.run()
-    assert bench.fetch(1, **options).fetched.error_code == code  # type: ignore[arg-type]
+    assert bench.fetch(1, **options).fetched.error_code == code
     assert bench.partition.high_watermark == 0
 
 

@@ -297,7 +297,7 @@ def test_a_partition_sleeps_until_it_is_requested() -> None:
     assert (len(node.table), len(node.table.dormant)) == (1, 1)
     assert files.operations - operations == opened, "nothing of it was touched"
     assert node.table.has("orders", 0)
-    assert node.table.size_of("orders", 0) == dict(node.table.sizes())["orders", 0] > 0
+    assert node.table.size_of("orders", 0) == dict(node.table.sizes())[ORDERS] > 0
     partition = node.table.get_by_id(topic_id_of("orders"), 0)
     assert (partition.is_leader, partition.leader_epoch, partition.high_watermark) == (True, 4, 1)
     assert (len(node.table), len(node.table.dormant)) == (1, 0)
@@ -432,7 +432,9 @@ def test_where_there_is_no_room_the_disk_is_full_and_no_log_has_failed() -> None
 
 def test_a_resigned_leader_leads_no_more_whatever_a_late_image_says() -> None:
     node = new_node()
-    led = replace(node.create(in_sync=(1, 2), replicas=(1, 2)).state, partition_epoch=3)  # type: ignore[type-var]
+    state = node.create(in_sync=(1, 2), replicas=(1, 2)).state
+    assert state is not None
+    led = replace(state, partition_epoch=3)
     node.table.update(ORDERS, led)
     waiting: list[KafkaError | None] = []
     partition = node.table.get("orders", 0)

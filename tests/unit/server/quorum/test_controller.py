@@ -1,13 +1,14 @@
 """The controller on a quorum's log: the one that decides, when changes are visible, and the end of waiting requests."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from simulation.quorum_cluster import BROKERS, QuorumCluster, QuorumPlan
+from simulation.quorum_cluster import QuorumCluster, QuorumPlan
 from simulation.quorum_node import QuorumNode
+from simulation.quorum_plan import BROKERS
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker
 from tailrace.metadata.commands import (
     ControllerCommand,
@@ -21,7 +22,7 @@ from tailrace.metadata.commands import (
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
 from tailrace.raft import events
-from tailrace.raft.rpc import FetchRecords, Response
+from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, Response
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.quorum.host import LONGEST_WAIT_MS
 
@@ -149,7 +150,7 @@ def test_listeners_hear_of_a_change_before_its_answer_which_does_not_wait_for_wh
 ) -> None:
     leader = active(cluster)
     heard: list[str] = []
-    settled = []
+    settled: list[Callable[[], None]] = []
     leader.controller.on_image(lambda image, delta: heard.extend(topic.name for topic in delta.created_topics))
     leader.controller.answer_when(settled.append)
     leader.controller.when_applied(leader.host.log.end_offset + 1, lambda: heard.append("acted on"))
@@ -316,7 +317,7 @@ def test_a_voter_is_removed_and_the_quorum_describes_itself(cluster: QuorumClust
     leader.host.change_voters(events.RemoveVoter(gone), lambda error, _: outcomes.append(error))
     go_on(cluster, 500)
     assert outcomes == [ErrorCode.NONE]
-    described = []
+    described: list[DescribeQuorumReply] = []
     leader.host.describe(described.append)
     go_on(cluster, 10)
     assert gone not in [one.key for one in described[0].voters]

@@ -1,6 +1,7 @@
 """A quorum of one voter and its controller: when changes become visible, and the state after a restart."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
@@ -89,7 +90,7 @@ def test_one_flush_may_cover_many_decisions_and_each_is_published_by_itself_in_o
     seen: list[str] = []
     node.controller.on_image(lambda image, delta: seen.extend(topic.name for topic in delta.created_topics))
     for name in "abc":
-        node.controller.submit(create(name), lambda _, name=name: seen.append(f"answer {name}"))
+        node.controller.submit(create(name), partial(lambda name, _: seen.append(f"answer {name}"), name))
     disk.run()
     node.end_turn()
     disk.run()

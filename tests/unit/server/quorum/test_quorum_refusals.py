@@ -1,7 +1,7 @@
 """Answers of a broken leader that a replica refuses: the node logs them, and they do not fill its log."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,7 +77,7 @@ class Replica:
         self._effects: list[do.Effect] = []
         self.host.node.step = self._step  # type: ignore[method-assign]
 
-    def _step(self, event: events.Event, now_ms: int) -> Iterable[do.Effect]:
+    def _step(self, event: events.Event, now_ms: int) -> list[do.Effect]:
         if not isinstance(event, Tick):
             self.outcomes.append(event)
         effects, self._effects = self._effects, []

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -205,11 +206,15 @@ def test_a_fetch_at_the_end_waits_and_impossible_ones_do_not(cluster: QuorumClus
         assert answer.responses[0].partitions[0].error_code == code
 
 
+def write_snapshot(node: QuorumNode) -> None:
+    node.controller.write_snapshot()
+
+
 def test_bytes_of_a_snapshot_and_the_three_refusals(
     cluster: QuorumCluster, leader: QuorumNode, follower: QuorumNode
 ) -> None:
     epoch = leader.host.node.epoch
-    leader.host.perform(lambda: leader.controller.write_snapshot())
+    leader.host.perform(partial(write_snapshot, leader))
     cluster.world.run(until_ms=cluster.world.now_ms + 500)
     (stored,) = leader.host.log.snapshots
     end_offset = stored.id.end_offset
@@ -239,7 +244,7 @@ def test_bytes_of_a_snapshot_and_the_three_refusals(
 def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader: QuorumNode) -> None:
     """The leader will evenly distribute the number of bytes sent; what one does not need the others get."""
     epoch = leader.host.node.epoch
-    leader.host.perform(lambda: leader.controller.write_snapshot())
+    leader.host.perform(partial(write_snapshot, leader))
     cluster.world.run(until_ms=cluster.world.now_ms + 500)
     (stored,) = leader.host.log.snapshots
     size, end_offset = stored.size_bytes, stored.id.end_offset
@@ -319,7 +324,7 @@ def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCl
     for key in keys:
         changes: list[ErrorCode] = []
         moved = UpdateVoter(Voter(key, (VoterListener("CONTROLLER", f"host-{key.id}", 9093),)))
-        leader.host.change_voters(moved, lambda error, _, told=changes: told.append(error))
+        leader.host.change_voters(moved, partial(lambda told, error, _: told.append(error), changes))
         cluster.world.run(until_ms=cluster.world.now_ms + 2000)
         assert changes == [ErrorCode.NONE]
     slow = SlowHost(leader.host)

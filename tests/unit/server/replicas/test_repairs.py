@@ -73,6 +73,9 @@ class Lost:
     def stalled(self, topic_partition: TopicPartition, /) -> None:
         raise AssertionError(topic_partition)
 
+    def resumed(self, topic_partition: TopicPartition, /) -> None:
+        raise AssertionError(topic_partition)
+
     def recovered(self, topic_partition: TopicPartition, /) -> None:
         self.lost_replicas = tuple(one for one in self.lost_replicas if one != topic_partition)
 
@@ -480,7 +483,8 @@ def test_whenever_the_power_goes_no_damaged_log_passes_for_a_short_one(after: bo
 
 def lose_a_copy_while_it_is_measured(files: SimulatedDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """An operator has just removed old files, as the line of a repair advises."""
-    size_of, gone = files.size_of, []
+    size_of = files.size_of
+    gone: list[str] = []
 
     def size_of_one(path: str) -> int:
         if "-damaged/" in path and not gone:
@@ -723,7 +727,7 @@ def test_a_partition_that_is_deleted_while_its_log_is_cut_leaves_nothing_but_the
     assert node.disk.works, "it is being copied"
     gone = TopicImage(name="orders", topic_id=TOPIC_ID, partitions={0: node.state})
     node.is_deleted = True
-    node.applier.on_image(node.image, ImageDelta(deleted_topics=(gone,)))  # type: ignore[arg-type]
+    node.applier.on_image(node.image, ImageDelta(deleted_topics=(gone,)))
     node.settle(1)
     node.settle(1)
     assert files.list_dir("/logs").count("orders-0") == 0
