@@ -90,7 +90,7 @@ class Cleaner:
         if partition is None:
             self._rest()
         else:
-            # What is compacted must be durable first: under page-cache durability nobody else sees to it.
+            # Records must be durable before they are compacted: under page-cache durability nothing else flushes them.
             partition.sync(lambda: self._begin(partition))
 
     def _dirtiest(self) -> Partition | None:

@@ -1,9 +1,9 @@
 """Gives up what a damaged log lacks, when an administrator has chosen to: what is cut off is copied first.
 
-The segment with the damage and all behind it, and the epochs, are copied to the directory in which damaged logs are set
-aside; when the copy is durable the log is cut. Segments before the damage stay where they are. Until the cut is durable
-the log stays damaged: after a crash it does not open, and the administrator is asked again. So it is if more is damaged
-than was known when the copy began: nothing is cut then.
+The segment with the damage and all behind it, and the epochs, are copied to the directory in which damaged logs are
+kept; when the copy is durable the log is cut. Segments before the damage stay where they are. Until the cut is durable
+the log stays damaged: after a crash it does not open, and the administrator is asked again. The same holds if more is
+damaged than was known when the copy began: nothing is cut then.
 """
 
 from collections.abc import Callable
@@ -35,11 +35,11 @@ class DamageCut:
         self._names: list[str] | None = None
         self._position = 0
         self.set_aside = set_aside
-        """Where the copy is."""
+        """The path of the copy."""
         self.is_copied = False
         self.fault: KafkaError | None = None
         self.end_offset = 0
-        """Where the log ends then."""
+        """The end of the log after the cut."""
         self.acknowledged_end_offset = 0
         """Up to here it was flushed or committed."""
 

@@ -33,9 +33,9 @@ class Leaving:
         cut: DamageCut | None = None,
     ) -> None:
         self.cut = cut
-        """How a damaged log is cut; None: it is set aside as a whole."""
+        """The cut of a damaged log; None: its directory is renamed as a whole."""
         self.partition = partition
-        """None if nobody had used it."""
+        """None if it was not used."""
         self.topic_id = topic_id
         self.delay_ms = delay_ms
         self.on_set_aside = on_set_aside
@@ -48,7 +48,7 @@ class Departures:
     """All of one table."""
 
     def __init__(self, work: DirectoryWork, *, clock: Clock, on_free: OnFree) -> None:
-        """`on_free` is told of a successor whose name is free now."""
+        """`on_free` gets a successor whose name is free now."""
         self._work = work
         self._clock = clock
         self._on_free = on_free

@@ -1,4 +1,4 @@
-"""What a node does to the directory of its logs while it serves: new logs, deleted ones, checkpoints.
+"""Work on the directory of a node's logs while it serves: new logs, deleted ones, checkpoints.
 
 All of it waits for the disk, so it is done behind the event loop, in batches: one batch is under way at a time, and
 what is asked for meanwhile goes into the next. The order within a batch, and so of everything:
@@ -7,15 +7,15 @@ what is asked for meanwhile goes into the next. The order within a batch, and so
 2. The directories of deleted logs are renamed, and their names synced.
 3. Checkpoints are written, also those that speak of deleted logs.
 
-A damaged log is set aside in two of these batches: its directory is renamed in the first one, and only when that is
-durable do checkpoints stop to speak of it. Otherwise what is left of it would pass for a short healthy log after a
-crash in between.
+A damaged log is moved away in two of these batches: its directory is renamed in the first one, and its entries leave
+the checkpoints only when that is durable. Otherwise the rest of it would pass for a short healthy log after a crash in
+between.
 
-Only then is anybody told. So a name can be used again as soon as its deletion is reported, and whoever created a topic
-is answered when its partitions are there for good.
+Callbacks run only then. So a name can be used again as soon as its deletion is reported, and the creation of a topic
+is answered when its partitions are durable.
 
-Flushes of logs wait for what is under way here. So a batch is bounded, and what was set aside is removed a few at a
-time: flushes come in between, however many partitions go at once.
+Flushes of logs wait for the work under way here. So a batch is bounded, and renamed directories are removed a few at
+a time: flushes come in between, however many partitions go at once.
 """
 
 import logging
@@ -60,7 +60,7 @@ class _NewLog:
         self.is_wanted = True
         """Whether it has not been deleted meanwhile."""
         self.is_settled = False
-        """Whether nobody has to wait for it any more: it is durable, or deleted, or could not be made."""
+        """Whether no callback has to wait for it any more: it is durable, or deleted, or could not be made."""
 
 
 class _Deletion(NamedTuple):
@@ -74,16 +74,16 @@ class _Deletion(NamedTuple):
 
 
 class _FlushBatch:
-    """What goes to the disk in one go. Made on the event loop, `run` on the disk's thread."""
+    """The work for the disk in one go. Made on the event loop, `run` on the disk's thread."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
         self.made: list[_NewLog] = []
         self.deletions: list[_Deletion] = []
         self.gone: list[tuple[_Deletion, str]] = []
-        """Those that were set aside, and where they are now."""
+        """Logs whose directories were renamed, with their present paths."""
         self.kept: list[_Deletion] = []
-        """Damaged logs that could not be set aside."""
+        """Damaged logs that could not be renamed."""
         self.writes: dict[str, CheckpointWrite] = {}
         self.on_written: list[tuple[str, OnWritten]] = []
 
@@ -131,13 +131,13 @@ class DirectoryWork:
         self._is_busy = False
         self._is_making = False
         self._asked_for = 0
-        """How many new logs."""
+        """The number of new logs."""
         self._settled = 0
-        """So many of those, from the first on, are settled: one that overtakes others does not count yet."""
+        """Length of the prefix of new logs that are done; one that finishes early counts when those before it have."""
         self._unsettled: deque[_NewLog] = deque()
         self._on_made = OffsetWaiters()
         self._news: deque[OnDone] = deque()
-        """What is to be told now."""
+        """Callbacks that are due now."""
         self._deletions: deque[_Deletion] = deque()
         self._to_remove: deque[str] = deque()
         self._is_removing = False
@@ -152,7 +152,7 @@ class DirectoryWork:
             self._make_some()
 
     def ensure_made(self, partition: TopicPartition) -> bool:
-        """Have the files of a log there, since somebody wants to use it; whether they are durable already.
+        """Have the files of a log made, since it is to be used; whether they are durable already.
 
         Raises StorageError.
         """
@@ -170,7 +170,7 @@ class DirectoryWork:
             self._on_made.add(self._asked_for, lambda _: self._news.append(callback))
 
     def delete(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
-        """Have the directory of a log that nobody uses set aside, and no checkpoint speak of it any more.
+        """Have the directory of an unused log renamed, and its entries removed from the checkpoints.
 
         `on_gone` is given where it is now, None if it had not been made; only then may another log take the name.
         """
@@ -186,7 +186,7 @@ class DirectoryWork:
         self._go_on()
 
     def set_aside_damaged(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
-        """Have the directory of a damaged log out of use set aside for good, and then no checkpoint speak of it.
+        """Have the directory of a damaged, unused log renamed, and then its entries removed from the checkpoints.
 
         `on_gone` is given where it is now, None if it could not be moved; only then may another log take the name.
         """
@@ -201,7 +201,7 @@ class DirectoryWork:
             if not names:
                 on_gone(path)
                 return
-            # Whatever hinders the last of them: a log with an older checkpoint counts as damaged, and that is safe.
+            # If the last of them fails, the log with an older checkpoint counts as damaged, which is safe.
             self._next.on_written.append((names[-1], lambda _: on_gone(path)))
             self._go_on()
 
@@ -225,7 +225,7 @@ class DirectoryWork:
                 return
             first, last = self._directory.finish_cut(partition, cut.end_offset)
             self._note_write(first)
-            # Whatever hinders them: a log with older checkpoints counts as damaged, and that is safe.
+            # If they fail, the log with older checkpoints counts as damaged, which is safe.
             self.write_checkpoint(last, lambda _: on_gone(cut.set_aside))
 
         self._disk.carry_out(cut.copy_some, copied)
@@ -237,7 +237,7 @@ class DirectoryWork:
         self._go_on()
 
     def remove(self, path: str) -> None:
-        """Remove what was set aside, some time."""
+        """Remove a renamed directory, some time."""
         self._to_remove.append(path)
         if not self._is_removing:
             self._remove_some()
@@ -307,7 +307,7 @@ class DirectoryWork:
             yield
 
     def _make_more(self) -> None:
-        """In a turn of its own, so that no news is told inside somebody else's work."""
+        """In a turn of its own, so that no callback runs inside other work."""
         if self._to_make and len(self._next.made) < _MOST_PER_BATCH:
             self._make_some()
         else:
@@ -321,7 +321,7 @@ class DirectoryWork:
             new.is_made = True
 
     def _settle(self, new: _NewLog) -> None:
-        """This one is; whoever waits for it and for all before it is to be told."""
+        """This log is done; the callbacks of it and of all before it are due."""
         new.is_settled = True
         while self._unsettled and self._unsettled[0].is_settled:
             self._unsettled.popleft()

@@ -4,9 +4,9 @@ When less is free than the reserve, producers are refused with KAFKA_STORAGE_ERR
 segments go, offsets are committed and metadata changes: all of that writes little, or frees space. It ends by itself
 once there is room again, and a tenth of the reserve more: so that it does not begin and end with every segment.
 
-A disk that was filled to the last byte, which takes no time where something else writes to it, is told of by whatever
-could not be appended (`note_full`). That ends when there is room and a file can be written: a quota may be full on a
-disk that is not. Either way `on_change` hears that this node is short of room: others should lead.
+A disk that was filled to the last byte, which takes no time if another program writes to it, is noticed by the append
+that fails (`note_full`). That ends when there is room and a file can be written: a quota may be full on a
+disk that is not. Either way `on_change` reports that this node is short of room: others should lead.
 """
 
 import logging
@@ -33,7 +33,7 @@ class DiskReserve:
         apply_retention: Callable[[], None],
         on_change: Callable[[bool], None] = lambda is_short: None,
     ) -> None:
-        """0 bytes: no reserve. `apply_retention` is to make room at once; `on_change` is told whether room is short."""
+        """0 bytes: no reserve. `apply_retention` is to make room at once; `on_change` gets whether room is short."""
         self._on_change = on_change
         self._was_short = False
         self._table = table

@@ -1,4 +1,4 @@
-"""Partitions that nobody has used yet: what they are is known, nothing of them is open.
+"""Partitions that have not been used yet: their states are known, no file of them is open.
 
 A node with 100,000 partitions uses few of them at a time. The others cost a few hundred bytes each, and no file
 descriptor, until a request names them.

@@ -1,10 +1,10 @@
 """The directory in which a node keeps its partitions, each in a directory of its own: `orders-3`.
 
 1. `partition.metadata` names the topic by id. A directory that holds another topic of the same name (deleted while this
-   node was down) is set aside, never opened.
-2. A directory to be removed is renamed first, to Kafka's `<topic>-<partition>.<32 hex digits>-delete`: whatever happens
-   then, it is not taken for a partition again, and `scan` removes it.
-3. A directory that no metadata speaks of is left alone: its data may be wanted. So is the log of a damaged replica that
+   node was down) is renamed, never opened.
+2. A directory to be removed is renamed first, to Kafka's `<topic>-<partition>.<32 hex digits>-delete`: after a crash
+   it is not taken for a partition again, and `scan` removes it.
+3. A directory without metadata is left alone: its data may be wanted. So is the log of a damaged replica that
    was fetched anew: `<topic>-<partition>.<32 hex digits of the topic id>.<n>-damaged`, which only a person removes.
 4. No checkpoint speaks of a deleted log when a new one of its name begins.
 5. A directory that was there when the node stopped and is gone when it starts is reported as an error. An empty log
@@ -54,7 +54,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class SetAside(NamedTuple):
-    """Damaged logs that were set aside."""
+    """Damaged logs that were renamed and kept."""
 
     directories: int = 0
     size_bytes: int = 0
@@ -73,7 +73,7 @@ class LogDirectory:
         self._distrusted: set[TopicPartition] = set()
         self._closed: ClosedLogs = {}
         self._vanished: dict[TopicPartition, int] = {}
-        """Logs whose directories are gone, and how far they were flushed; told of when somebody asks for them."""
+        """Logs whose directories are gone, with their flushed offsets; reported when they are requested."""
         self.was_clean = False
         """Whether the last stop was clean: then logs are opened without looking through them."""
         self.set_aside_logs = SetAside()
@@ -87,7 +87,7 @@ class LogDirectory:
         self.was_clean = closed_in_epoch is not None
         if not self.was_clean:
             # A process that was killed may have left names that no sync has covered: this directory and the partitions
-            # in it, a checkpoint it replaced, the clean mark it took away. What is acknowledged from now on needs them.
+            # in it, a checkpoint it replaced, the clean mark it took away. Acknowledgements from now on need them.
             self._files.sync_dir(self.path)
             self._files.sync_dir(parent(self.path))
         for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
@@ -165,7 +165,7 @@ class LogDirectory:
 
     @property
     def unclaimed(self) -> frozenset[TopicPartition]:
-        """Directories that `scan` found and nobody has opened."""
+        """Directories that `scan` found and that are not open."""
         closed = (TopicPartition(name, number) for name, topic in self._closed.items() for number in topic.lines)
         return frozenset((*self._found, *closed))
 
@@ -174,7 +174,7 @@ class LogDirectory:
         return partition in self._found
 
     def take_closed(self, partition: TopicPartition, topic_id: TopicId) -> str | None:
-        """What `reopen` takes for a log of this topic that is known to have been closed cleanly; None for others."""
+        """The note that `reopen` needs for a log of this topic that was closed cleanly; None for others."""
         topic = self._closed.get(partition.topic)
         line = None if topic is None else topic.lines.pop(partition.partition, None)
         if line is None:
@@ -280,7 +280,7 @@ class LogDirectory:
         known_end = self._vanished.pop(partition, None)
         if known_end is not None:
             _report_vanished(partition, known_end)
-        if self.forget(partition):  # those of another topic, whose directory was set aside
+        if self.forget(partition):  # those of another topic, whose directory was renamed
             self.write_checkpoints()
         directory = join(self.path, str(partition))
         self._files.make_dirs(directory)
@@ -316,7 +316,7 @@ class LogDirectory:
         self._distrusted.add(partition)
 
     def vanished_end_of(self, partition: TopicPartition) -> int:
-        """How far its log was flushed if its directory is gone; 0 for others."""
+        """The flushed offset of its log if its directory is gone; 0 for others."""
         return self._vanished.get(partition, 0)
 
     def high_watermark_of(self, partition: TopicPartition) -> int:
@@ -393,7 +393,7 @@ class LogDirectory:
         return names
 
     def take_set_aside(self, partition: TopicPartition) -> None:
-        """Its directory has been set aside: there is none any more that must be opened."""
+        """Its directory has been renamed: there is none any more that must be opened."""
         self._found.discard(partition)
         self._distrusted.discard(partition)
 
@@ -433,7 +433,7 @@ class LogDirectory:
         self._files.sync_dir(self.path)
 
     def remove(self, path: str) -> None:
-        """Remove what was set aside."""
+        """Remove a renamed directory."""
         if self._files.exists(path):
             self._files.remove_tree(path)
 
@@ -463,7 +463,7 @@ class LogDirectory:
 def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
     """Whether one flipped bit in the file has made this id of the other: they differ within one character of 6 bits.
 
-    Ids are random, so that those of two topics differ all over. The log of another topic is set aside.
+    Ids are random, so that those of two topics differ all over. The directory of another topic's log is renamed.
     """
     difference = int.from_bytes(stored_id) ^ int.from_bytes(topic_id)
     lowest_bit = difference & -difference
@@ -471,7 +471,7 @@ def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
 
 
 def _report_vanished(partition: TopicPartition, known_end: int) -> None:
-    """Say that records are gone which nobody has deleted, and what can be done."""
+    """Log that records are gone without a deletion, and the way out."""
     _logger.error(
         "event=partition-vanished partition=%s flushed_up_to=%d action=begin-empty "
         "hint='stop the node and put the directory back, if there is a copy of it'",

@@ -13,7 +13,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class StallCause(Enum):
-    """Why a log directory cannot store."""
+    """The reason why a log directory cannot store."""
 
     FULL = "disk-full"
     """Less room than the reserve, or none."""

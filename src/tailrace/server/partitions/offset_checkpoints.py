@@ -38,7 +38,7 @@ class OffsetCheckpoint:
         return self._offsets.get(partition, 0)
 
     def __iter__(self) -> Iterator[TopicPartition]:
-        """Of whom it speaks."""
+        """The partitions in it."""
         return iter(self._offsets)
 
     def take(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
@@ -66,7 +66,7 @@ class OffsetCheckpoint:
             self._is_stale = False
 
     def begin_write(self) -> "CheckpointWrite":
-        """What is to be written now, for another thread; then `finish_write`. One at a time."""
+        """The content to be written now, for another thread; then `finish_write`. One at a time."""
         if not self._is_stale:
             return CheckpointWrite(None)
         self._is_stale = False
@@ -74,7 +74,7 @@ class OffsetCheckpoint:
         return CheckpointWrite(lambda: write_offsets(self._files, self._directory, self._name, content))
 
     def finish_write(self, write: "CheckpointWrite") -> KafkaError | None:
-        """Why it could not be written, None if it was. A later one tries again: the old file is still there."""
+        """The reason why it could not be written, None if it was. The old file is still there for a later try."""
         self._is_stale = self._is_stale or write.fault is not None
         return write.fault
 

@@ -1,8 +1,7 @@
-"""What the checkpoints of a log directory are to say of the partitions that are awake.
+"""Entries of the awake partitions in the checkpoints of a log directory.
 
-Of the others they say the truth already. To look at 100,000 partitions takes several turns, unless somebody says whose
-offsets have changed. Nothing that was promised depends on a checkpoint, but for what somebody waits for, and is told of
-when it is durable.
+Those of the others are true already. A walk over 100,000 partitions takes several turns, unless the caller names the
+changed ones. No promise depends on a checkpoint, except for writes with a callback, which runs when they are durable.
 """
 
 import logging

@@ -135,7 +135,7 @@ class PartitionTable:
         return found
 
     def get_by_id(self, topic_id: bytes, partition: int) -> Partition:
-        """As `get`, by the topic's id. Raises KafkaError UNKNOWN_TOPIC_ID (100) for an id that nobody knows."""
+        """As `get`, by the topic's id. Raises KafkaError UNKNOWN_TOPIC_ID (100) for an unknown id."""
         found = self._awake.by_id.get((topic_id, partition))
         if found is None:
             topic = self.dormant.topic_name(TopicId(topic_id)) or self.leaders.topic_name(TopicId(topic_id))
@@ -169,11 +169,11 @@ class PartitionTable:
             raise CorruptRecords(f"the note of its clean stop: {fault}") from fault
 
     def has(self, topic: str, partition: int) -> bool:
-        """Whether the partition is on this node. Wakes nobody."""
+        """Whether the partition is on this node. Wakes no partition."""
         return (topic, partition) in self._by_name or self.dormant.find(topic, partition) is not None
 
     def size_of(self, topic: str, partition: int) -> int | None:
-        """The bytes of all batches of its log; None if the partition is not on this node. Wakes nobody."""
+        """The bytes of all batches of its log; None if the partition is not on this node. Wakes no partition."""
         found = self._by_name.get((topic, partition)) or self.dormant.find(topic, partition)
         return None if found is None else found.size_bytes if isinstance(found, Dormant) else found.log.size_bytes
 
@@ -185,7 +185,7 @@ class PartitionTable:
             yield topic_partition, dormant.size_bytes
 
     def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None:
-        """Have a partition here, in the role that `state` gives this node, which it takes when somebody asks for it.
+        """Have a partition here, in the role that `state` gives this node, which it takes when it is requested.
 
         A new one is made soon: see `when_made`. One that is known from a clean stop sleeps on. Others are opened, as
         `create` does, and raise what it raises.
@@ -222,12 +222,12 @@ class PartitionTable:
 
         For a partition that is here already it is the same as `update`. None if the name of a deleted partition is not
         free yet: it is added when it is. Raises StorageError or CorruptRecords if the log cannot be opened; the
-        partition is offline then, and whoever asks for it gets KAFKA_STORAGE_ERROR (56).
+        partition is offline then, and requests for it get KAFKA_STORAGE_ERROR (56).
         """
         key = (topic_partition.topic, topic_partition.partition)
         partition = self.find(*key)
         if partition is not None and partition.topic_id != state.topic_id:
-            self.delete(*key)  # deleted and made again, and we have heard of both at once
+            self.delete(*key)  # deleted and made again, and both changes came at once
             partition = None
         if key in self._leaving:
             self._leaving.set_successor(key, (state, config))
@@ -304,7 +304,7 @@ class PartitionTable:
         """Take the role that a changed state gives this node, under the settings that belong to it.
 
         Both at once: a new `min.insync.replicas` with the state before it, or the other way round, could commit what
-        neither of them lets commit. Who keeps settings that are not new calls `update_configs` too.
+        neither of them lets commit. A caller with unchanged settings calls `update_configs` too.
         """
         dormant = self.dormant.find(*topic_partition)
         if dormant is not None:
@@ -316,7 +316,7 @@ class PartitionTable:
         else:
             partition = self.get(*topic_partition)
             if partition.state is not None and state.partition_epoch < partition.state.partition_epoch:
-                state = partition.state  # `resign` was told more than the image knows yet
+                state = partition.state  # `resign` got a newer state than the image has
             if config is not None and config is not partition.config and config != partition.config:
                 partition.take_config(config)
             self._take_role(partition, state)
@@ -324,7 +324,7 @@ class PartitionTable:
     def resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Take the role that the controller has given this node when the replica left; the image may be late with it.
 
-        Requests that wait for a leader whose disk stands still are told at once where the new one is.
+        Requests that wait for a leader whose disk stands still are answered at once with the new one.
         """
         partition = self._by_name.get(topic_partition)
         known = None if partition is None else partition.state
@@ -350,7 +350,7 @@ class PartitionTable:
         self._leaving.update_configs(configs)
 
     def delete(self, topic: str, index: int) -> None:
-        """Drop the partition: whoever waits is told, the files go once nothing uses them and their delay is over.
+        """Drop the partition: waiting requests are answered, the files go once they are unused and their delay is over.
 
         The delay is the topic's file.delete.delay.ms.
         """
@@ -372,7 +372,7 @@ class PartitionTable:
             self._leaving.begin(topic_partition, topic_id=partition.topic_id, delay_ms=delay_ms, partition=partition)
 
     def is_leaving(self, topic_partition: TopicPartition) -> bool:
-        """Whether it was deleted, or its log is being set aside, and its name is not free yet."""
+        """Whether it was deleted, or its log is being renamed, and its name is not free yet."""
         return topic_partition in self._leaving
 
     def _succeed(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:

@@ -23,7 +23,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class Rounds:
-    """The rounds through one table. Who calls them decides when; several may be under way.
+    """The rounds through one table. The caller decides when; several may be under way.
 
     There may be 100,000 partitions: a round takes a few milliseconds of each turn until it is through.
     """
@@ -92,14 +92,14 @@ _NEVER: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpkeepConfig:
-    """How often, in ms, with Kafka's names and defaults."""
+    """The intervals, in ms, with Kafka's names and defaults."""
 
     log_retention_check_interval_ms: int = 300_000
     replica_high_watermark_checkpoint_interval_ms: int = 5_000
     log_flush_offset_checkpoint_interval_ms: int = 60_000
     log_flush_start_offset_checkpoint_interval_ms: int = 60_000
     log_flush_scheduler_interval_ms: int = _NEVER
-    """How often flush.ms is looked at: never by default, as in Kafka."""
+    """The interval of checks for flush.ms: never by default, as in Kafka."""
     log_dir_reserve_bytes: int = 128 << 20
     """Ours: less than this free, and producers are refused; 0: no reserve."""
     producer_id_expiration_ms: int = 86_400_000

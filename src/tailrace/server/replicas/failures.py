@@ -9,9 +9,9 @@ when brokers come or go, when settings change (min.insync.replicas), and now and
 The answer of the controller is believed before the image says the same: a disk that stands still keeps the image of
 this node from going on.
 
-A stalled replica is not fetched while it is asked for (`on_leaving`): otherwise its leader, which hears of the answer
-first, may see it caught up and put it back in sync. It is fetched again (`on_staying`) when it stays, and when nothing
-is decided: the controller has not answered for `UNANSWERED_MS`, or refuses for a reason that another state would not
+A stalled replica is not fetched while it is asked for (`on_leaving`): otherwise its leader, which gets the answer
+first, may see it caught up and put it back in sync. It is fetched again (`on_staying`) when it stays, and without a
+decision: the controller has not answered for `UNANSWERED_MS`, or refuses for a reason that another state would not
 change. From then on it is fetched until a controller has decided something.
 """
 
@@ -34,9 +34,9 @@ from tailrace.server.slices import run_slice
 MOST_PER_COMMAND: Final = 1_000
 _BACKOFF_MS: Final = 50
 _STANDS_ALONE_MS: Final = 1_000
-"""How long the last copy waits until it asks again, beside what it hears of brokers."""
+"""The pause until the last copy asks again, if no broker comes or goes before."""
 UNANSWERED_MS: Final = 10_000
-"""How long a replica waits for an answer without being fetched: an election of the controllers is over by then. Without
+"""The wait of a replica for an answer without being fetched: an election of the controllers is over by then. Without
 any controller the leader keeps the replica in sync, and acks=all waits for it."""
 _LEFT: Final = "NONE"
 """In a line of the log: taken out, or out already."""
@@ -129,7 +129,7 @@ class ReplicaFailures:
         return failed is not None and failed.leaving is LeaveReason.LOST
 
     def leaving_of(self, topic_partition: TopicPartition) -> LeaveReason | None:
-        """How this replica has failed; None if it is well."""
+        """The failure of this replica; None if it is well."""
         failed = self._failed.get(topic_partition)
         if failed is not None:
             return failed.leaving
@@ -154,7 +154,7 @@ class ReplicaFailures:
     def recovered(self, topic_partition: TopicPartition) -> None:
         """This replica is well again; what it lacks, it has been fetched, or will be before it is in sync."""
         self._forget(topic_partition)
-        self._tell_who_waits()
+        self._call_waiting()
 
     def directory_stalled(self) -> None:
         """No replica of this node can store now, or had better not.
@@ -187,7 +187,7 @@ class ReplicaFailures:
     def when_reported(self, callback: OnReported) -> None:
         """Call `callback` once the image counts on no replica that is lost; perhaps at once."""
         self._waiting.append(callback)
-        self._tell_who_waits()
+        self._call_waiting()
 
     # Life
 
@@ -197,7 +197,7 @@ class ReplicaFailures:
         self._look_at(self._failed)
         if self._is_directory_stalled:
             self._look_at_all()
-        self._tell_who_waits()
+        self._call_waiting()
 
     def stop(self) -> None:
         """Ask for nothing more; callbacks that wait are not called."""
@@ -220,7 +220,7 @@ class ReplicaFailures:
             self._look_at(TopicPartition(topic.name, number) for number in topic.partitions)
         if delta.changed_brokers or delta.changed_configs:
             self._look_at_those_that_stay()
-        self._tell_who_waits()
+        self._call_waiting()
 
     # Looking
 
@@ -401,7 +401,7 @@ class ReplicaFailures:
             self._plan_again()
         else:
             self._plan()
-        self._tell_who_waits()
+        self._call_waiting()
 
     def _note_whether_decided(self, outcomes: list[PartitionState | KafkaError]) -> None:
         self._unanswered.cancel()
@@ -451,7 +451,7 @@ class ReplicaFailures:
             due_ms = self._clock.monotonic_ms() + _STANDS_ALONE_MS
             self._ask_alone_again = self._clock.call_at(due_ms, ask)
 
-    def _tell_who_waits(self) -> None:
+    def _call_waiting(self) -> None:
         if not self._waiting or not self._is_started or any(map(self._is_counted_on_though_lost, self.lost_replicas)):
             return
         waiting, self._waiting = self._waiting, []

@@ -83,7 +83,7 @@ class FollowerLogs:
         self._cuts.clear()
 
     def carry_out(self, effect: Store | Cut | Restart | ReportStall) -> None:
-        """Do it, unless the image has moved on; the machine will be told of that."""
+        """Carry it out, unless the image has moved on; the machine gets the new role then."""
         partition = self._partitions.get(effect.key)
         if partition is None or not _follows(partition, effect.leader_epoch):
             return

@@ -1,7 +1,7 @@
 """Keeps the replicas that this node follows like their leaders': one `replication.follower` machine per leader.
 
-What the image says of leaders is followed when the partitions have taken their roles. A partition begins to be fetched
-when all that its log has counts: after a leadership, the end of it may still be on its way to the disk.
+The leaders in the image are followed when the partitions have taken their roles. A partition begins to be fetched when
+its whole log is flushed: after a leadership, the end of it may still be on its way to the disk.
 
 A disk that hangs keeps the image of this node from going on. So a replica that leaves because of it is not fetched from
 the time when the controller is asked: a fetch of an idle partition shows a replica that is caught up, and its leader
@@ -98,14 +98,14 @@ class FollowerHost:
 
 
 _RETRY_MS: Final = 200
-"""How soon a partition is looked for again that should be here and is not yet."""
+"""The pause until the next look for a partition that should be here and is not yet."""
 _UNKNOWN: Final = -1
 _WHILE_ASKED: Final = 1 << 31
 """Above all partition epochs."""
 
 
 class _Leader(NamedTuple):
-    """Whom a partition follows."""
+    """The leader that a partition follows."""
 
     broker_id: BrokerId
     leader_epoch: int
@@ -141,7 +141,7 @@ class FollowerHosts:
         self._left: dict[PartitionKey, int] = {}  # not fetched by what an image of an earlier partition epoch says
         self._is_closed = False
 
-    # What can be seen from outside
+    # State
 
     @property
     def failed_fetches(self) -> int:
@@ -166,7 +166,7 @@ class FollowerHosts:
 
     @property
     def partitions(self) -> int:
-        """How many replicas here follow a leader."""
+        """The number of replicas here that follow a leader."""
         return len(self._leaders)
 
     @property
@@ -185,7 +185,7 @@ class FollowerHosts:
                 self._go_by(TopicPartition(topic.name, number), state)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Follow whom the image says."""
+        """Follow the leaders in the image."""
         self._image = image
         if self._is_closed:
             return
@@ -223,8 +223,8 @@ class FollowerHosts:
     def pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Do not fetch this replica while the controller is asked to let it go; only while `fetch_only_in_sync` holds.
 
-        Until `left` or `resume`. Of a fetch that left before, its leader hears before it hears of the controller's
-        decision, unless that fetch takes longer than the decision and the way of the metadata together.
+        Until `left` or `resume`. A fetch that left before reaches its leader before the controller's decision does,
+        unless that fetch takes longer than the decision and the way of the metadata together.
         """
         self._go_not_by_images_before(_WHILE_ASKED, topic_partition, state)
 
@@ -252,7 +252,7 @@ class FollowerHosts:
                 self._go_by(topic_partition, known)
 
     def close(self) -> None:
-        """Ask nobody any more."""
+        """Send no more fetches."""
         self._is_closed = True
         if self._retry is not None:
             self._retry.cancel()

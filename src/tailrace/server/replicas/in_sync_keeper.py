@@ -1,4 +1,4 @@
-"""Has the controller told who is in sync with the partitions that this node leads (KIP-497).
+"""Reports the in-sync replicas of the partitions that this node leads to the controller (KIP-497).
 
 A follower's fetch may show that it has caught up; time, that it has not. Either way the partition makes a proposal, and
 all proposals of a turn, which takes a few milliseconds at most, go to the controller in one command. One command is
@@ -39,7 +39,7 @@ class _Proposed(NamedTuple):
     partition: Partition
     proposal: InSyncProposal
     growth: int
-    """How many more replicas would be in sync."""
+    """The number of replicas that would join the ISR."""
 
     @property
     def is_current(self) -> bool:
@@ -76,7 +76,7 @@ class InSyncKeeper:
         """Changes that this node has proposed, and that were made."""
 
     def start(self) -> None:
-        """Look now and then who lags behind."""
+        """Check for lagging replicas now and then."""
         now_ms = self._clock.monotonic_ms()
         self._timer = self._clock.call_at(now_ms + self._interval_ms, self._look_around)
 
@@ -92,7 +92,7 @@ class InSyncKeeper:
             self._recover((topic.name, number, state) for number, state in topic.partitions.items())
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `load`, of what has changed; and nobody waits for brokers that are gone.
+        """As `load`, for changes; and no partition waits for brokers that are gone.
 
         To be called when the partitions have their roles: their logs are open then.
         """

@@ -1,9 +1,9 @@
 """Makes this broker's partitions what the committed metadata says: created, led, changed, deleted.
 
-It runs before the answer to whoever caused a change, which waits, for this node's own clients, for new partitions to be
-durable as well: a client that was told of a topic can produce to it at once. Settings and states that change together
-reach a partition together: what may be committed depends on both. A partition whose log cannot be opened is left out
-and reported, and so is one whose log fails while it is changed; the others go on.
+It runs before the answer to the cause of a change, which waits, for this node's own clients, for new partitions to be
+durable as well: a client that gets the answer can produce to the topic at once. Settings and states that change
+together reach a partition together: the high watermark depends on both. A partition whose log cannot be opened is left
+out and reported, and so is one whose log fails while it is changed; the others go on.
 """
 
 import logging
@@ -50,7 +50,7 @@ class MetadataApplier:
         self.failed: set[TopicPartition] = set()
         """Partitions that should be here and could not be opened or changed."""
         self._said: dict[TopicPartition, str] = {}
-        """Why, as last said in the log."""
+        """The reason, as last logged."""
         self._defaults: TopicConfig | None = None
         self._configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
         """Settings on top of these defaults, by what topics say themselves: most topics say the same."""
@@ -102,7 +102,7 @@ class MetadataApplier:
             self._works(topic_partition)
 
     def reopen(self, image: ClusterImage, topic_partition: TopicPartition) -> None:
-        """Add a partition again whose log was set aside, if this broker has a replica of it still."""
+        """Add a partition again after the rename of its damaged log, if this broker still has a replica of it."""
         state = image.partition(*topic_partition)
         if state is not None and self._broker_id in state.replicas:
             self._open(topic_partition, state, self._config(image, topic_partition.topic))
@@ -173,13 +173,13 @@ class MetadataApplier:
 
 
 class ImageLeaders:
-    """What the partition table asks of the cluster's metadata."""
+    """The partition table's view of the cluster's metadata."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 
     def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
-        """Who leads the partition, or None if there is no such partition."""
+        """The leader of the partition, or None if there is no such partition."""
         state = self._controller.image.partition(topic, partition)
         return None if state is None else KnownLeader(state.leader, state.leader_epoch)
 

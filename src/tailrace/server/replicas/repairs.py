@@ -1,12 +1,12 @@
-"""Repairs the replicas of this node that have lost something: each is set aside, and fetched anew from its leader.
+"""Repairs the replicas of this node that have lost something: each log is renamed, and fetched anew from its leader.
 
-A replica is repaired when the image counts on it no more (`hosts.replica_failures` sees to that) and another one leads
-that it can be fetched from: that leader has just answered a read. When all nodes start together the image may name a
+A replica is repaired when the image counts on it no more (`replicas.failures` asks for that) and another one leads that
+it can be fetched from: that leader has just answered a read. When all nodes start together the image may name a
 leader that is not there yet, and whose log is damaged too. Without a leader nothing is touched. In this order, each
 step durable before the next:
 
-1. The directory of the damaged log is renamed. Whatever it holds stays there until a person removes it.
-2. Checkpoints stop to speak of the log.
+1. The directory of the damaged log is renamed. Its files stay there until an administrator removes them.
+2. The entries of the log leave the checkpoints.
 3. An empty log is begun, and fetched.
 
 If an administrator has chosen this replica to lead with what it has (`PartitionState.accepts_loss`), its log is cut
@@ -117,13 +117,13 @@ class ReplicaRepairs:
         self._asked: set[TopicPartition] = set()  # whether their leaders serve
         self._controller = controller
         self._clock = clock
-        self._under_way: set[TopicPartition] = set()  # being set aside, or not durable yet
+        self._under_way: set[TopicPartition] = set()  # being renamed, or not durable yet
         self._fetching: dict[TopicPartition, int] = {}  # since when
         self._repairs: dict[TopicPartition, _Repairs] = {}
         self._timer: Timer | None = None
         self._is_stopped = False
         self.repaired = 0
-        """Replicas that were set aside, fetched anew, and were in sync again."""
+        """Replicas whose damaged logs were renamed, and that were fetched anew and in sync again."""
 
     @property
     def in_repair(self) -> int:
