@@ -71,7 +71,7 @@ def _is_read(name: str, code: str) -> bool:
 
 
 def test_a_setting_that_nothing_reads_says_so() -> None:
-    names = ("cluster", "coordinators", "kafka", "logs", "network", "quorum", "table")
+    names = ("coordinators", "kafka", "logs", "network", "quorum", "table")
     tables = {SOURCES / "node" / "settings" / f"{name}.py" for name in names}
     tables |= {SOURCES / "model" / "topic_config.py", SOURCES / "server" / "admin" / "config_entries.py"}
     assert all(path.exists() for path in tables)
