@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.process import Process
 from benchmarks.wire import Wire, end_offsets
-from tailrace.client.admin.admin import NewTopic
+from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 

@@ -8,9 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace.client.admin.admin import NewTopic
-    from tailrace.client.admin.blocking import Admin
-    from tailrace.client.blocking import Consumer, Producer, RangedFetch
+    from tailrace.client.admin.topics import NewTopic
+    from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
     from tailrace.client.consumer import ConsumerRecord
     from tailrace.client.group.committed_offsets import OffsetAndMetadata
     from tailrace.client.outgoing import RecordMetadata

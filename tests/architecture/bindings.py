@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tailrace.client.admin.admin import AsyncAdmin
-from tailrace.client.admin.topic_changes import NewTopic
+from tailrace.client.admin.topics import NewTopic
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.producer import AsyncProducer
 from tailrace.model.errors import KafkaError

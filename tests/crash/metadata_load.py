@@ -23,7 +23,7 @@ from confluent_kafka.admin import NewTopic as TheirNewTopic
 
 from crash.load import Program
 from crash.metadata_changes import SETTING
-from tailrace.client.admin.admin import TOPIC
+from tailrace.client.admin.configs import TOPIC
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError
 

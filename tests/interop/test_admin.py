@@ -9,7 +9,7 @@ import kafka.errors
 import pytest
 
 from interop.librdkafka import DEADLINE_S, ConfluentAdmin, librdkafka
-from tailrace.client.admin.admin import BROKER, TOPIC
+from tailrace.client.admin.configs import BROKER, TOPIC
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster

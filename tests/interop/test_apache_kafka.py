@@ -6,7 +6,7 @@ import pytest
 
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
-from tailrace.client.admin.features import UpgradeType
+from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import ElectionType, TopicPartition

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show, write
-from tailrace.client.admin.admin import BROKER, CONFIG_SOURCES
-from tailrace.client.admin.brokers import BrokerListing
+from tailrace.client.admin.cluster import BrokerListing
+from tailrace.client.admin.configs import BROKER, CONFIG_SOURCES
 from tailrace.client.admin.log_dirs import LogDirectorySize
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError

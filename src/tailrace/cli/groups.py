@@ -10,7 +10,7 @@ import typer
 from tailrace.cli import reset_offsets
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, say, show
 from tailrace.client.admin.group_health import PartitionHealth, verdict
-from tailrace.client.admin.group_queries import DescribedMember, GroupDescription
+from tailrace.client.admin.groups import DescribedMember, GroupDescription
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

@@ -18,7 +18,8 @@ from tailrace.cli.output import (
     show,
     write,
 )
-from tailrace.client.admin.admin import DYNAMIC_TOPIC_CONFIG, TOPIC, NewTopic
+from tailrace.client.admin.configs import DYNAMIC_TOPIC_CONFIG, TOPIC
+from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
 from tailrace.model.errors import ErrorCode, KafkaError

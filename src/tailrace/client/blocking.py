@@ -19,19 +19,16 @@ from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tailrace.client import consumer as _consumer
-from tailrace.client import producer as _producer
-from tailrace.client import ranged_fetch as _ranged_fetch
-from tailrace.client.admin.admin import NewTopic
-from tailrace.client.admin.blocking import Admin
-from tailrace.client.consumer import ConsumerRecord
+from tailrace.client.admin.admin import AsyncAdmin
+from tailrace.client.admin.topics import NewTopic
+from tailrace.client.consumer import AsyncConsumer, ConsumerRecord
 from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.errors import several
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
-from tailrace.client.loop_thread import Facade, loop_thread
+from tailrace.client.loop_thread import Facade, blocking, loop_thread
 from tailrace.client.outgoing import Headers, RecordMetadata
-from tailrace.client.producer import PrebuiltBatch, Unsent, stamp_of
-from tailrace.client.ranged_fetch import Chunk
+from tailrace.client.producer import AsyncProducer, PrebuiltBatch, Unsent, stamp_of
+from tailrace.client.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.record_checks import check_partition, check_topic
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -67,7 +64,7 @@ _ENQUEUE_AT_ONCE = 2_000
 """Records that one turn of the loop takes over, so that answers are not kept waiting."""
 
 
-class Producer(Facade[_producer.AsyncProducer]):
+class Producer(Facade[AsyncProducer]):
     """See `tailrace.client.producer.AsyncProducer`, whose settings it takes.
 
     Leaving a `with` block, `flush` and `close` raise KafkaError if records have failed whose futures were never asked.
@@ -76,14 +73,14 @@ class Producer(Facade[_producer.AsyncProducer]):
 
     def __init__(self, bootstrap_servers: str, *, max_block_ms: int = 60_000, **settings: Any) -> None:
         # Refuse bad settings here and not at the first record.
-        made = _producer.AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
+        made = AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
         self._buffer_memory = made.buffer_memory
         self._max_block_ms = max_block_ms
         self._reset()
 
-        def make() -> _producer.AsyncProducer:
+        def make() -> AsyncProducer:
             self._reset()
-            client = _producer.AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
+            client = AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
             client.on_release = self._released
             client.start()
             return client
@@ -136,7 +133,7 @@ class Producer(Facade[_producer.AsyncProducer]):
         """The number of partitions of the topic now, or when the cluster last answered; may create the topic."""
         return loop_thread().call(self._client.get().partition_count(topic))
 
-    def _hand_over(self, client: _producer.AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
+    def _hand_over(self, client: AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
         with self._room:
             is_full = self._buffered_bytes + item.cost > self._buffer_memory and self._buffered_bytes
             # A callback of a future runs where the room is made: it may not wait for it.
@@ -160,7 +157,7 @@ class Producer(Facade[_producer.AsyncProducer]):
             detail = f"buffer.memory {self._buffer_memory} stayed full for max.block.ms {self._max_block_ms}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
 
-    def _take_over(self, client: _producer.AsyncProducer) -> None:
+    def _take_over(self, client: AsyncProducer) -> None:
         """On the loop: pass records on, in order."""
         self._is_scheduled = False
         inbox = self._inbox
@@ -203,7 +200,7 @@ class Producer(Facade[_producer.AsyncProducer]):
         loop_thread().call(self._settle(client))
         client.failures.raise_unheard()
 
-    async def _settle(self, client: _producer.AsyncProducer) -> None:
+    async def _settle(self, client: AsyncProducer) -> None:
         while self._inbox:
             client.enqueue(self._inbox.popleft())
         await client.settle()
@@ -228,7 +225,7 @@ class Producer(Facade[_producer.AsyncProducer]):
         except KafkaError as unheard:
             _log.error("%s", unheard)
 
-    async def _finish(self, client: _producer.AsyncProducer) -> None:
+    async def _finish(self, client: AsyncProducer) -> None:
         await self._settle(client)
         await client.close()
 
@@ -244,11 +241,72 @@ def _close_at_exit() -> None:
         consumer.abandon_at_exit()
 
 
-class RangedFetch(Facade[_ranged_fetch.AsyncRangedFetch]):
+class Admin(Facade[AsyncAdmin]):
+    """See `tailrace.client.admin.admin.AsyncAdmin`."""
+
+    def __init__(
+        self, bootstrap_servers: str, *, client_id: str = "tailrace-admin", bootstrap_timeout_ms: int = 10_000
+    ) -> None:
+        super().__init__(
+            lambda: AsyncAdmin(bootstrap_servers, client_id=client_id, bootstrap_timeout_ms=bootstrap_timeout_ms)
+        )
+
+    create_topics = blocking(AsyncAdmin.create_topics)
+    delete_topics = blocking(AsyncAdmin.delete_topics)
+    create_partitions = blocking(AsyncAdmin.create_partitions)
+    delete_records = blocking(AsyncAdmin.delete_records)
+    list_topics = blocking(AsyncAdmin.list_topics)
+    describe_topics = blocking(AsyncAdmin.describe_topics)
+    list_offsets = blocking(AsyncAdmin.list_offsets)
+
+    describe_cluster = blocking(AsyncAdmin.describe_cluster)
+    list_brokers = blocking(AsyncAdmin.list_brokers)
+    unregister_broker = blocking(AsyncAdmin.unregister_broker)
+    describe_features = blocking(AsyncAdmin.describe_features)
+    update_features = blocking(AsyncAdmin.update_features)
+
+    describe_configs = blocking(AsyncAdmin.describe_configs)
+    describe_topic_configs = blocking(AsyncAdmin.describe_topic_configs)
+    alter_configs = blocking(AsyncAdmin.alter_configs)
+
+    describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
+    describe_replica_logs = blocking(AsyncAdmin.describe_replica_logs)
+
+    list_transactions = blocking(AsyncAdmin.list_transactions)
+    describe_transaction = blocking(AsyncAdmin.describe_transaction)
+    abort_transaction = blocking(AsyncAdmin.abort_transaction)
+
+    describe_quorum = blocking(AsyncAdmin.describe_quorum)
+    add_voter = blocking(AsyncAdmin.add_voter)
+    remove_voter = blocking(AsyncAdmin.remove_voter)
+
+    elect_leaders = blocking(AsyncAdmin.elect_leaders)
+    alter_partition_reassignments = blocking(AsyncAdmin.alter_partition_reassignments)
+    list_partition_reassignments = blocking(AsyncAdmin.list_partition_reassignments)
+
+    list_groups = blocking(AsyncAdmin.list_groups)
+    describe_groups = blocking(AsyncAdmin.describe_groups)
+    delete_groups = blocking(AsyncAdmin.delete_groups)
+    group_offsets = blocking(AsyncAdmin.group_offsets)
+    group_lag = blocking(AsyncAdmin.group_lag)
+    partition_health = blocking(AsyncAdmin.partition_health)
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """See `AsyncAdmin.commit_offsets`, where the parameter `offsets` has another name."""
+        loop_thread().call(self._client.get().commit_offsets(group, offsets, timeout_ms=timeout_ms))
+
+
+class RangedFetch(Facade[AsyncRangedFetch]):
     """See `tailrace.client.ranged_fetch.AsyncRangedFetch`, whose settings it takes."""
 
     def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
-        super().__init__(lambda: _ranged_fetch.AsyncRangedFetch(bootstrap_servers, **settings))
+        super().__init__(lambda: AsyncRangedFetch(bootstrap_servers, **settings))
 
     def fetch_range(self, topic_partition: TopicPartition, start: int, end: int) -> Iterator[list[Buffer]]:
         """Stretches of whole batches that hold the offsets from `start` up to `end` (exclusive), in order.
@@ -312,7 +370,7 @@ async def _close(generator: Any) -> None:
         await generator.aclose()
 
 
-class Consumer(Facade[_consumer.AsyncConsumer]):
+class Consumer(Facade[AsyncConsumer]):
     """See `tailrace.client.consumer.AsyncConsumer`, whose settings it takes."""
 
     def __init__(
@@ -325,8 +383,8 @@ class Consumer(Facade[_consumer.AsyncConsumer]):
     ) -> None:
         wanted = several(topics)
 
-        def make() -> _consumer.AsyncConsumer:
-            return _consumer.AsyncConsumer(bootstrap_servers, group=group, topics=wanted, **settings)
+        def make() -> AsyncConsumer:
+            return AsyncConsumer(bootstrap_servers, group=group, topics=wanted, **settings)
 
         make()  # refuse bad settings here and not at the first poll
         super().__init__(make)
@@ -342,42 +400,25 @@ class Consumer(Facade[_consumer.AsyncConsumer]):
             else:
                 yield record
 
-    def subscribe(self, topics: Iterable[str]) -> None:
-        """Read these topics together with the group."""
-        loop_thread().call(self._client.get().subscribe(topics))
-
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, outside any group's sharing."""
-        loop_thread().call(self._client.get().assign(partitions))
+    subscribe = blocking(AsyncConsumer.subscribe)
+    assign = blocking(AsyncConsumer.assign)
+    poll = blocking(AsyncConsumer.poll)
+    seek = blocking(AsyncConsumer.seek)
+    commit = blocking(AsyncConsumer.commit)
+    committed = blocking(AsyncConsumer.committed)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
         return self._client.get().assignment
-
-    def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord]:
-        """The next records in order of offset per partition; none if none came within `timeout` seconds."""
-        return loop_thread().call(self._client.get().poll(timeout, max_records=max_records))
 
     @property
     def trouble(self) -> KafkaError | None:
         """The fault that keeps `poll` from giving all there is, while it is retried; None while all goes well."""
         return self._client.get().trouble
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Read on from this offset."""
-        loop_thread().call(self._client.get().seek(topic_partition, offset))
-
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset of the next record that `poll` will give, None while it is not decided."""
         return self._client.get().position(topic_partition)
-
-    def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit these offsets, or what has been given out so far."""
-        loop_thread().call(self._client.get().commit(offsets))
-
-    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets."""
-        return loop_thread().call(self._client.get().committed(partitions))
 
     def abandon_at_exit(self) -> None:
         """The interpreter ends, and with it the background thread: leave nothing there that would complain."""

@@ -10,11 +10,13 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -159,3 +161,15 @@ class Facade(Generic[C]):
     def close(self) -> None:
         """Finish and close the connections."""
         self._client.close()
+
+
+def blocking(
+    method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Facade[C], P], T]:
+    """The method of the asyncio client as one of its facade: the caller waits for the result."""
+
+    @wraps(method)
+    def call(facade: Facade[C], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return loop_thread().call(method(facade._client.get(), *args, **kwargs))
+
+    return call

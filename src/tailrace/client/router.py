@@ -19,6 +19,9 @@ T = TypeVar("T")
 GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
 
+GRACE_MS = 5_000
+"""The margin of an answer beyond the time that the request gives to the server."""
+
 _REASK_COORDINATOR = (
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,

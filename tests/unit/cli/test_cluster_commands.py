@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from tailrace.cli.main import main
-from tailrace.client.admin.admin import BROKER as BROKER_RESOURCE
+from tailrace.client.admin.configs import BROKER as BROKER_RESOURCE
 from tailrace.client.blocking import Admin
 from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
 from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, LeaveReason

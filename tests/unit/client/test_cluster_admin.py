@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.client.admin.features import UpgradeType
+from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.admin.quorum import QuorumDescription, QuorumReplicaState
 from tailrace.client.blocking import Admin
 from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec

@@ -1,5 +1,1 @@
-"""Administration of a cluster, with one coroutine per question (`AsyncAdmin`) and one module per subject."""
-
-from tailrace.client.admin.admin import AsyncAdmin
-
-__all__ = ("AsyncAdmin",)
+"""Administration of a cluster: one module per subject, and a client with their functions as methods."""

@@ -1,16 +1,21 @@
-"""The settings in force of topics and brokers; see `AsyncAdmin`."""
+"""The settings of topics and brokers: described and altered."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.client.errors import check
+from tailrace.client.errors import check, several
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode
+from tailrace.net.connection import Connection
 from tailrace.protocol.messages.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
     DescribeConfigsResourceResult,
     DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+    IncrementallyAlterableConfig,
 )
 
 TOPIC = 2
@@ -27,6 +32,8 @@ CONFIG_SOURCES = {
     8: "DYNAMIC_GROUP_CONFIG",
 }
 DYNAMIC_TOPIC_CONFIG = 1
+
+_SET, _DELETE = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,20 +52,31 @@ class ConfigEntry:
         return self.source == 5
 
 
-async def describe_configs(
-    router: Router, resource_type: int, names: Sequence[str], node_id: int | None
-) -> dict[str, list[ConfigEntry]]:
-    """The settings of each of these resources. `node_id`: the broker that is asked, None for any."""
+async def describe_configs(router: Router, resource_type: int, name: str) -> list[ConfigEntry]:
+    """The settings in force for a topic (type 2, by name) or a broker (type 4, by its id; no name: of all)."""
+    return (await _describe(router, resource_type, [name]))[name]
+
+
+async def describe_topic_configs(router: Router, names: Iterable[str]) -> dict[str, list[ConfigEntry]]:
+    """The settings in force for each of these topics, with one request."""
+    return await _describe(router, TOPIC, several(names))
+
+
+async def _connection_for(router: Router, resource_type: int, name: str) -> Connection:
+    """A broker answers for its own settings, any broker for others."""
+    if resource_type == BROKER and name:
+        return await router.node_connection(int(name))
+    return await router.any_connection()
+
+
+async def _describe(router: Router, resource_type: int, names: Sequence[str]) -> dict[str, list[ConfigEntry]]:
     resources = tuple(
         DescribeConfigsResource(resource_type=resource_type, resource_name=name, configuration_keys=None)
         for name in names
     )
 
     async def attempt() -> dict[str, list[ConfigEntry]]:
-        if node_id is None:
-            connection = await router.any_connection()
-        else:
-            connection = await router.node_connection(node_id)
+        connection = await _connection_for(router, resource_type, names[0] if names else "")
         response = await connection.ask(
             DescribeConfigsRequest(resources=resources),
             DescribeConfigsResponse,
@@ -84,3 +102,26 @@ def _config_entry(entry: DescribeConfigsResourceResult) -> ConfigEntry:
         is_read_only=entry.read_only,
         is_sensitive=entry.is_sensitive,
     )
+
+
+async def alter_configs(
+    router: Router, resource_type: int, name: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+) -> None:
+    """Change settings of a topic (type 2) or a broker (type 4; no name: of all brokers); None: back to the default.
+
+    All of them or none. Raises KafkaError(UNSUPPORTED_VERSION) for Kafka before 2.3.
+    """
+    configs = tuple(
+        IncrementallyAlterableConfig(name=setting, config_operation=_DELETE if value is None else _SET, value=value)
+        for setting, value in changes.items()
+    )
+    resource = IncrementalAlterConfigsResource(resource_type=resource_type, resource_name=name, configs=configs)
+    request = IncrementalAlterConfigsRequest(resources=(resource,), validate_only=validate_only)
+
+    async def attempt() -> None:
+        connection = await _connection_for(router, resource_type, name)
+        response = await connection.ask(request, IncrementalAlterConfigsResponse, timeout_ms=router.request_timeout_ms)
+        (result,) = response.responses
+        check(result.error_code, result.error_message or f"the settings of {name!r} cannot be changed")
+
+    await router.retry(attempt, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))

@@ -1,11 +1,11 @@
-"""Elections of leaders, and placement of replicas; see `AsyncAdmin`."""
+"""Elections of leaders, and reassignments of replicas."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tailrace.client.errors import check, code_of
-from tailrace.client.router import Router
+from tailrace.client.router import GRACE_MS, Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import ElectionType, TopicPartition
@@ -24,8 +24,6 @@ from tailrace.protocol.messages.replicas import (
 
 _ANY = -1
 _FIRST_WITH_TAGGED_FIELDS = 2
-_GRACE_MS = 5_000
-"""The margin of an answer beyond the time that the server was given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,23 +31,23 @@ class PartitionReassignment:
     """The replicas of a partition while they move."""
 
     replicas: tuple[BrokerId, ...]
-    """All that there are: those that stay, come and go."""
+    """All of them: those that stay, are added and are removed."""
     adding_replicas: tuple[BrokerId, ...]
     removing_replicas: tuple[BrokerId, ...]
 
 
 async def elect_leaders(
     router: Router,
-    election_type: ElectionType,
-    partitions: Iterable[TopicPartition] | None,
+    partitions: Iterable[TopicPartition] | None = None,
     *,
-    desired_leaders: Mapping[TopicPartition, int],
-    timeout_ms: int,
+    election_type: ElectionType = ElectionType.PREFERRED,
+    desired_leaders: Mapping[TopicPartition, int] | None = None,
+    timeout_ms: int = 30_000,
 ) -> dict[TopicPartition, KafkaError | None]:
     """Elect leaders; by partition None or the error. No partitions: all that need it, and only those are in the result.
 
-    `desired_leaders`, of an unclean election: these replicas lead, and what they lack is given up, also what is behind
-    a damage in their logs. Apache Kafka knows no such election, and elects any replica.
+    `desired_leaders`, for an unclean election: these replicas lead, and records that they lack are lost, also those
+    behind damage in their logs. Apache Kafka has no such election; it elects any replica.
 
     Raises KafkaError if the request fails as a whole.
     """
@@ -58,7 +56,7 @@ async def elect_leaders(
     if wanted is not None:
         topics = tuple(
             ElectLeadersTopic(
-                topic=topic, partitions=indexes, desired_leaders=_desired(desired_leaders, topic, indexes)
+                topic=topic, partitions=indexes, desired_leaders=_desired(desired_leaders or {}, topic, indexes)
             )
             for topic, indexes in wanted.items()
         )
@@ -70,7 +68,7 @@ async def elect_leaders(
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this cluster elects preferred leaders only (KIP-460)")
         if desired_leaders and connection.version_of(ElectLeadersRequest) < _FIRST_WITH_TAGGED_FIELDS:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "this cluster does not elect replicas that are named")
-        response = await connection.ask(request, ElectLeadersResponse, timeout_ms=timeout_ms + _GRACE_MS)
+        response = await connection.ask(request, ElectLeadersResponse, timeout_ms=timeout_ms + GRACE_MS)
         results = [
             (TopicPartition(topic.topic, each.partition_id), each)
             for topic in response.replica_election_results
@@ -101,26 +99,26 @@ def _fault(number: int, detail: str) -> KafkaError | None:
 
 async def alter_partition_reassignments(
     router: Router,
-    replicas: Mapping[TopicPartition, Sequence[int] | None],
+    replicas_of: Mapping[TopicPartition, Sequence[int] | None],
     *,
-    allows_replication_factor_change: bool,
-    timeout_ms: int,
+    allows_replication_factor_change: bool = True,
+    timeout_ms: int = 30_000,
 ) -> None:
-    """Have these partitions get these replicas, the preferred leader first; None takes back a move that goes on.
+    """Begin to move partitions to these replicas, the preferred leader first; None cancels a move under way.
 
-    Answered when the moves have begun. Raises the first partition's KafkaError; the others move nevertheless.
+    Raises the first partition's KafkaError; the others move nevertheless.
     """
     topics = tuple(
         ReassignableTopic(
             name=topic,
             partitions=tuple(
                 ReassignablePartition(
-                    partition_index=index, replicas=_broker_ids(replicas[TopicPartition(topic, index)])
+                    partition_index=index, replicas=_broker_ids(replicas_of[TopicPartition(topic, index)])
                 )
                 for index in indexes
             ),
         )
-        for topic, indexes in _by_topic(replicas).items()
+        for topic, indexes in _by_topic(replicas_of).items()
     )
     request = AlterPartitionReassignmentsRequest(
         timeout_ms=timeout_ms,
@@ -134,7 +132,7 @@ async def alter_partition_reassignments(
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION, "this cluster has no option to keep the number of replicas (KIP-860)"
             )
-        response = await connection.ask(request, AlterPartitionReassignmentsResponse, timeout_ms=timeout_ms + _GRACE_MS)
+        response = await connection.ask(request, AlterPartitionReassignmentsResponse, timeout_ms=timeout_ms + GRACE_MS)
         if response.error_code == ErrorCode.NOT_CONTROLLER:
             await router.refresh(())
         check(response.error_code, response.error_message or "no replicas can be moved")
@@ -156,9 +154,9 @@ def _broker_ids(replicas: Sequence[int] | None) -> tuple[int, ...] | None:
 
 
 async def list_partition_reassignments(
-    router: Router, partitions: Iterable[TopicPartition] | None, *, timeout_ms: int
+    router: Router, partitions: Iterable[TopicPartition] | None = None, *, timeout_ms: int = 30_000
 ) -> dict[TopicPartition, PartitionReassignment]:
-    """The moves that go on, of these partitions or of all."""
+    """The moves under way, of these partitions or of all."""
     topics = None
     if partitions is not None:
         topics = tuple(
@@ -169,7 +167,7 @@ async def list_partition_reassignments(
 
     async def attempt() -> dict[TopicPartition, PartitionReassignment]:
         connection = await router.controller_connection()
-        response = await connection.ask(request, ListPartitionReassignmentsResponse, timeout_ms=timeout_ms + _GRACE_MS)
+        response = await connection.ask(request, ListPartitionReassignmentsResponse, timeout_ms=timeout_ms + GRACE_MS)
         if response.error_code == ErrorCode.NOT_CONTROLLER:
             await router.refresh(())
         check(response.error_code, response.error_message or "moves cannot be listed")

@@ -1,10 +1,15 @@
-"""Groups as an administrator sees them: a list, their members, their assignments."""
+"""Groups: their list, members and assignments, committed offsets and lag."""
 
+import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tailrace.client.admin.topics import describe_topics
 from tailrace.client.cluster_view import BrokerAddress
-from tailrace.client.errors import check, code_of
+from tailrace.client.errors import check, code_of, several
+from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
 from tailrace.client.group.protocol import decode_assignment
+from tailrace.client.offsets import LATEST, list_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -91,11 +96,16 @@ async def list_groups(router: Router) -> list[GroupListing]:
     return await router.retry(attempt)
 
 
-async def describe_group(router: Router, group: str) -> GroupDescription:
-    """One group. A group that does not exist is in state Dead; Kafka's error 69, since v6, comes as KafkaError.
+async def describe_groups(router: Router, groups: Iterable[str]) -> list[GroupDescription]:
+    """The groups with their members and assignments.
 
-    A group that is not classic may be a consumer group (KIP-848), which another request describes.
+    Raises KafkaError(GROUP_ID_NOT_FOUND) for a group that does not exist; brokers before 3.8 describe it as Dead.
     """
+    return [await _describe(router, group) for group in several(groups)]
+
+
+async def _describe(router: Router, group: str) -> GroupDescription:
+    """One group, classic or of KIP-848: each kind has its own request."""
 
     async def ask(connection: Connection) -> GroupDescription:
         if connection.offers(ConsumerGroupDescribeRequest):
@@ -151,8 +161,13 @@ async def _consumer_group(router: Router, connection: Connection, group: str) ->
     )
 
 
-async def delete_group(router: Router, group: str) -> None:
-    """Delete a group without members, with its offsets."""
+async def delete_groups(router: Router, groups: Iterable[str]) -> None:
+    """Delete groups without members, with their offsets. Raises the first group's KafkaError."""
+    for group in several(groups):
+        await _delete(router, group)
+
+
+async def _delete(router: Router, group: str) -> None:
 
     async def ask(connection: Connection) -> None:
         response = await connection.ask(
@@ -196,3 +211,44 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> DescribedMember
         host=member.client_host,
         assignment=assignment,
     )
+
+
+async def group_offsets(
+    router: Router, group: str, partitions: Iterable[TopicPartition] | None = None
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The group's committed offsets, of these partitions or of all; a partition without one is left out."""
+    return await fetch_group_offsets(router, group, partitions)
+
+
+async def commit_offsets(
+    router: Router,
+    group: str,
+    committed: Mapping[TopicPartition, OffsetAndMetadata | int],
+    *,
+    timeout_ms: int | None = None,
+) -> None:
+    """Set the offsets of a group without members, from outside. Raises KafkaError, also for a group in use.
+
+    `timeout_ms` bounds the whole call, also where a node does not answer.
+    """
+    offsets_of = {
+        partition: OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        for partition, offset in committed.items()
+    }
+    try:
+        async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+            await commit_group_offsets(router, group, offsets_of, timeout_ms=timeout_ms)
+    except TimeoutError:
+        detail = f"the coordinator of group {group!r} did not take its offsets within {timeout_ms} ms"
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
+
+
+async def group_lag(router: Router, group: str) -> dict[TopicPartition, tuple[OffsetAndMetadata, int]]:
+    """For each partition with a committed offset: that offset, and the end of the log for readers."""
+    committed = await group_offsets(router, group)
+    if not committed:
+        return {}
+    known = {topic.name: len(topic.partitions) for topic in await describe_topics(router, include_internal=True)}
+    alive = [partition for partition in committed if partition.partition < known.get(partition.topic, 0)]
+    ends = await list_offsets(router, dict.fromkeys(alive, LATEST)) if alive else {}
+    return {partition: (committed[partition], ends[partition].offset) for partition in sorted(ends)}

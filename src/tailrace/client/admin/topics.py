@@ -1,0 +1,246 @@
+"""Topics: created, described, extended and deleted; their oldest records deleted."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tailrace.client.cluster_view import BrokerAddress, TopicInfo
+from tailrace.client.errors import check, code_of, several
+from tailrace.client.router import GRACE_MS, Router
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreatePartitionsAssignment,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic to create. -1: the cluster's default."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] | None = None
+    assignments: Mapping[int, Sequence[int]] | None = None
+    """Partition -> replicas, in place of the two numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MorePartitions:
+    """The number of partitions that a topic gets in total, perhaps with the replicas of each new one."""
+
+    total: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+async def create_topics(
+    router: Router,
+    topics: Iterable[NewTopic] | Mapping[str, int],
+    *,
+    timeout_ms: int = 30_000,
+    validate_only: bool = False,
+) -> None:
+    """Create them all and wait until they can be used; short: `{name: partitions}`.
+
+    Raises the first topic's KafkaError; the others are created nevertheless.
+    """
+    if isinstance(topics, Mapping):
+        topics = [NewTopic(name=name, partitions=count) for name, count in topics.items()]
+    wanted = tuple(_creatable(topic) for topic in topics)
+    request = CreateTopicsRequest(topics=wanted, timeout_ms=timeout_ms, validate_only=validate_only)
+    done: set[str] = set()
+
+    async def attempt() -> None:
+        connection = await router.controller_connection()
+        response = await connection.ask(request, CreateTopicsResponse, timeout_ms=timeout_ms + GRACE_MS)
+        for result in response.topics:
+            if result.error_code == ErrorCode.NOT_CONTROLLER:
+                await router.refresh(())
+            if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and result.name in done:
+                continue  # an earlier attempt made it
+            check(result.error_code, result.error_message or f"topic {result.name!r}")
+            done.add(result.name)
+
+    await router.retry(attempt)
+    if not validate_only:
+        await _wait_until_described(router, [topic.name for topic in wanted])
+
+
+async def _wait_until_described(router: Router, names: Iterable[str]) -> None:
+    """A created topic reaches every broker a moment later; callers expect to use it at once."""
+    for name in names:
+        router.view.mark_stale(name)
+        await router.topic(name, allow_auto_create=False, wait_for_unknown=True)
+
+
+def _creatable(topic: NewTopic) -> CreatableTopic:
+    if topic.partitions == 0 or topic.partitions < -1:
+        raise KafkaError(ErrorCode.INVALID_PARTITIONS, f"topic {topic.name!r}: a topic has at least one partition")
+    assigned = topic.assignments or {}
+    return CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if assigned else topic.partitions,
+        replication_factor=-1 if assigned else topic.replication_factor,
+        assignments=tuple(
+            CreatableReplicaAssignment(partition_index=index, broker_ids=tuple(nodes))
+            for index, nodes in sorted(assigned.items())
+        ),
+        configs=tuple(CreatableTopicConfig(name=name, value=value) for name, value in (topic.configs or {}).items()),
+    )
+
+
+async def list_topics(router: Router, *, include_internal: bool = False) -> list[TopicInfo]:
+    """All topics, by name."""
+    return await describe_topics(router, include_internal=include_internal)
+
+
+async def describe_topics(
+    router: Router, names: Iterable[str] | None = None, *, include_internal: bool = False
+) -> list[TopicInfo]:
+    """The topics of these names in their order, or all of them by name.
+
+    Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) for a name that does not exist.
+    """
+    wanted = None if names is None else several(names)
+    await router.retry(lambda: router.refresh(wanted, forget_others=wanted is None))
+    if wanted is not None:
+        return [router.view.topic(name) for name in wanted]
+    return [topic for topic in router.view.topics if include_internal or not topic.is_internal]
+
+
+async def create_partitions(
+    router: Router,
+    topics: Mapping[str, int | MorePartitions],
+    *,
+    timeout_ms: int = 30_000,
+    validate_only: bool = False,
+) -> None:
+    """Add partitions until each of these topics has this number in total; wait until the new ones can be used.
+
+    Raises the first topic's KafkaError; the other topics get their partitions nevertheless.
+    """
+    wanted = {name: MorePartitions(total=total) if isinstance(total, int) else total for name, total in topics.items()}
+    pending = {name: _more_partitions(name, more) for name, more in wanted.items()}
+
+    async def attempt() -> None:
+        connection = await router.controller_connection()
+        request = CreatePartitionsRequest(
+            topics=tuple(pending.values()), timeout_ms=timeout_ms, validate_only=validate_only
+        )
+        response = await connection.ask(request, CreatePartitionsResponse, timeout_ms=timeout_ms + GRACE_MS)
+        for result in response.results:
+            if not result.error_code:
+                pending.pop(result.name, None)
+        for result in response.results:
+            if result.error_code == ErrorCode.NOT_CONTROLLER:
+                await router.refresh(())
+            check(result.error_code, result.error_message or f"topic {result.name!r} does not exist")
+
+    await router.retry(attempt, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+    if not validate_only:
+        await router.retry(lambda: _look_for_partitions(router, wanted))
+
+
+async def _look_for_partitions(router: Router, topics: Mapping[str, MorePartitions]) -> None:
+    """New partitions reach every broker a moment later; callers expect to use them at once."""
+    for name, wanted in topics.items():
+        router.view.mark_stale(name)
+        if len((await router.topic(name)).partitions) < wanted.total:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"topic {name!r} does not show its new partitions yet")
+
+
+def _more_partitions(name: str, wanted: MorePartitions) -> CreatePartitionsTopic:
+    assignments = None
+    if wanted.assignments is not None:
+        assignments = tuple(CreatePartitionsAssignment(broker_ids=tuple(each)) for each in wanted.assignments)
+    return CreatePartitionsTopic(name=name, count=wanted.total, assignments=assignments)
+
+
+async def delete_topics(router: Router, names: Iterable[str], *, timeout_ms: int = 30_000) -> None:
+    """Delete them all. Raises the first topic's KafkaError; the others are deleted nevertheless."""
+    wanted = several(names)
+
+    async def attempt() -> None:
+        connection = await router.controller_connection()
+        if connection.version_of(DeleteTopicsRequest) >= 6:
+            states = tuple(DeleteTopicState(name=name) for name in wanted)
+            request = DeleteTopicsRequest(topics=states, timeout_ms=timeout_ms)
+        else:
+            request = DeleteTopicsRequest(topic_names=wanted, timeout_ms=timeout_ms)
+        response = await connection.ask(request, DeleteTopicsResponse, timeout_ms=timeout_ms + GRACE_MS)
+        for result in response.responses:
+            if result.error_code == ErrorCode.NOT_CONTROLLER:
+                await router.refresh(())
+            check(result.error_code, result.error_message or f"topic {result.name!r} does not exist")
+
+    await router.retry(attempt, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+    for name in wanted:
+        router.view.forget(name)
+
+
+async def delete_records(
+    router: Router, offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
+) -> dict[TopicPartition, int]:
+    """Delete the records below these offsets (-1: below the high watermark). Returns where each log starts then.
+
+    Raises the first partition's KafkaError; the records of the other partitions are deleted nevertheless.
+    """
+    starts: dict[TopicPartition, int] = {}
+
+    async def attempt() -> None:
+        pending = {partition: offset for partition, offset in offsets.items() if partition not in starts}
+        await router.ensure_fresh({partition.topic for partition in pending})
+        by_leader: dict[BrokerAddress, dict[TopicPartition, int]] = defaultdict(dict)
+        for partition, offset in pending.items():
+            by_leader[router.view.leader(partition)][partition] = offset
+        faults: list[KafkaError] = []
+        for leader, wanted in by_leader.items():
+            faults += await _delete_at(router, leader, wanted, timeout_ms, starts)
+        if faults:
+            raise faults[0]
+
+    await router.retry(attempt, timeout_ms=timeout_ms, final=(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,))
+    return starts
+
+
+async def _delete_at(
+    router: Router,
+    leader: BrokerAddress,
+    offsets: Mapping[TopicPartition, int],
+    timeout_ms: int,
+    starts: dict[TopicPartition, int],
+) -> list[KafkaError]:
+    by_topic: dict[str, list[DeleteRecordsPartition]] = defaultdict(list)
+    for partition, offset in offsets.items():
+        by_topic[partition.topic].append(DeleteRecordsPartition(partition_index=partition.partition, offset=offset))
+    topics = tuple(DeleteRecordsTopic(name=name, partitions=tuple(wanted)) for name, wanted in by_topic.items())
+    connection = await router.broker_connection(leader)
+    request = DeleteRecordsRequest(topics=topics, timeout_ms=timeout_ms)
+    response = await connection.ask(request, DeleteRecordsResponse, timeout_ms=timeout_ms + GRACE_MS)
+    faults = []
+    for topic in response.topics:
+        for result in topic.partitions:
+            partition = TopicPartition(topic.name, result.partition_index)
+            if result.error_code:
+                router.view.mark_stale(topic.name)
+                detail = f"the records of {partition} below {offsets[partition]} cannot be deleted"
+                faults.append(KafkaError(code_of(result.error_code), detail))
+            else:
+                starts[partition] = result.low_watermark
+    return faults
