@@ -31,13 +31,13 @@ from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.endpoints import ListenerAddress
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerPorts
+from tailrace.server.callbacks import run_slice
 from tailrace.server.controller_link.broker_lifecycle import BrokerSession
 from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.dispatch import HandlerTable
 from tailrace.server.partitions.log_directory_health import StallCause
 from tailrace.server.quorum.controller import OnImage, QuorumController, tell_each
 from tailrace.server.replicas.metadata_applier import MetadataApplier
-from tailrace.server.slices import run_slice
 from tailrace.storage import OsFiles
 
 

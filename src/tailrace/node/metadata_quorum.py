@@ -42,7 +42,7 @@ from tailrace.server.quorum.description import FounderHandler, NotFoundedHandler
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
-from tailrace.server.quorum.raft_voters import VoterAddress
+from tailrace.server.quorum.raft_rpcs import VoterAddress
 from tailrace.storage import FileSystem
 from tailrace.storage.checkpoints import META_PROPERTIES, MetaProperties, write_meta_properties
 

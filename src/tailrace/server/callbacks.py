@@ -1,11 +1,18 @@
-"""Callbacks of several: a fault in one of them does not hold back the others.
+"""Calls of callbacks: several of which one may fail, long work in slices, and a timer that may be set again.
 
-A failed assertion is a broken invariant: it ends the round at once, and the process with it.
+- `call_each`, `call_safely`: a fault in one callback does not hold back the others. A failed assertion is a broken
+  invariant: it ends the round at once, and the process with it.
+- `run_slice`, `run_in_slices`: a few milliseconds of long work, then a turn for everything else, and on. The work is an
+  iterator; taking the next element does the next step, which should take well under a millisecond.
+- `Alarm`: one timer for the earliest of several times.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, ParamSpec, TypeVar
+
+from tailrace.server.ports import Clock, Timer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,3 +51,60 @@ def _fault_of(callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) 
 
 def _log(event: str, callback: Callable[..., object], fault: Exception) -> None:
     _logger.error("event=%s callback=%r", event, callback, exc_info=fault)
+
+
+SLICE_MS: Final = 5
+
+
+def drain(queue: deque[T]) -> Iterator[T]:
+    """The elements, each taken off the queue; also those that come meanwhile."""
+    while queue:
+        yield queue.popleft()
+
+
+def run_slice(steps: Iterator[object], clock: Clock, *, slice_ms: int = SLICE_MS) -> bool:
+    """Take steps for this time, one at least, if there is one; whether they ended within it."""
+    until_ms = clock.monotonic_ms() + slice_ms
+    return all(clock.monotonic_ms() < until_ms for _ in steps)
+
+
+def run_in_slices(steps: Iterator[object], clock: Clock) -> None:
+    """Take all steps: a slice now, the others each in a turn of its own.
+
+    Exceptions of a step come out here, in its turn; the steps behind it follow all the same. (A generator has none.)
+    """
+    is_over = False
+    try:
+        is_over = run_slice(steps, clock)
+    finally:
+        if not is_over:
+            clock.call_soon(lambda: run_in_slices(steps, clock))
+
+
+class Alarm:
+    """Rings once, at the earliest of the times that it was set to since it rang last."""
+
+    def __init__(self, clock: Clock, on_ring: Callable[[], None]) -> None:
+        self._clock = clock
+        self._on_ring = on_ring
+        self._timer: Timer | None = None
+        self._due_ms = 0
+
+    def set(self, due_ms: int) -> None:
+        """Ring then, unless it rings before."""
+        if self._timer is not None:
+            if self._due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._due_ms = due_ms
+        self._timer = self._clock.call_at(due_ms, self._ring)
+
+    def cancel(self) -> None:
+        """Ring no more, until it is set again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._on_ring()

@@ -21,8 +21,8 @@ from tailrace.replication.partition import Partition
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.groups.service import GroupCoordinatorService
-from tailrace.server.partitions.dormant import Dormant
 from tailrace.server.partitions.log_directory import SetAside
+from tailrace.server.partitions.partition_maps import Dormant
 from tailrace.server.partitions.scrubber import ScrubMeasure
 
 SLICE = 500

@@ -37,15 +37,19 @@ from tailrace.server.controller_link.controller_peers import (
     BrokerRegistrationHandler,
     ControllerRegistrationHandler,
 )
-from tailrace.server.controller_link.envelope_handler import EnvelopeHandler
+from tailrace.server.controller_link.envelopes import EnvelopeHandler
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.metadata.cluster import DescribeControllersHandler
 from tailrace.server.ports import Clock, Controller
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.description import QuorumDescriptionHandler
 from tailrace.server.quorum.host import QuorumHost
-from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
-from tailrace.server.quorum.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
+from tailrace.server.quorum.raft_rpcs import (
+    AddRaftVoterHandler,
+    RaftRpcHandler,
+    RemoveRaftVoterHandler,
+    UpdateRaftVoterHandler,
+)
 
 
 class ControllerApis:

@@ -21,7 +21,7 @@ from tailrace.server.controller_link import replicas_wire
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller, ServerConnection
 from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.raft_voters import MAX_LISTENERS
+from tailrace.server.quorum.raft_rpcs import MAX_LISTENERS
 
 _FIRST_WITH_DIRECTORIES: Final = 2
 _RESERVED_IDS: Final = 100

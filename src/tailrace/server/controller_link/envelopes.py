@@ -1,24 +1,50 @@
-"""Envelopes of one node, and their answers (Envelope, 58; KIP-590).
+"""Envelopes (Envelope, 58; KIP-590): sealed at a broker, carried out by the active controller.
 
 A request travels whole, with its header, and so does its answer. The principal is written as Kafka writes its own.
+
+`EnvelopeHandler` is for the controllers' listener alone, since it believes the identity of the client in an envelope. A
+fault of an envelope is an error of the envelope, as in Kafka: NOT_CONTROLLER, for the sender to find another node;
+INVALID_REQUEST for bytes that are no request, an API that is not forwarded (above all an envelope), a bad address;
+UNSUPPORTED_VERSION; PRINCIPAL_DESERIALIZATION_FAILURE. A fault of the request is in the request's own answer.
+
+Senders of Tailrace number their requests. Within one leader epoch a number is carried out once: a second envelope of it
+gets the answer of the first, and an envelope that comes after that answer was forgotten is refused. Numbers come in any
+order: after a fail-over each request is repeated when its own back-off is over. An envelope for another epoch than the
+present one is refused.
 """
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
 from ipaddress import ip_address
 from itertools import count
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
-from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.headers import RequestHeader, decode_request_header, decode_response, encode_request
 from tailrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse, PrincipalData
-from tailrace.protocol.registry import api_of
-from tailrace.protocol.schema import decode, encode_bytes
+from tailrace.protocol.registry import APIS, FORWARDED_APIS, api_of
+from tailrace.protocol.schema import ZERO_UUID, decode, encode_bytes
+from tailrace.server.context import RequestContext
+from tailrace.server.dispatch import Dispatcher, HandlerTable
+from tailrace.server.ports import Buffer
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.response_errors import error_codes
 
 _VERSION: Final = Struct(">h")
 _PRINCIPAL_VERSION: Final = 0
 _NOWHERE: Final = "127.0.0.1"
 _ADDRESS_SIZES: Final = (4, 16)
+
+
+_MOVED: Final = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+"""The second is what the replica of the metadata log says."""
+
+
+def has_moved(response: Any) -> bool:
+    """Whether an answer says that the node that gave it is not, or not any more, the active controller."""
+    return not _MOVED.isdisjoint(error_codes(response))
 
 
 class Client(NamedTuple):
@@ -128,3 +154,192 @@ def decode_address(data: bytes) -> str:
     if len(data) not in _ADDRESS_SIZES:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"an address of {len(data)} bytes")
     return f"/{ip_address(data)}"
+
+
+MAX_SENDERS: Final = 1_000
+MAX_REMEMBERED: Final = 256
+"""Answers of one sender that are kept for envelopes that come twice."""
+MAX_REMEMBERED_BYTES: Final = 1 << 20
+"""The memory that those of one sender may take."""
+MAX_NUMBERS: Final = 4_096
+"""Numbers of one sender that are remembered when their answers are not. It has a quarter as many under way."""
+
+OnAnswer = Callable[[EnvelopeResponse], None]
+
+
+class _Request:
+    """The connection of a request out of an envelope: its client's, as the sender tells it."""
+
+    is_open = True
+    listener_name = ""
+
+    def __init__(self, *, principal: str, peer_host: str, on_answer: Callable[[bytes | None], None]) -> None:
+        self.principal = principal
+        self.peer_host = peer_host
+        self._on_answer: Callable[[bytes | None], None] | None = on_answer
+
+    def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
+        self._end(None if chunks is None else b"".join(chunks))
+
+    def awaits_answer(self, slot: int) -> bool:
+        return self._on_answer is not None
+
+    def close(self, reason: str) -> None:
+        self._end(None)
+
+    def on_close(self, callback: Callable[[], None]) -> None:
+        """Whether the client is still there only the sender knows."""
+
+    def _end(self, data: bytes | None) -> None:
+        on_answer, self._on_answer = self._on_answer, None
+        if on_answer is not None:
+            on_answer(data)
+
+
+class EnvelopeSender:
+    """The requests of one sender in this epoch, by number."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, list[OnAnswer]] = {}
+        self.answers: OrderedDict[int, EnvelopeResponse] = OrderedDict()
+        self._size_bytes = 0
+        self._without_answer: set[int] = set()
+        self._lowest: list[int] = []
+        """The same, as a heap."""
+        self._forgotten_below = 0
+
+    @property
+    def numbers(self) -> int:
+        """The number of requests that are remembered without their answers."""
+        return len(self._without_answer)
+
+    def has_forgotten(self, number: int) -> bool:
+        """Whether this was carried out, or may have been, and its outcome is forgotten."""
+        return number < self._forgotten_below or number in self._without_answer
+
+    def keep(self, number: int, answer: EnvelopeResponse) -> None:
+        """Remember the answer, and forget others for it."""
+        self.answers[number] = answer
+        self._size_bytes += len(answer.response_data or b"")
+        while len(self.answers) > MAX_REMEMBERED or self._size_bytes > MAX_REMEMBERED_BYTES:
+            oldest, forgotten = self.answers.popitem(last=False)
+            self._size_bytes -= len(forgotten.response_data or b"")
+            self._forget_answer(oldest)
+
+    def _forget_answer(self, number: int) -> None:
+        self._without_answer.add(number)
+        heappush(self._lowest, number)
+        if len(self._lowest) > MAX_NUMBERS:
+            lowest = heappop(self._lowest)
+            self._without_answer.remove(lowest)
+            self._forgotten_below = lowest + 1
+
+
+class EnvelopeHandler:
+    """Opens envelopes where the active controller is."""
+
+    def __init__(
+        self,
+        *,
+        quorum: QuorumController,
+        handlers: HandlerTable,
+        on_broken_invariant: Callable[[BaseException], None],
+    ) -> None:
+        """`handlers` carry requests out on this node; those that are not `FORWARDED_APIS` are left alone."""
+        self._quorum = quorum
+        self._dispatcher = Dispatcher(
+            {api: handler for api, handler in handlers.items() if api.key in FORWARDED_APIS},
+            write_staged=lambda: None,
+            on_broken_invariant=on_broken_invariant,
+        )
+        self._epoch = -1
+        self._senders: OrderedDict[bytes, EnvelopeSender] = OrderedDict()
+
+    def handle(self, request: EnvelopeRequest, context: RequestContext) -> None:
+        """Raises KafkaError as above."""
+        epoch = self._quorum.leader_epoch
+        if not self._quorum.is_active or request.leader_epoch not in (-1, epoch):
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller that is meant")
+        header = _checked_header(request.request_data)
+        principal, host = decode_principal(request.request_principal), decode_address(request.client_host_address)
+        on_answer = self._once(request, context.respond)
+        if on_answer is None:
+            return
+
+        def answered(data: bytes | None) -> None:
+            on_answer(self._response(header, data, epoch))
+
+        connection = _Request(principal=principal, peer_host=host, on_answer=answered)
+        self._dispatcher.on_frame(connection, 0, memoryview(request.request_data))
+
+    def _response(self, header: RequestHeader, data: bytes | None, epoch: int) -> EnvelopeResponse:
+        if data is None:
+            return EnvelopeResponse(error_code=ErrorCode.INVALID_REQUEST)
+        leads = self._quorum.is_active and self._quorum.leader_epoch == epoch
+        if not leads and _says_so(header, data):
+            return EnvelopeResponse(error_code=ErrorCode.NOT_CONTROLLER)
+        return EnvelopeResponse(response_data=data, metadata_end_offset=self._quorum.applied_end_offset)
+
+    def _once(self, request: EnvelopeRequest, respond: OnAnswer) -> OnAnswer | None:
+        """The callback for the answer; None if there is nothing to be done: this number has come before.
+
+        Raises KafkaError REQUEST_TIMED_OUT if its outcome is forgotten.
+        """
+        if request.sender_id == ZERO_UUID or request.request_number < 0:
+            return lambda answer: respond(_as_kafka(answer))
+        number, sender = request.request_number, self._sender(request.sender_id)
+        if number in sender.answers:
+            respond(sender.answers[number])
+            return None
+        if number in sender.waiting:
+            sender.waiting[number].append(respond)
+            return None
+        if sender.has_forgotten(number):
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"request {number} came too late")
+        sender.waiting[number] = [respond]
+
+        def answer(response: EnvelopeResponse) -> None:
+            waiting = sender.waiting.pop(number)
+            sender.keep(number, response)
+            for each in waiting:
+                each(response)
+
+        return answer
+
+    def _sender(self, sender_id: bytes) -> EnvelopeSender:
+        epoch = self._quorum.leader_epoch
+        if epoch != self._epoch:
+            # A request for an earlier epoch is refused by its number.
+            self._epoch = epoch
+            self._senders.clear()
+        sender = self._senders.get(sender_id)
+        if sender is None:
+            sender = self._senders[sender_id] = EnvelopeSender()
+            if len(self._senders) > MAX_SENDERS:
+                self._senders.popitem(last=False)
+        self._senders.move_to_end(sender_id)
+        return sender
+
+
+def _checked_header(data: bytes) -> RequestHeader:
+    """The header of a request that may be in an envelope. Raises KafkaError."""
+    try:
+        header, _ = decode_request_header(data)
+    except MalformedMessage as fault:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no request is in the envelope: {fault.detail}") from None
+    api = FORWARDED_APIS.get(header.api_key)
+    if api is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"requests of API {header.api_key} are not passed on")
+    if not api.serves(header.api_version):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{api.name} v{header.api_version} is not served here")
+    return header
+
+
+def _says_so(header: RequestHeader, data: bytes) -> bool:
+    """Whether an answer is that this is not the active controller."""
+    return has_moved(decode_response(APIS[header.api_key].response, header.api_version, data)[1])
+
+
+def _as_kafka(answer: EnvelopeResponse) -> EnvelopeResponse:
+    """Without what only our own senders know."""
+    return EnvelopeResponse(response_data=answer.response_data, error_code=answer.error_code)

@@ -6,8 +6,8 @@ the controller moves, the request is tried again until its time is over: its own
 30 s. Then it is answered as the controller has, if it has, else with REQUEST_TIMED_OUT, as in Kafka; it may have been
 carried out.
 
-A request that is sent again in the same leader epoch is carried out once (`handlers.envelope`). If the controller moved
-meanwhile, what it had asked for may be there already, and the answer says so: TOPIC_ALREADY_EXISTS and the like.
+A request that is sent again in the same leader epoch is carried out once (`envelopes`). If the controller moved
+meanwhile, the change may be there already, and the answer says so: TOPIC_ALREADY_EXISTS and the like.
 """
 
 import logging
@@ -19,20 +19,16 @@ from tailrace.protocol.registry import APIS, ForwardingKind
 from tailrace.server.admin.config_changes import OwnBrokerConfigs
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link.controller_requests import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
-from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
+from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed, has_moved
 from tailrace.server.dispatch import Handler, HandlerTable
 from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection
-from tailrace.server.response_errors import error_codes
 
 SHORTEST_MS: Final = 1_000
 """A client that names less does not want to wait for others to see the change; it wants the change."""
 LONGEST_MS: Final = 30_000
 MAX_FORWARDED: Final = 1_000
 """Requests of one node that wait for the active controller. More are refused, since the wait has no known end."""
-
-_MOVED: Final = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-"""The second is what the replica of the metadata log says."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -44,11 +40,6 @@ def _log_once(api_key: int, fault: Exception) -> None:
     if (api_key, type(fault)) not in _logged:
         _logged.add((api_key, type(fault)))
         _logger.error("event=forwarding-failed api=%d (reported once)", api_key, exc_info=fault)
-
-
-def has_moved(response: Any) -> bool:
-    """Whether an answer says that the node that gave it is not, or not any more, the active controller."""
-    return not _MOVED.isdisjoint(error_codes(response))
 
 
 class _Intercepted(RequestContext):

@@ -50,7 +50,7 @@ from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
 from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
-from tailrace.server.alarm import Alarm
+from tailrace.server.callbacks import Alarm
 from tailrace.server.coordination.coordinator_log import IN_NONE, InTransaction
 from tailrace.server.coordination.host import CoordinatorHost, tell
 from tailrace.server.ports import Clock

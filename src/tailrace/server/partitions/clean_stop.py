@@ -4,13 +4,12 @@ import logging
 
 from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
-from tailrace.server.partitions.awake import AwakePartitions
-from tailrace.server.partitions.deletions import Departures
 from tailrace.server.partitions.directory_work import DirectoryWork
-from tailrace.server.partitions.dormant import DormantPartitions
 from tailrace.server.partitions.log_directory import LogDirectory
-from tailrace.server.partitions.offline_logs import OfflineLogs
+from tailrace.server.partitions.log_faults import OfflineLogs
 from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoints
+from tailrace.server.partitions.partition_maps import AwakePartitions, DormantPartitions
+from tailrace.server.partitions.removals import Departures
 from tailrace.storage import ClosedTopic
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 

@@ -17,9 +17,9 @@ from typing import Final
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.replication.partition import Partition
+from tailrace.server.callbacks import run_slice
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Timer
-from tailrace.server.slices import run_slice
 from tailrace.storage import Compaction
 
 _SLICE_MS: Final = 4

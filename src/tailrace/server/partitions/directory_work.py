@@ -29,11 +29,11 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.replication.waiting import OffsetWaiters
+from tailrace.server.callbacks import drain, run_in_slices, run_slice
 from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.offset_checkpoints import NO_WRITE, CheckpointWrite
 from tailrace.server.ports import Clock, Disk
-from tailrace.server.slices import drain, run_in_slices, run_slice
 
 _logger = logging.getLogger("tailrace.server")
 

@@ -1,13 +1,25 @@
-"""Whether this node's log directory can store, and what follows for its replicas while it cannot.
+"""The health of a log directory: its free space, and the replicas here while the directory cannot store.
 
-For as long as at least one cause holds, the replicas here leave (`server.replicas.failures`), as far as enough
-others are in sync, and of what has left nothing is fetched: a leader would put an idle replica back in sync that is
-complete by chance. When the last cause is over they are fetched again, catch up, and their leaders put them in sync.
+While less than the reserve is free (decision 0045), producers are refused with KAFKA_STORAGE_ERROR. Topics can still be
+deleted, old segments go, offsets are committed and metadata changes: all of that writes little, or frees space. The
+refusal ends when the reserve and a tenth of it are free, so that it does not begin and end with every segment.
+
+An append that fails for lack of space reports a disk that another program has filled (`note_full`). That state ends
+when there is room and a file can be written: a quota may be full on a disk that is not.
+
+While the directory cannot store, for lack of space or because a flush hangs, the replicas here leave
+(`server.replicas.failures`), as far as enough others are in sync, and replicas that have left are not fetched: a leader
+would add an idle replica to the in-sync replicas that is complete by chance. When the last cause is over they are
+fetched again, catch up, and rejoin.
 """
 
 import logging
+from collections.abc import Callable
 from enum import Enum
-from typing import Protocol
+from typing import Final, Protocol
+
+from tailrace.model.errors import KafkaError
+from tailrace.server.partitions.table import PartitionTable
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -68,3 +80,76 @@ class LogDirectoryHealth:
                 self._replicas.directory_stalled()
             else:
                 self._replicas.directory_recovered()
+
+
+_ROOM_BYTES: Final = 1 << 20
+"""So much must be free after a full disk where no reserve is kept."""
+
+
+class DiskReserve:
+    """Watches the disk of one table. `check` is called often; it costs one system call."""
+
+    def __init__(
+        self,
+        table: PartitionTable,
+        *,
+        reserve_bytes: int,
+        apply_retention: Callable[[], None],
+        on_change: Callable[[bool], None] = lambda is_short: None,
+    ) -> None:
+        """0 bytes: no reserve. `apply_retention` is to make room at once; `on_change` gets whether room is short."""
+        self._on_change = on_change
+        self._was_short = False
+        self._table = table
+        self._apply_retention = apply_retention
+        self._reserve_bytes = reserve_bytes
+        self.is_reached = False
+        """Whether producers are refused."""
+        self.is_full = False
+        """Whether something could not be appended, and there has been no room since."""
+
+    def note_full(self) -> None:
+        """There was no room for something."""
+        if not self.is_full:
+            self.is_full = True
+            _logger.error("event=disk-full path=%s", self._table.directory.path)
+            self._tell()  # `check` comes soon by itself, and would find the room that another program has just freed
+
+    def check(self) -> None:
+        """See how much is free, and begin or end to refuse producers."""
+        if not self._reserve_bytes and not self.is_full:
+            return
+        try:
+            free_bytes = self._table.directory.free_bytes
+        except KafkaError as fault:
+            _logger.warning("event=disk-space-unknown fault=%s", fault)
+            return
+        if not self.is_reached and free_bytes < self._reserve_bytes:
+            self._begin(free_bytes)
+        elif self.is_reached and free_bytes >= self._reserve_bytes + self._reserve_bytes // 10:
+            self.is_reached = False
+            self._table.refuse_produce(None)
+            _logger.warning("event=disk-reserve-left free_bytes=%d action=produce-accepted", free_bytes)
+        if self.is_full and free_bytes >= max(_ROOM_BYTES, self._reserve_bytes + self._reserve_bytes // 10):
+            self.is_full = not self._table.directory.takes(_ROOM_BYTES)
+        self._tell()
+
+    def _tell(self) -> None:
+        is_short = self.is_reached or self.is_full
+        if is_short is not self._was_short:
+            self._was_short = is_short
+            self._on_change(is_short)
+
+    def _begin(self, free_bytes: int) -> None:
+        self.is_reached = True
+        _logger.error(
+            "event=disk-reserve-reached path=%s free_bytes=%d reserve_bytes=%d action=produce-refused",
+            self._table.directory.path,
+            free_bytes,
+            self._reserve_bytes,
+        )
+        self._table.refuse_produce(
+            f"the broker's disk has less than {self._reserve_bytes} bytes left (log.dir.reserve.bytes); produce is"
+            " refused until there is room: delete topics, lower retention.ms, or enlarge the disk"
+        )
+        self._apply_retention()

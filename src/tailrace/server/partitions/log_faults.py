@@ -1,18 +1,138 @@
-"""The faults of a node's logs: a log is missing, does not open, cannot store, or goes offline while it is in use."""
+"""The faults of a node's logs: a log is missing, does not open, cannot store, or goes offline while it is in use.
+
+`OfflineLogs` has the logs that cannot be used, with their reasons and the end of each log's good part; `LogFaults`
+passes each fault on.
+"""
 
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple, Protocol
 
 from tailrace.model.errors import KafkaError, StorageError
+from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
-from tailrace.server.partitions.awake import AwakePartitions
-from tailrace.server.partitions.offline_logs import OfflineLogs
+from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoints
+from tailrace.server.partitions.partition_maps import AwakePartitions, DormantPartitions
 from tailrace.server.ports import Clock
+from tailrace.storage import DamagedLog
 from tailrace.storage.checkpoints import RECOVERY_POINTS
+
+_UNKNOWN: Final = -1
+
+
+class LogEnds(NamedTuple):
+    """The ends of one log; -1 for an offset that is not known."""
+
+    good_end_offset: int
+    """The end of the log; of a damaged one, the end of its good part as far as that is known."""
+    acknowledged_end_offset: int
+    """The end of the part that was flushed or committed, as far as checkpoints say."""
+    fault: str
+    """The reason that it cannot be used; empty if it can."""
+
+
+class OfflineLogs:
+    """The partitions whose logs could not be opened, or are being renamed or cut, by name."""
+
+    def __init__(self, directory: LogDirectory, *, awake: AwakePartitions, dormant: DormantPartitions) -> None:
+        self._directory = directory
+        self._awake = awake
+        self._dormant = dormant
+        self._reasons: dict[tuple[str, int], str] = {}
+        self._ends: dict[tuple[str, int], LogEnds] = {}  # of those, as far as they are known
+        self._unmoved: dict[tuple[str, int], TopicId] = {}  # of those, to be renamed before anything else
+        self._vanished: list[TopicPartition] = []
+        self._vanished_ends: dict[tuple[str, int], int] = {}
+
+    def __len__(self) -> int:
+        return len(self._reasons)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._reasons)
+
+    def __contains__(self, key: tuple[str, int]) -> bool:
+        return key in self._reasons
+
+    def why(self, topic_partition: TopicPartition) -> str:
+        """The reason that a partition's log cannot be used; empty if it can. A dormant partition stays so."""
+        found = self._awake.by_name.get(topic_partition)
+        return self._reasons.get(topic_partition, "") if found is None else found.log.failure
+
+    def log_ends(self, topic_partition: TopicPartition) -> LogEnds | None:
+        """The end of a partition's log, of its good part if it is damaged; None if it is not on this node.
+
+        A dormant partition stays so.
+        """
+        key = (topic_partition.topic, topic_partition.partition)
+        vanished_end = self._vanished_ends.get(key, 0)
+        partition, dormant = self._awake.by_name.get(key), self._dormant.find(*key)
+        if partition is not None:
+            log = partition.log
+            acknowledged = max(log.flushed_offset, partition.high_watermark, vanished_end)
+            good_end = log.good_end_offset if log.is_damaged else log.log_end_offset
+            return LogEnds(good_end, acknowledged, log.failure)
+        if dormant is not None:
+            try:
+                end_offset = 0 if dormant.is_empty else dormant.log.log_end_offset
+            except ValueError as fault:
+                return LogEnds(_UNKNOWN, _UNKNOWN, f"the note of its clean stop: {fault}")
+            return LogEnds(end_offset, max(end_offset, vanished_end), "")
+        reason = self._reasons.get(key)
+        if reason is None:
+            return None
+        unknown = LogEnds(_UNKNOWN, self._directory.high_watermark_of(topic_partition) or _UNKNOWN, reason)
+        return self._ends.get(key, unknown)
+
+    def note_not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
+        """Note a log that could not be opened."""
+        self._reasons[topic_partition] = fault.detail
+        self._ends.pop(topic_partition, None)
+        if isinstance(fault, DamagedLog):
+            damage = fault.damage
+            self._ends[topic_partition] = LogEnds(damage.good_end_offset, damage.flushed_end_offset, fault.detail)
+
+    def take(self, topic_partition: TopicPartition) -> Partition | None:
+        """Have nothing use the log of a partition any more; the partition if it was in use."""
+        key = (topic_partition.topic, topic_partition.partition)
+        ends = self.log_ends(topic_partition)
+        partition = self._awake.pop(key)
+        if partition is not None:
+            assert ends is not None
+            self._ends[key] = ends
+            self._reasons[key] = partition.log.failure
+        return partition
+
+    def note_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> None:
+        """Note a damaged log that could not be renamed: it is not opened before it is renamed, cut or removed."""
+        self._unmoved[key] = topic_id
+
+    def is_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> bool:
+        """Whether the damaged log of this topic's partition still has to be renamed."""
+        return self._unmoved.get(key) == topic_id
+
+    def forget(self, key: tuple[str, int]) -> None:
+        """The log of this partition, which could not be used, is another one from now on, or gone."""
+        self._reasons.pop(key, None)
+        self._ends.pop(key, None)
+        self._unmoved.pop(key, None)
+
+    def note_vanished(self, topic_partition: TopicPartition) -> None:
+        """Note a log whose directory is gone although the last run had it, and how far it was flushed."""
+        self._vanished.append(topic_partition)
+        self._vanished_ends[topic_partition] = self._directory.vanished_end_of(topic_partition)
+
+    def forget_vanished(self, key: tuple[str, int]) -> None:
+        """The partition whose directory had vanished was deleted."""
+        self._vanished_ends.pop(key, None)
+
+    def take_vanished(self) -> list[TopicPartition]:
+        """The partitions that were added and whose directories had vanished: empty now, as new replicas are. Once."""
+        vanished, self._vanished = self._vanished, []
+        return vanished
+
 
 _logger = logging.getLogger("tailrace.server")
 

@@ -12,11 +12,11 @@ from typing import Final
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.replication.partition import Partition
-from tailrace.server.partitions.awake import AwakePartitions
+from tailrace.server.callbacks import run_in_slices
 from tailrace.server.partitions.directory_work import DirectoryWork, OnWritten
 from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.partition_maps import AwakePartitions
 from tailrace.server.ports import Clock
-from tailrace.server.slices import run_in_slices
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
 _BOUNDS: Final = (HIGH_WATERMARKS, RECOVERY_POINTS)

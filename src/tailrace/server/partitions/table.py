@@ -17,16 +17,13 @@ from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica import PartitionContext
 from tailrace.replication.staging import Staging
-from tailrace.server.partitions.awake import AwakePartitions
 from tailrace.server.partitions.clean_stop import close_logs
-from tailrace.server.partitions.damaged_logs import DamagedLogs
-from tailrace.server.partitions.deletions import Departures
 from tailrace.server.partitions.directory_work import DirectoryWork
-from tailrace.server.partitions.dormant import EMPTY_LOG, Dormant, DormantPartitions
 from tailrace.server.partitions.log_directory import LogDirectory
-from tailrace.server.partitions.log_faults import Failures, LogFaults
-from tailrace.server.partitions.offline_logs import OfflineLogs
+from tailrace.server.partitions.log_faults import Failures, LogFaults, OfflineLogs
 from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoints
+from tailrace.server.partitions.partition_maps import EMPTY_LOG, AwakePartitions, Dormant, DormantPartitions
+from tailrace.server.partitions.removals import DamagedLogs, Departures
 from tailrace.server.ports import Clock, Disk
 from tailrace.storage import Log
 

@@ -11,13 +11,13 @@ from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
+from tailrace.server.callbacks import run_in_slices
 from tailrace.server.partitions.cleaner import Cleaner, CleanerConfig
 from tailrace.server.partitions.deletion_log import DeletionLog
-from tailrace.server.partitions.disk_reserve import DiskReserve
+from tailrace.server.partitions.log_directory_health import DiskReserve
 from tailrace.server.partitions.scrubber import Scrubber, ScrubberConfig
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Disk, Timer
-from tailrace.server.slices import run_in_slices
 
 _logger = logging.getLogger("tailrace.server")
 

@@ -37,14 +37,13 @@ from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.replication.waiting import OffsetWaiters
 from tailrace.server.callbacks import call_safely
 from tailrace.server.ports import Clock
+from tailrace.server.quorum.batches import prepared, read_committed
 from tailrace.server.quorum.change_log import Cause, ChangeLog
-from tailrace.server.quorum.committed_records import SnapshotLoading, read_committed
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.measure import QuorumMeasure, measure_of
-from tailrace.server.quorum.prepared_commands import prepared
 from tailrace.server.quorum.queued_work import OnLongWork, StepwiseWork, ignore_long_work
 from tailrace.server.quorum.session_watch import SessionWatch
-from tailrace.server.quorum.snapshots import MetadataSnapshots
+from tailrace.server.quorum.snapshots import MetadataSnapshots, SnapshotLoading
 
 SLICE_PARTITIONS: Final = 200
 """Partitions whose changes this node acts on in one turn: some are in use, and cost more."""

@@ -7,7 +7,8 @@ steps there is no caller to raise to, so the host is called.
 from collections.abc import Callable
 
 from tailrace.model.errors import StorageError
-from tailrace.server.quorum.log import QuorumFlush, QuorumLog
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import QuorumFlush
 
 Task = Callable[[], None]
 

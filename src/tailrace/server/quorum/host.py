@@ -26,7 +26,7 @@ from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import Jitter, QuorumState, RaftConfig
 from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, Request, Response, SnapshotId
 from tailrace.raft.voters import ReplicaKey, VoterListener, VoterSet
-from tailrace.server.alarm import Alarm
+from tailrace.server.callbacks import Alarm
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.server.quorum.flushes import QuorumFlushes
 from tailrace.server.quorum.log import QuorumLog

@@ -29,7 +29,7 @@ from tailrace.raft.events import AppendRejected, LogAppended, SnapshotInstalled,
 from tailrace.raft.ports import SnapshotFile
 from tailrace.raft.rpc import LogEnd, SnapshotId
 from tailrace.raft.voters import VotersAt, VoterSet
-from tailrace.server.quorum.checkpoints import RECOVERY_POINT_INTERVAL, Checkpoints, QuorumFlush
+from tailrace.server.quorum.metadata_directory import RECOVERY_POINT_INTERVAL, Checkpoints, QuorumFlush
 from tailrace.server.quorum.records import (
     control_value,
     snapshot_control,
@@ -48,8 +48,6 @@ from tailrace.storage.file_system import parent
 from tailrace.storage.snapshots.format import SnapshotHeader
 from tailrace.storage.snapshots.store import Removal, SnapshotReader, SnapshotStore, StoredSnapshot
 from tailrace.storage.snapshots.writer import Publication, SnapshotWriter
-
-__all__ = ["QuorumFlush", "QuorumLog", "ReplayChunk"]
 
 _READ_BYTES: Final = 1 << 20
 

@@ -1,17 +1,21 @@
-"""The directory `__cluster_metadata-0`: the metadata log, the file `quorum-state`, and how far the log is on disk."""
+"""The directory `__cluster_metadata-0`: the file `quorum-state`, and the checkpoints beside the metadata log.
+
+The checkpoints are the log's start and its recovery point: the smaller of the flushed offset and the high watermark. A
+replica never cuts its log below the high watermark, so no truncation has to take the point back; only a log that a
+snapshot replaces may be shorter.
+"""
 
 import base64
 import json
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
-from tailrace.model.topic_config import TopicConfig
-from tailrace.storage import FileSystem, Log
-from tailrace.storage.checkpoints import RECOVERY_POINTS, read_offsets, replace_file, write_offsets
-from tailrace.storage.file_system import join, parent
+from tailrace.storage import FileSystem, FlushTicket
+from tailrace.storage.checkpoints import LOG_STARTS, RECOVERY_POINTS, read_offsets, replace_file, write_offsets
+from tailrace.storage.file_system import join
 
 _STATIC_VERSION = 0
 _DYNAMIC_VERSION = 1
@@ -83,8 +87,6 @@ MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """Kafka's limit for a batch of this log."""
 QUORUM_STATE: Final = "quorum-state"
 
-_LOG_CONFIG = TopicConfig(retention_ms=-1, retention_bytes=-1, max_message_bytes=MAX_BATCH_BYTES)
-
 
 class MetadataDirectory:
     """The files of one voter, below its metadata directory. Every write is durable when the call returns."""
@@ -92,23 +94,6 @@ class MetadataDirectory:
     def __init__(self, metadata_directory: str, *, files: FileSystem) -> None:
         self.path = join(metadata_directory, str(METADATA_PARTITION))
         self._files = files
-
-    def open_log(self, *, now_ms: int) -> Log:
-        """The metadata log, made if it is not there.
-
-        Raises CorruptRecords for damage in what was flushed: a damaged log is not a short log, and must not be cut.
-        """
-        self._files.make_dirs(self.path)
-        recovery_point = read_offsets(self._files, self.path, RECOVERY_POINTS).get(METADATA_PARTITION, 0)
-        log = Log.open(self.path, files=self._files, config=_LOG_CONFIG, now_ms=now_ms, recovery_point=recovery_point)
-        # A process that was killed may have left names that no sync has covered yet.
-        self._files.sync_dir(self.path)
-        self._files.sync_dir(parent(self.path))
-        return log
-
-    def write_recovery_point(self, offset: int) -> None:
-        """Remember that the log is on disk below this offset."""
-        write_offsets(self._files, self.path, RECOVERY_POINTS, {METADATA_PARTITION: offset})
 
     def read_quorum_state(self) -> StoredQuorumState:
         """The state that was written last; a new directory has no leader yet. Raises CorruptRecords if illegible."""
@@ -120,3 +105,54 @@ class MetadataDirectory:
     def write_quorum_state(self, state: StoredQuorumState) -> None:
         """Write the leader, and the vote of this voter."""
         replace_file(self._files, join(self.path, QUORUM_STATE), format_quorum_state(state))
+
+
+RECOVERY_POINT_INTERVAL: Final = 1_000
+"""Records between two writings of the recovery point: damage above the last one would be taken for a torn end."""
+
+
+class Checkpoints:
+    """The two numbers beside the log: how far it is known to be safe, and where it starts."""
+
+    def __init__(self, directory: str, partition: TopicPartition, *, files: FileSystem) -> None:
+        self._directory = directory
+        self._partition = partition
+        self._files = files
+        self.recovery_point = read_offsets(files, directory, RECOVERY_POINTS).get(partition, 0)
+        """The checkpoints on the disk, or those after the writes that were begun."""
+        self.log_start_offset = read_offsets(files, directory, LOG_STARTS).get(partition, 0)
+
+    def write(self, name: str, offset: int) -> None:
+        """Durable on return; on any thread."""
+        write_offsets(self._files, self._directory, name, {self._partition: offset})
+
+    def due(self, *, log_start_offset: int, recovery_point: int, interval: int) -> tuple[tuple[str, int], ...]:
+        """The checkpoints for the flush that begins: the log start if it has risen, the point once in `interval`."""
+        offsets = []
+        if log_start_offset > self.log_start_offset:
+            self.log_start_offset = log_start_offset
+            offsets.append((LOG_STARTS, log_start_offset))
+        if recovery_point >= self.recovery_point + interval:
+            self.recovery_point = recovery_point
+            offsets.append((RECOVERY_POINTS, recovery_point))
+        return tuple(offsets)
+
+    def forget_recovery_point(self) -> None:
+        """Before a log may get shorter."""
+        if self.recovery_point:
+            self.write(RECOVERY_POINTS, 0)
+            self.recovery_point = 0
+
+
+class QuorumFlush(NamedTuple):
+    """One flush on its way to the disk."""
+
+    ticket: FlushTicket
+    checkpoints: Checkpoints
+    offsets: tuple[tuple[str, int], ...]
+
+    def sync(self) -> None:
+        """Return when everything is durable. On any thread. A StorageError is final for the disk."""
+        self.ticket.sync()
+        for name, offset in self.offsets:
+            self.checkpoints.write(name, offset)

@@ -1,19 +1,40 @@
-"""Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), FetchSnapshot (59), and Fetch (1) of the metadata log.
+"""Requests of the Raft protocol between replicas of the metadata log, and those that change its voters.
 
-Requests between replicas of the metadata log (KIP-595, KIP-630, KIP-853). Answered when the replica says so: a
-Fetch may wait for records, a Vote for the disk. A request about anything else is refused before the replica sees it.
-
-A FetchSnapshot may ask for several snapshots: "the leader will evenly distribute the number of bytes sent across all of
-the partitions" (KIP-630).
+- Vote (52), BeginQuorumEpoch (53), EndQuorumEpoch (54), FetchSnapshot (59), and Fetch (1) of the metadata log (KIP-595,
+  KIP-630, KIP-853). The replica decides when to answer: a Fetch may wait for records, a Vote for the disk. A request
+  about another partition is refused before the replica receives it. A FetchSnapshot may name several snapshots: "the
+  leader will evenly distribute the number of bytes sent across all of the partitions" (KIP-630).
+- AddRaftVoter (80), RemoveRaftVoter (81), UpdateRaftVoter (82): one change of the quorum at a time (KIP-853). Only the
+  leader of the metadata log carries them out; others answer NOT_LEADER_OR_FOLLOWER. 80 and 81 come from administrators,
+  82 from a voter whose address has changed. The answer leaves when the change is committed, or with v1 of 80 when it is
+  appended.
 """
 
-from dataclasses import replace
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any, Final
 
-from tailrace.protocol.messages.quorum import FetchSnapshotRequest
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.quorum import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    FetchSnapshotRequest,
+    KRaftVersionRange,
+    RaftLeader,
+    RaftVoterListener,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+    UpdateRaftVoterRequest,
+    UpdateRaftVoterResponse,
+)
+from tailrace.raft.events import AddVoter, RemoveVoter, UpdateVoter
 from tailrace.raft.rpc import FetchSnapshotReply, Response
+from tailrace.raft.voters import ReplicaKey, Voter, VoterListener
 from tailrace.server.context import RequestContext
-from tailrace.server.ports import QuorumRequest
+from tailrace.server.errors import error_response
+from tailrace.server.ports import Clock, Peer, QuorumRequest, Timer
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.raft_wire import (
     request_from_wire,
@@ -59,3 +80,180 @@ class RaftRpcHandler:
 
         for place, (one, share) in enumerate(zip(asked, shares, strict=True)):
             self._host.receive(replace(one, max_bytes=share), partial(answered, place))
+
+
+MAX_LISTENERS: Final = 100
+"""Listeners of one node: they stay in the metadata for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class AddRaftVoterHandler:
+    """Makes a voter of a replica that has caught up. Its range of kraft.version is taken to be 0 to 1."""
+
+    host: QuorumHost
+
+    def handle(self, request: AddRaftVoterRequest, context: RequestContext) -> None:
+        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+        _check_cluster(self.host, request.cluster_id)
+        voter = Voter(_key(request.voter_id, request.voter_directory_id), _endpoints(request.listeners))
+
+        def answer(error: ErrorCode, detail: str) -> None:
+            response = AddRaftVoterResponse()
+            if error is not ErrorCode.NONE:
+                response = error_response(request, context.api_version, KafkaError(error, detail))
+            context.respond(response)
+
+        self.host.change_voters(
+            AddVoter(voter),
+            answer,
+            timeout_ms=max(0, request.timeout_ms),
+            ack_when_committed=request.ack_when_committed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRaftVoterHandler:
+    """Lets a replica vote no more."""
+
+    host: QuorumHost
+
+    def handle(self, request: RemoveRaftVoterRequest, context: RequestContext) -> None:
+        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+        _check_cluster(self.host, request.cluster_id)
+
+        def answer(error: ErrorCode, detail: str) -> None:
+            response = RemoveRaftVoterResponse()
+            if error is not ErrorCode.NONE:
+                response = error_response(request, context.api_version, KafkaError(error, detail))
+            context.respond(response)
+
+        self.host.change_voters(RemoveVoter(_key(request.voter_id, request.voter_directory_id)), answer)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRaftVoterHandler:
+    """Describes a voter anew, if it asks the leader of the epoch that it names."""
+
+    host: QuorumHost
+
+    def handle(self, request: UpdateRaftVoterRequest, context: RequestContext) -> UpdateRaftVoterResponse | None:
+        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+        _check_cluster(self.host, request.cluster_id)
+        versions = request.k_raft_version_feature
+        voter = Voter(
+            _key(request.voter_id, request.voter_directory_id),
+            _endpoints(request.listeners),
+            versions.min_supported_version,
+            versions.max_supported_version,
+        )
+        listener_name = context.connection.listener_name
+        epoch = self.host.node.epoch
+        if request.current_leader_epoch != epoch:
+            is_old = request.current_leader_epoch < epoch
+            return self._response(
+                ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH, listener_name
+            )
+        self.host.change_voters(
+            UpdateVoter(voter), lambda error, _: context.respond(self._response(error, listener_name))
+        )
+        return None
+
+    def _response(self, error: ErrorCode, listener_name: str) -> UpdateRaftVoterResponse:
+        node = self.host.node
+        endpoint = self.host.leader_endpoint(listener_name, node.leader_id)
+        leader = RaftLeader(
+            leader_id=node.leader_id,
+            leader_epoch=node.epoch,
+            host="" if endpoint is None else endpoint.host,
+            port=0 if endpoint is None else endpoint.port,
+        )
+        return UpdateRaftVoterResponse(error_code=error, current_leader=leader)
+
+
+def _check_cluster(host: QuorumHost, cluster_id: str | None) -> None:
+    if cluster_id is not None and host.cluster_id is not None and cluster_id != host.cluster_id:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is cluster {host.cluster_id}, the request is for {cluster_id}"
+        )
+
+
+def _key(voter_id: int, directory_id: bytes) -> ReplicaKey:
+    if voter_id < 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no voter has the id {voter_id}")
+    return ReplicaKey(voter_id, directory_id)
+
+
+def _endpoints(listeners: Sequence[RaftVoterListener]) -> tuple[VoterListener, ...]:
+    names = [one.name for one in listeners]
+    if len(names) > MAX_LISTENERS:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter has at most {MAX_LISTENERS} listeners, not {len(names)}")
+    if not listeners or len(set(names)) < len(names):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a voter needs listeners, each with a name of its own: {names}")
+    return tuple(VoterListener(one.name, one.host, one.port) for one in listeners)
+
+
+_INTERVAL_MS: Final = 1_000
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class VoterAddress:
+    """Checks now and then, from `start` to `stop`. Does nothing for an observer, and for a node without listeners."""
+
+    def __init__(self, host: QuorumHost, *, endpoints: Sequence[VoterListener], peer: Peer, clock: Clock) -> None:
+        self._host = host
+        self._endpoints = tuple(endpoints)
+        self._peer = peer
+        self._clock = clock
+        self._is_asking = False
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Look, and again later."""
+        if self._endpoints:
+            self._timer = self._clock.call_at(self._clock.monotonic_ms() + _INTERVAL_MS, self.start)
+            self._host.perform(self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        node = self._host.node
+        known = node.voters.find(node.key.id)
+        if self._is_asking or known is None or known.key != node.key or known.endpoints == self._endpoints:
+            return
+        if node.is_leader:
+            self._is_asking = True
+            self._host.change_voters(UpdateVoter(Voter(node.key, self._endpoints)), self._updated)
+        elif node.leader_id >= 0:
+            self._is_asking = True
+            self._peer.send(node.leader_id, self._request(), self._answered)
+
+    def _request(self) -> UpdateRaftVoterRequest:
+        node = self._host.node
+        voter = Voter(node.key, self._endpoints)
+        return UpdateRaftVoterRequest(
+            cluster_id=self._host.cluster_id,
+            current_leader_epoch=node.epoch,
+            voter_id=node.key.id,
+            voter_directory_id=node.key.directory_id,
+            listeners=tuple(RaftVoterListener(name=e.name, host=e.host, port=e.port) for e in voter.endpoints),
+            k_raft_version_feature=KRaftVersionRange(
+                min_supported_version=voter.min_kraft_version, max_supported_version=voter.max_kraft_version
+            ),
+        )
+
+    def _answered(self, response: Any) -> None:
+        self._is_asking = False
+        if response is not None:
+            self._updated(response.error_code, "")
+
+    def _updated(self, error: int, detail: str) -> None:
+        self._is_asking = False
+        where = ",".join(f"{one.host}:{one.port}" for one in self._endpoints)
+        if error == ErrorCode.NONE:
+            _logger.info("event=voter-address-told node=%d address=%s", self._host.node.key.id, where)
+        else:
+            _logger.info("event=voter-address-not-told node=%d error=%d %s", self._host.node.key.id, error, detail)

@@ -7,7 +7,7 @@ from typing import Final
 from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
 from tailrace.model.ids import BrokerId
 from tailrace.model.throttle import Throttle
-from tailrace.server.alarm import Alarm
+from tailrace.server.callbacks import Alarm
 from tailrace.server.ports import Clock
 
 GONE_BROKER_MS: Final = 1_000

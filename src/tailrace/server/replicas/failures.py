@@ -27,9 +27,8 @@ from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, L
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.server.alarm import Alarm
+from tailrace.server.callbacks import Alarm, run_slice
 from tailrace.server.ports import Clock, Controller, Timer
-from tailrace.server.slices import run_slice
 
 MOST_PER_COMMAND: Final = 1_000
 _BACKOFF_MS: Final = 50

@@ -19,11 +19,10 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.replication.follower import Answered, Event, Follow, PartitionKey, ReplicaFetcher, SendFetch, Unfollow
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetch import OLDEST_VERSION, Fetches, FullFetches, ReplicaFetchConfig
-from tailrace.server.alarm import Alarm
+from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Peer, Timer
 from tailrace.server.replicas.follower_logs import FollowerLogs, position_of
-from tailrace.server.slices import run_in_slices
 
 
 class FollowerHost:

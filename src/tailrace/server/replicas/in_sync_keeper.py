@@ -23,9 +23,9 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import DEFAULT_LAG_MS, AfterAnswer, InSyncProposal
 from tailrace.replication.partition import Partition
+from tailrace.server.callbacks import run_in_slices, run_slice
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller, Timer
-from tailrace.server.slices import run_in_slices, run_slice
 
 _BACKOFF_MS: Final = 50
 _UNKNOWN: Final = -1

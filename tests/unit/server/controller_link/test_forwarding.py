@@ -18,7 +18,7 @@ from tailrace.protocol.messages.configs import (
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
 from tailrace.protocol.registry import FORWARDED_APIS
-from tailrace.server.controller_link.envelope_handler import EnvelopeSender
+from tailrace.server.controller_link.envelopes import EnvelopeSender
 from tailrace.server.controller_link.forwarding import MAX_FORWARDED, SHORTEST_MS
 from testkit.ports import RecordingConnection
 

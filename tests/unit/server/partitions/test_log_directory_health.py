@@ -1,8 +1,15 @@
+"""A log directory that cannot store: its replicas leave; with little free space producers are refused."""
+
 import logging
 
 import pytest
 
+from tailrace.model.errors import ErrorCode
+from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
+from tailrace.server.partitions.upkeep import LogUpkeep, UpkeepConfig
+from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath
 
 
 class Noted:
@@ -42,3 +49,125 @@ def test_a_directory_is_stalled_from_the_first_cause_to_the_last(caplog: pytest.
         "event=log-directory-recovered",
     ]
     assert "cause=disk-full stalled=True" in lines[2]
+
+
+RESERVE = 1 << 20
+
+
+@pytest.fixture
+def files() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
+@pytest.fixture
+def node(files: SimulatedDisk) -> DataPath:
+    node = DataPath("/logs", files=files)
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
+    return node
+
+
+def fill(node: DataPath, files: SimulatedDisk, free_bytes: int) -> None:
+    files.free_space = free_bytes
+    node.clock.advance(500)
+
+
+def test_below_the_reserve_produce_is_refused_and_all_else_goes_on(node: DataPath, files: SimulatedDisk) -> None:
+    partition = node.create(config=TopicConfig(segment_bytes=200, retention_bytes=200, file_delete_delay_ms=0))
+    offsets = node.create("__consumer_offsets")
+    for _ in range(3):
+        node.produce("orders", b"x" * 100)
+    fill(node, files, RESERVE - 1)
+    refused = node.produce("orders", b"one more").produced
+    assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "log.dir.reserve.bytes" in (refused.error_message or "")
+    assert partition.log.log_start_offset > 0, "retention has been applied at once"
+    assert node.values("orders") == [b"x" * 100] * 2
+    committed: list[object] = []
+    offsets.append_records([(b"group", b"offset")], now_ms=0, on_done=committed.append)
+    node.end_turn()
+    assert offsets.high_watermark == 1
+    node.create("later")
+    assert node.produce("later", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    node.table.delete("orders", 0)
+    assert node.table.find("orders", 0) is None
+
+
+def test_it_ends_by_itself_when_there_is_room_and_a_tenth_more(
+    node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="tailrace.server")
+    partition = node.create()
+    fill(node, files, RESERVE - 1)
+    partition.update_config(TopicConfig(retention_ms=5))
+    for free_bytes in (RESERVE, RESERVE - 1, RESERVE + RESERVE // 10 - 1):
+        fill(node, files, free_bytes)
+        assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    fill(node, files, RESERVE + RESERVE // 10)
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("tailrace")]
+    assert [message.split()[0] for message in messages] == ["event=disk-reserve-reached", "event=disk-reserve-left"]
+
+
+def test_a_node_that_starts_on_a_full_disk_refuses_from_the_first_moment(files: SimulatedDisk) -> None:
+    node = DataPath("/logs", files=files)
+    node.create()
+    files.free_space = RESERVE - 1
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) -> None:
+    node = DataPath("/logs", files=files)
+    node.create()
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=0)).start()
+    fill(node, files, 1000)
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
+
+
+def test_a_disk_that_runs_short_of_room_is_told_of_once_and_when_there_is_room_again(files: SimulatedDisk) -> None:
+    node = DataPath("/logs", files=files)
+    told: list[bool] = []
+    config = UpkeepConfig(log_dir_reserve_bytes=RESERVE)
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    for free_bytes in (RESERVE - 1, RESERVE - 2, RESERVE + RESERVE // 10, RESERVE - 1):
+        fill(node, files, free_bytes)
+    assert told == [True, False, True]
+
+
+@pytest.mark.parametrize("reserve", [0, RESERVE])
+def test_a_disk_that_was_filled_to_the_last_byte_is_told_of_at_once(files: SimulatedDisk, reserve: int) -> None:
+    node = DataPath("/logs", files=files)
+    told: list[bool] = []
+    config = UpkeepConfig(log_dir_reserve_bytes=reserve)
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    node.create()
+    files.free_space = 20
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert told == [True], "nothing has looked for free space since"
+    fill(node, files, 100)
+    assert told == [True]
+    fill(node, files, 4 * RESERVE)
+    assert told == [True, False]
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
+
+
+@pytest.mark.parametrize("reserve", [0, RESERVE])
+def test_a_quota_that_is_full_on_a_disk_with_room_ends_when_a_file_can_be_written(
+    files: SimulatedDisk, reserve: int
+) -> None:
+    """Otherwise the node would lead again every half second, until the next write."""
+    node = DataPath("/logs", files=files)
+    told: list[bool] = []
+    config = UpkeepConfig(log_dir_reserve_bytes=reserve)
+    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    node.create()
+    for quota_bytes in (0, 1000):
+        files.quota_bytes = quota_bytes
+        node.produce("orders", b"x" * 2000)
+        node.clock.advance(5_000)
+        assert told == [True]
+    files.quota_bytes = None
+    node.clock.advance(500)
+    assert told == [True, False]
+    assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
+    assert not [name for name in files.list_dir("/logs") if name.endswith(".tmp")]

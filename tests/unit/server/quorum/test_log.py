@@ -14,8 +14,8 @@ from tailrace.raft.events import AppendRejected, LogAppended, SnapshotInstalled,
 from tailrace.raft.rpc import LogEnd, SnapshotId
 from tailrace.raft.snapshots import snapshot_fault
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VotersAt, VoterSet
-from tailrace.server.quorum.checkpoints import RECOVERY_POINT_INTERVAL
 from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import RECOVERY_POINT_INTERVAL
 from tailrace.storage.file_system import append_all
 from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import SimulatedDisk

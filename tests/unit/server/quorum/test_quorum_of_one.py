@@ -15,6 +15,7 @@ from tailrace.metadata.commands import (
 )
 from tailrace.metadata.records import FeatureLevelRecord, encode_record
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.primitives import uvarint
 from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.control import LeaderChangeMessage, control_values
@@ -23,7 +24,7 @@ from tailrace.raft.effects import RoleChanged
 from tailrace.server.controller_link.channel import ControllerChannel
 from tailrace.server.quorum.controller import SLICE_PARTITIONS
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
-from tailrace.storage import AppendBatch
+from tailrace.storage import AppendBatch, Log
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.ports import DeferredDisk
@@ -277,7 +278,7 @@ def test_an_epoch_of_the_log_is_not_used_again_when_the_quorum_state_is_gone() -
 def append_value(files: SimulatedDisk, value: bytes) -> None:
     """Put one more record into the metadata log, as a newer release would."""
     directory = MetadataDirectory(DATA, files=files)
-    log = directory.open_log(now_ms=0)
+    log = Log.open(directory.path, files=files, config=TopicConfig(), now_ms=0)
     builder = BatchBuilder(base_offset=log.log_end_offset, leader_epoch=1)
     builder.append(0, None, value)
     batch = builder.build()

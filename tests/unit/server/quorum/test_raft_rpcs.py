@@ -23,8 +23,12 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.quorum.description import WANTED, QuorumDescriptionHandler
 from tailrace.server.quorum.host import OnAnswer, QuorumHost
-from tailrace.server.quorum.raft_rpcs import RaftRpcHandler
-from tailrace.server.quorum.raft_voters import AddRaftVoterHandler, RemoveRaftVoterHandler, UpdateRaftVoterHandler
+from tailrace.server.quorum.raft_rpcs import (
+    AddRaftVoterHandler,
+    RaftRpcHandler,
+    RemoveRaftVoterHandler,
+    UpdateRaftVoterHandler,
+)
 from testkit.ports import RecordingConnection
 
 TOPIC = "__cluster_metadata"

@@ -1,7 +1,7 @@
-"""Partitions that have been deleted, or whose logs are damaged, and whose names are not free yet.
+"""Partitions that go out of use: deleted ones, and those whose damaged logs are renamed, cut or removed.
 
-The directory gets another name when no flush of its log is under way any more: then another log may take the old one.
-That of a deleted partition is removed when the topic's file.delete.delay.ms is over, that of a damaged one never.
+The directory is renamed when no flush of its log is under way any more; then another log may take the name. The
+directory of a deleted partition is removed when the topic's file.delete.delay.ms is over, that of a damaged log never.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +12,9 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
 from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.directory_work import DirectoryWork
+from tailrace.server.partitions.log_directory import LogDirectory
+from tailrace.server.partitions.log_faults import OfflineLogs
+from tailrace.server.partitions.partition_maps import AwakePartitions, DormantPartitions
 from tailrace.server.ports import Clock
 
 OnSetAside = Callable[[str | None], None]
@@ -117,3 +120,93 @@ class Departures:
             self._clock.call_at(due_ms, lambda: self._work.remove(set_aside))
         if leaving.successor is not None:
             self._on_free(topic_partition, *leaving.successor)
+
+
+class DamagedLogs:
+    """Takes damaged logs out of use, whether they could be opened or not."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        leaving: Departures,
+        offline: OfflineLogs,
+        *,
+        awake: AwakePartitions,
+        dormant: DormantPartitions,
+        clock: Clock,
+    ) -> None:
+        self._directory = directory
+        self._leaving = leaving
+        self._offline = offline
+        self._awake = awake
+        self._dormant = dormant
+        self._clock = clock
+
+    def rename(
+        self, topic_partition: TopicPartition, topic_id: TopicId, on_renamed: Callable[[str | None], None]
+    ) -> None:
+        """Rename the directory of a damaged log, so that the partition can be added again and is empty then.
+
+        `on_renamed` is given the new path. None: it cannot be renamed, and the partition stays offline until its log is
+        renamed, cut or removed. Nothing may count on this replica any more.
+        """
+        key = (topic_partition.topic, topic_partition.partition)
+
+        def renamed(path: str | None) -> None:
+            if path is None:
+                self._offline.note_unmoved(key, topic_id)
+                self._directory.distrust(topic_partition)
+            else:
+                self._offline.forget(key)
+                self._directory.take_set_aside(topic_partition)
+            on_renamed(path)
+
+        partition = self._take(topic_partition)
+        self._leaving.set_aside(topic_partition, topic_id=topic_id, partition=partition, on_set_aside=renamed)
+
+    def cut(
+        self,
+        topic_partition: TopicPartition,
+        state: PartitionState,
+        config: TopicConfig,
+        on_cut: Callable[[DamageCut], None],
+    ) -> None:
+        """Copy the part of a damaged log that is lost, and cut the log there.
+
+        `on_cut` is given the cut, with its fault if the log is unchanged; the partition can be added again then. Only
+        for a leader whose election accepts the loss.
+        """
+        assert state.accepts_loss, f"the loss of {topic_partition} was not accepted"
+        key = (topic_partition.topic, topic_partition.partition)
+        ends = self._offline.log_ends(topic_partition)
+        cut = self._directory.damage_cut(
+            topic_partition,
+            topic_id=state.topic_id,
+            good_end_offset=0 if ends is None else max(ends.good_end_offset, 0),
+            config=config,
+            now_ms=self._clock.now_ms(),
+            leader_epoch=state.leader_epoch,
+        )
+
+        def done(_: str | None) -> None:
+            self._offline.forget(key)
+            self._directory.distrust(topic_partition)
+            on_cut(cut)
+
+        partition = self._take(topic_partition)
+        self._leaving.set_aside(
+            topic_partition, topic_id=state.topic_id, partition=partition, on_set_aside=done, cut=cut
+        )
+
+    def discard(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
+        """Remove the directory of a partition that was deleted while its log was being cut, or could not be renamed."""
+        key = (topic_partition.topic, topic_partition.partition)
+        is_here = key in self._awake.by_name or self._dormant.find(*key) is not None
+        if not is_here and key not in self._leaving:
+            self._offline.forget(key)
+            self._directory.take_set_aside(topic_partition)
+            self._leaving.begin(topic_partition, topic_id=topic_id, delay_ms=0)
+
+    def _take(self, topic_partition: TopicPartition) -> Partition | None:
+        assert topic_partition not in self._leaving, f"{topic_partition} is gone"
+        return self._offline.take(topic_partition)

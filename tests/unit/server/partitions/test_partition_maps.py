@@ -1,7 +1,7 @@
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.partitions.dormant import EMPTY_LOG, Dormant, DormantPartitions
+from tailrace.server.partitions.partition_maps import EMPTY_LOG, Dormant, DormantPartitions
 from tailrace.storage import ClosedLog
 from tailrace.storage.closed_logs import ClosedSegment
 
