@@ -1,15 +1,17 @@
-"""Stand-ins for what `node` plugs into the server: disks that flush when told to, a connection that keeps answers."""
+"""The double of each port of the server. *Deferred* ones work or answer when the test says so."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
-from tailrace.metadata.image import EMPTY_IMAGE
+from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
 from tailrace.model.errors import KafkaError
-from tailrace.model.ids import BrokerId
+from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
+from tailrace.server.partitions.table import KnownLeader
 from tailrace.server.ports import Buffer
 from tailrace.storage import Log
 
@@ -26,6 +28,25 @@ class RecordingWatcher:
 
     def changed(self, partition: Partition, kinds: int) -> None:
         self._told.append((partition, kinds))
+
+
+BROKER_EPOCHS: Mapping[int, int] = MappingProxyType({1: 11, 2: 12, 3: 13})
+
+
+def broker_images(
+    epochs: Mapping[int, int] = BROKER_EPOCHS, *, fenced: Collection[int] = ()
+) -> dict[BrokerId, BrokerImage]:
+    """Registered brokers with these epochs, for a `ClusterImage`."""
+    return {
+        BrokerId(number): BrokerImage(
+            broker_id=BrokerId(number),
+            incarnation_id=b"i" * 16,
+            broker_epoch=epoch,
+            endpoints=(),
+            fenced=number in fenced,
+        )
+        for number, epoch in epochs.items()
+    }
 
 
 class NoCluster:
@@ -56,6 +77,61 @@ class NoPeer:
         timeout_ms: int | None = None,
     ) -> None:
         self._call(lambda: on_reply(None))
+
+
+class DeferredController:
+    """A `server.ports.Controller` that answers, and changes its image, when the test says so."""
+
+    leader_id = BrokerId(9)
+
+    def __init__(self, image: ClusterImage = EMPTY_IMAGE) -> None:
+        self.image = image
+        self.waiting: list[tuple[Any, Callable[[Any], None]]] = []
+
+    def submit(self, command: ControllerCommand, on_done: Callable[[Any], None]) -> None:
+        self.waiting.append((command, on_done))
+
+    @property
+    def commands(self) -> list[Any]:
+        """The commands without an answer."""
+        return [command for command, _ in self.waiting]
+
+
+class DeferredPeer:
+    """A `server.ports.Peer` that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[int, Any, Callable[[Any], None]]] = []
+        """(node, request, `on_reply`) of each request."""
+        self.oldest_version = 0
+        """Of the last request."""
+        self.timeout_ms: int | None = None
+        """Of the last request."""
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self.oldest_version, self.timeout_ms = oldest_version, timeout_ms
+        self.waiting.append((node_id, request, on_reply))
+
+
+class LedElsewhere:
+    """The `leaders` of a partition table: broker 2 leads the first three partitions of each topic, in epoch 5."""
+
+    def __init__(self, names: Mapping[TopicId, str] = MappingProxyType({})) -> None:
+        self._names = names
+
+    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
+        return KnownLeader(BrokerId(2), 5) if partition < 3 else None
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        return self._names.get(topic_id)
 
 
 class NotedFailures:

@@ -4,13 +4,12 @@ import logging
 
 import pytest
 
-from tailrace.metadata.commands import ControllerCommand, CreateTopics, DeleteTopics, TopicSpec
-from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
+from tailrace.metadata.commands import CreateTopics, DeleteTopics, TopicSpec
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId
 from tailrace.node.descriptors import CarefulController, plan_descriptors, plan_node_descriptors
 from tailrace.node.settings.config import NodeConfig
 from tailrace.server.ports import Controller
+from testkit.ports import DeferredController
 
 
 def test_connections_and_files_fit_into_the_limit_together() -> None:
@@ -42,32 +41,19 @@ def test_too_few_descriptors_refuse_the_start() -> None:
     assert refusal.value.code is ErrorCode.INVALID_CONFIG
 
 
-class Recorder:
-    """A controller that keeps its commands."""
-
-    image: ClusterImage = EMPTY_IMAGE
-    leader_id = BrokerId(1)
-
-    def __init__(self) -> None:
-        self.commands: list[object] = []
-
-    def submit(self, command: ControllerCommand, on_done: object) -> None:
-        self.commands.append(command)
-
-
 @pytest.mark.parametrize(("open_now", "reclaimable", "is_refused"), [(79, 0, False), (80, 0, True), (95, 20, False)])
 def test_topics_are_refused_near_the_limit_and_nothing_else_is(
     open_now: int, reclaimable: int, is_refused: bool
 ) -> None:
-    recorder = Recorder()
+    behind = DeferredController()
     controller: Controller = CarefulController(
-        recorder, limit=100, reclaimable=lambda: reclaimable, count_open=lambda: open_now
+        behind, limit=100, reclaimable=lambda: reclaimable, count_open=lambda: open_now
     )
     outcomes: list[object] = []
     create, delete = CreateTopics(topics=(TopicSpec(name="orders"),)), DeleteTopics(topics=())
     controller.submit(create, outcomes.append)
     controller.submit(delete, outcomes.append)
-    assert recorder.commands == ([delete] if is_refused else [create, delete])
+    assert behind.commands == ([delete] if is_refused else [create, delete])
     for outcome in outcomes:
         assert isinstance(outcome, KafkaError)
         assert outcome.code is ErrorCode.POLICY_VIOLATION

@@ -16,6 +16,7 @@ from tailrace.server.waiters import (
 )
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
+from testkit.clocks import BusyClock
 from testkit.data_path import DataPath
 from testkit.ports import RecordingConnection
 
@@ -42,13 +43,6 @@ class Poll:
         self.tries.append(is_last)
         self.moved += moved
         return is_last or len(self.tries) >= self.tries_needed
-
-
-class BusyClock(ManualClock):
-    """On which work takes time."""
-
-    def spend(self, milliseconds: int) -> None:
-        self._monotonic_ms += milliseconds
 
 
 class FailingPoll(Poll):

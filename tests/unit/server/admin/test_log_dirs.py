@@ -3,7 +3,6 @@
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.messages.log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -12,9 +11,9 @@ from tailrace.protocol.messages.log_dirs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResult,
 )
-from tailrace.server.partitions.table import KnownLeader
 from tailrace.testing.disk import TOTAL_SPACE, SimulatedDisk
 from testkit.admin_path import AdminPath
+from testkit.ports import LedElsewhere
 
 
 @pytest.fixture
@@ -110,17 +109,9 @@ def move(node: AdminPath, path: str, partition: int, *, version: int = 2) -> int
     return int(code)
 
 
-class Elsewhere:
-    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
-        return KnownLeader(BrokerId(2), 5)
-
-    def topic_name(self, topic_id: TopicId) -> str | None:
-        return None
-
-
 def test_a_partition_that_others_have_has_no_replica_here() -> None:
     node = AdminPath("/data", files=SimulatedDisk())
-    node.table.leaders = Elsewhere()
+    node.table.leaders = LedElsewhere()
     assert move(node, "/data", 0) == ErrorCode.REPLICA_NOT_AVAILABLE
 
 

@@ -17,6 +17,7 @@ from tailrace.server.controller_link.controller_requests import (
     Outcome,
 )
 from tailrace.testing.clock import ManualClock
+from testkit.ports import DeferredPeer
 
 HERE = 1
 NOT_ME = "not me"
@@ -45,27 +46,6 @@ class Quorum:
         waiting, self.waiting = self.waiting, []
         for wanted, callback in waiting:
             self.when_applied(wanted, callback)
-
-
-class Peers:
-    """Keeps the requests that are sent."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, Any, int | None, Callable[[Any], None]]] = []
-
-    def send(
-        self,
-        node_id: int,
-        request: Any,
-        on_reply: Callable[[Any], None],
-        *,
-        oldest_version: int = 0,
-        timeout_ms: int | None = None,
-    ) -> None:
-        self.asked.append((node_id, request, timeout_ms, on_reply))
-
-    def reply(self, answer: Any) -> None:
-        self.asked[-1][3](answer)
 
 
 class Errand:
@@ -97,14 +77,18 @@ class Errand:
 class Bench:
     def __init__(self, errand: Errand | None = None, timeout_ms: int = 30_000) -> None:
         self.quorum = Quorum()
-        self.peers = Peers()
+        self.peer = DeferredPeer()
         self.clock = ManualClock()
-        self.errands = Errands(quorum=self.quorum, peer=self.peers, node_id=HERE, clock=self.clock)
+        self.errands = Errands(quorum=self.quorum, peer=self.peer, node_id=HERE, clock=self.clock)
         self.errand = errand or Errand()
         self._timeout_ms = timeout_ms
 
     def run(self) -> None:
         self.errands.run(self.errand, self._timeout_ms)
+
+    def reply(self, answer: Any) -> None:
+        """To the last request."""
+        self.peer.waiting[-1][2](answer)
 
 
 @pytest.mark.parametrize("is_question", [False, True])
@@ -129,9 +113,9 @@ def test_a_question_without_an_answer_has_done_nothing(leader_id: int, told: str
 def test_the_leaders_node_is_asked_in_its_epoch() -> None:
     bench = Bench()
     bench.run()
-    ((node_id, request, timeout_ms, _),) = bench.peers.asked
-    assert (node_id, request, timeout_ms) == (2, "please, in epoch 5", ATTEMPT_MS)
-    bench.peers.reply("done")
+    ((node_id, request, _),) = bench.peer.waiting
+    assert (node_id, request, bench.peer.timeout_ms) == (2, "please, in epoch 5", ATTEMPT_MS)
+    bench.reply("done")
     assert bench.errand.ends == ["done"]
     assert len(bench.errands) == 0
 
@@ -140,7 +124,7 @@ def test_with_the_controller_on_this_node_no_request_is_sent() -> None:
     bench = Bench()
     bench.quorum.is_active = True
     bench.run()
-    assert bench.peers.asked == []
+    assert bench.peer.waiting == []
     bench.errand.here[0](Outcome(0, lambda: bench.errand.ends.append("done")))
     assert bench.errand.ends == ["done"]
 
@@ -149,19 +133,19 @@ def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_p
     bench = Bench()
     bench.quorum.leader_id = BrokerId(-1)
     bench.run()
-    assert bench.peers.asked == []
+    assert bench.peer.waiting == []
     bench.quorum.leader_id = BrokerId(2)
     pauses_ms = []
     for answer in (None, NOT_ME, None, NOT_ME, None, None):
         before = bench.clock.monotonic_ms()
-        count = len(bench.peers.asked)
-        while len(bench.peers.asked) == count:
+        count = len(bench.peer.waiting)
+        while len(bench.peer.waiting) == count:
             bench.clock.advance(1)
         pauses_ms.append(bench.clock.monotonic_ms() - before)
-        bench.peers.reply(answer)
+        bench.reply(answer)
     assert pauses_ms == [FIRST_BACKOFF_MS, 40, 80, 160, LONGEST_BACKOFF_MS, LONGEST_BACKOFF_MS]
     bench.clock.advance(LONGEST_BACKOFF_MS)
-    bench.peers.reply("done")
+    bench.reply("done")
     assert bench.errand.ends == ["done"]
 
 
@@ -169,7 +153,7 @@ def test_a_leader_that_is_here_and_not_active_yet_is_waited_for() -> None:
     bench = Bench()
     bench.quorum.leader_id = BrokerId(HERE)
     bench.run()
-    assert (bench.peers.asked, bench.errand.here) == ([], [])
+    assert (bench.peer.waiting, bench.errand.here) == ([], [])
     bench.quorum.is_active = True
     bench.clock.advance(FIRST_BACKOFF_MS)
     assert len(bench.errand.here) == 1
@@ -182,14 +166,14 @@ def test_the_controller_moves_from_here_to_another_node() -> None:
     bench.quorum.is_active = False
     bench.errand.here[0](None)
     bench.clock.advance(FIRST_BACKOFF_MS)
-    bench.peers.reply("done")
+    bench.reply("done")
     assert bench.errand.ends == ["done"]
 
 
 def test_the_end_is_told_when_what_it_is_based_on_has_been_applied_here() -> None:
     bench = Bench(Errand(end_offset=100))
     bench.run()
-    bench.peers.reply("done")
+    bench.reply("done")
     bench.quorum.apply(99)
     assert bench.errand.ends == []
     bench.quorum.apply(100)
@@ -199,7 +183,7 @@ def test_the_end_is_told_when_what_it_is_based_on_has_been_applied_here() -> Non
 def test_what_is_done_is_told_at_the_deadline_even_where_it_has_not_been_applied() -> None:
     bench = Bench(Errand(end_offset=100), timeout_ms=500)
     bench.run()
-    bench.peers.reply("done")
+    bench.reply("done")
     bench.clock.advance(500)
     assert bench.errand.ends == ["done"]
     bench.quorum.apply(100)
@@ -242,10 +226,10 @@ def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing() -> None
 def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> None:
     bench = Bench(timeout_ms=500)
     bench.run()
-    assert bench.peers.asked[0][2] == 500
+    assert bench.peer.timeout_ms == 500
     bench.clock.advance(500)
     assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
-    bench.peers.reply("done")
+    bench.reply("done")
     assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
     assert bench.clock.calls_pending == 0
 
@@ -253,20 +237,20 @@ def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> Non
 def test_an_answer_to_an_earlier_attempt_does_not_start_another_one() -> None:
     bench = Bench()
     bench.run()
-    bench.peers.reply(None)
+    bench.reply(None)
     bench.clock.advance(FIRST_BACKOFF_MS)
-    bench.peers.asked[0][3](NOT_ME)
+    bench.peer.waiting[0][2](NOT_ME)
     bench.clock.advance(10_000)
-    assert len(bench.peers.asked) == 2
+    assert len(bench.peer.waiting) == 2
 
 
 def test_one_that_is_forgotten_is_not_told_and_not_tried_again() -> None:
     bench = Bench()
     bench.run()
     bench.errands.forget(bench.errand)
-    bench.peers.reply(None)
+    bench.reply(None)
     bench.clock.advance(60_000)
-    assert (bench.errand.ends, len(bench.peers.asked)) == ([], 1)
+    assert (bench.errand.ends, len(bench.peer.waiting)) == ([], 1)
     bench.errands.forget(bench.errand)  # twice is once
 
 

@@ -1,14 +1,13 @@
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
 from tailrace.replication.replica_progress import ReplicaFetch
-from tailrace.server.partitions.table import KnownLeader
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, records_of
-from testkit.ports import DeferredDisk, RecordingConnection
+from testkit.data_path import DataPath, records_of, topic_id_of
+from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection
 
 
 @pytest.fixture
@@ -167,16 +166,8 @@ def test_a_log_that_cannot_be_opened_is_told_in_a_code_that_the_version_has(vers
     assert node.fetch("orders", 0, version=version).fetched.error_code == code
 
 
-class Elsewhere:
-    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
-        return KnownLeader(BrokerId(2), 5)
-
-    def topic_name(self, topic_id: TopicId) -> str | None:
-        return "far"
-
-
 def test_from_version_12_on_the_new_leader_is_named(node: DataPath) -> None:
-    node.table.leaders = Elsewhere()
+    node.table.leaders = LedElsewhere({topic_id_of("far"): "far"})
     answer = node.fetch("far", 0, version=12).fetched
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (2, 5)

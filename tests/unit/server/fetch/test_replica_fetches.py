@@ -1,9 +1,8 @@
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tailrace.metadata.image import BrokerImage, ClusterImage
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
@@ -11,35 +10,7 @@ from tailrace.replication.partition import Partition
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, records_of, topic_id_of
-from testkit.ports import DeferredDisk
-
-
-class StillController:
-    """A `server.ports.Controller` with registered brokers in its image."""
-
-    def __init__(self, fenced: tuple[int, ...] = ()) -> None:
-        self.leader_id = BrokerId(9)
-        self.commands: list[Any] = []
-        self.image = ClusterImage(
-            brokers={
-                BrokerId(number): BrokerImage(
-                    broker_id=BrokerId(number),
-                    incarnation_id=b"i" * 16,
-                    broker_epoch=10 * number,
-                    endpoints=(),
-                    fenced=number in fenced,
-                )
-                for number in (1, 2, 3)
-            }
-        )
-
-    def register(self, broker_id: int, *, broker_epoch: int) -> None:
-        brokers = dict(self.image.brokers)
-        brokers[BrokerId(broker_id)] = replace(brokers[BrokerId(broker_id)], broker_epoch=broker_epoch)
-        self.image = replace(self.image, brokers=brokers)
-
-    def submit(self, command: Any, on_done: Any) -> None:
-        self.commands.append(command)
+from testkit.ports import DeferredController, DeferredDisk, broker_images
 
 
 class Bench:
@@ -48,12 +19,17 @@ class Bench:
     def __init__(self, *, in_sync: tuple[int, ...] = (1, 2), fenced: tuple[int, ...] = ()) -> None:
         self.disk = DeferredDisk()
         self.clock = ManualClock()
-        self.controller = StillController(fenced)
+        self.controller = DeferredController(ClusterImage(brokers=broker_images({1: 10, 2: 20, 3: 30}, fenced=fenced)))
         self.node = DataPath(
             "/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk, controller=self.controller
         )
         self.partition: Partition = self.node.create("orders", leader_epoch=4, in_sync=in_sync, replicas=(1, 2))
         self.disk.run()
+
+    def register(self, broker_id: int, *, broker_epoch: int) -> None:
+        brokers = dict(self.controller.image.brokers)
+        brokers[BrokerId(broker_id)] = replace(brokers[BrokerId(broker_id)], broker_epoch=broker_epoch)
+        self.controller.image = replace(self.controller.image, brokers=brokers)
 
     def produce(self, *values: bytes) -> None:
         self.partition.append_as_leader(
@@ -159,7 +135,7 @@ def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothin
     bench = Bench()
     bench.produce(b"a")
     bench.disk.run()
-    bench.controller.register(2, broker_epoch=25)
+    bench.register(2, broker_epoch=25)
     bench.fetch(0, broker_epoch=25)
     assert bench.fetch(1, broker_epoch=20).fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert bench.partition.high_watermark == 0
@@ -198,7 +174,7 @@ def test_a_fetch_that_waits_acknowledges_once() -> None:
     bench.disk.run()
     waiting = bench.fetch(1, high_watermark=1, max_wait_ms=500)
     assert not waiting.is_answered
-    bench.controller.register(2, broker_epoch=21)
+    bench.register(2, broker_epoch=21)
     bench.fetch(0, high_watermark=1, broker_epoch=21)  # it has started anew meanwhile, and has less
     bench.produce(b"b")
     bench.disk.run()

@@ -1,7 +1,6 @@
 """Metadata (3), in every version."""
 
 from collections.abc import Mapping
-from typing import Any, cast
 
 import pytest
 
@@ -39,7 +38,7 @@ from tailrace.server.metadata.metadata import (
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.data_path import CLUSTER_ID
-from testkit.ports import DeferredDisk, RecordingConnection
+from testkit.ports import DeferredController, DeferredDisk, RecordingConnection
 
 VERSIONS = range(14)
 NO_OPERATIONS = -(2**31)
@@ -316,34 +315,26 @@ def restarted_with_a_damaged_log(name: str) -> AdminPath:
 Told = Mapping[str, KafkaError]
 
 
-class Controller:
-    """Takes commands, and decides them in `decide`."""
-
-    def __init__(self) -> None:
-        self.commands: list[tuple[CreateTopics, Any]] = []
-
-    def submit(self, command: CreateTopics, on_done: Any) -> None:
-        self.commands.append((command, on_done))
-
-    @property
-    def wanted(self) -> list[list[str]]:
-        return [[topic.name for topic in command.topics] for command, _ in self.commands]
-
-    def decide(self, index: int, *, refused: str = "") -> None:
-        results = tuple(
-            TopicRefused(name=topic.name, error=KafkaError(ErrorCode.INVALID_PARTITIONS))
-            for topic in self.commands[index][0].topics
-            if topic.name == refused
-        )
-        self.commands[index][1](TopicsCreated(results=results))
-
-
 class Clients:
     """Clients that ask for topics, and their answers."""
 
     def __init__(self) -> None:
-        self.controller = Controller()
-        self.creations = TopicCreations(cast("Any", self.controller))
+        self.controller = DeferredController()
+        self.creations = TopicCreations(self.controller)
+
+    @property
+    def wanted(self) -> list[list[str]]:
+        """The topics of each command."""
+        return [[topic.name for topic in command.topics] for command in self.controller.commands]
+
+    def decide(self, index: int, *, refused: str = "") -> None:
+        command, on_done = self.controller.waiting[index]
+        results = tuple(
+            TopicRefused(name=topic.name, error=KafkaError(ErrorCode.INVALID_PARTITIONS))
+            for topic in command.topics
+            if topic.name == refused
+        )
+        on_done(TopicsCreated(results=results))
 
     def ask(self, *names: str, asked_for: int | None = None) -> list[Told]:
         told: list[Told] = []
@@ -363,27 +354,27 @@ def codes(told: list[Told]) -> dict[str, ErrorCode]:
 
 def test_a_topic_that_many_ask_for_is_created_once_and_all_are_told(clients: Clients) -> None:
     first, second = clients.ask("orders"), clients.ask("orders")
-    assert clients.controller.wanted == [["orders"]]
+    assert clients.wanted == [["orders"]]
     assert (first, second) == ([], [])
-    clients.controller.decide(0)
+    clients.decide(0)
     assert (codes(first), codes(second)) == ({}, {})
     clients.ask("orders")
-    assert clients.controller.wanted == [["orders"], ["orders"]]
+    assert clients.wanted == [["orders"], ["orders"]]
 
 
 def test_a_request_for_several_is_answered_for_all_at_once(clients: Clients) -> None:
     clients.ask("a", "b")
     told = clients.ask("b", "c")
-    assert clients.controller.wanted == [["a", "b"], ["c"]]
-    clients.controller.decide(1)
+    assert clients.wanted == [["a", "b"], ["c"]]
+    clients.decide(1)
     assert told == []
-    clients.controller.decide(0, refused="b")
+    clients.decide(0, refused="b")
     assert codes(told) == {"b": ErrorCode.INVALID_PARTITIONS}
 
 
 def test_why_the_controller_was_not_reached_stands_at_each_topic(clients: Clients) -> None:
     told = clients.ask("a", "b")
-    clients.controller.commands[0][1](KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+    clients.controller.waiting[0][1](KafkaError(ErrorCode.REQUEST_TIMED_OUT))
     assert codes(told) == dict.fromkeys("ab", ErrorCode.REQUEST_TIMED_OUT)
 
 
@@ -391,7 +382,7 @@ def test_no_more_clients_wait_than_there_is_room_for(clients: Clients) -> None:
     waiting = [clients.ask("orders") for _ in range(MAX_WAITING)]
     assert codes(clients.ask("orders")) == {"orders": ErrorCode.REQUEST_TIMED_OUT}
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
-    clients.controller.decide(0)
+    clients.decide(0)
     assert [codes(told) for told in waiting] == [{}] * MAX_WAITING
     assert clients.ask("other") == []
 
@@ -399,27 +390,26 @@ def test_no_more_clients_wait_than_there_is_room_for(clients: Clients) -> None:
 def test_clients_that_wait_have_asked_for_so_many_topics_and_no_more(clients: Clients) -> None:
     clients.ask("orders", asked_for=MAX_TOPICS_ASKED_FOR)
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
-    clients.controller.decide(0)
+    clients.decide(0)
     assert clients.ask("other") == []
 
 
 def test_so_many_topics_are_on_their_way_and_the_others_are_refused_at_once(clients: Clients) -> None:
     names = [f"topic-{number}" for number in range(MAX_NAMES + 1)]
     told = clients.ask(*names)
-    assert clients.controller.wanted == [names[:-1]]
+    assert clients.wanted == [names[:-1]]
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
     assert clients.ask(names[0]) == []
-    clients.controller.decide(0)
+    clients.decide(0)
     assert codes(told) == {names[-1]: ErrorCode.REQUEST_TIMED_OUT}
     assert clients.ask("other") == []
 
 
 def test_a_client_may_ask_for_more_topics_than_are_created_at_once() -> None:
-    controller = Controller()
     node = AdminPath("/data", files=SimulatedDisk())
-    controller.image = node.controller.image  # type: ignore[attr-defined]
+    controller = DeferredController(node.controller.image)
     handler = MetadataHandler(
-        controller=cast("Any", controller),
+        controller=controller,
         broker_id=node.controller.image.alive_brokers()[0].broker_id,
         cluster_id="mine",
         auto_create=True,
@@ -433,4 +423,4 @@ def test_a_client_may_ask_for_more_topics_than_are_created_at_once() -> None:
             client_id=None,
         )  # fmt: skip
         assert handler.handle(MetadataRequest(topics=names), context) is None
-    assert [len(wanted) for wanted in controller.wanted] == [MAX_NAMES]
+    assert [len(command.topics) for command in controller.commands] == [MAX_NAMES]

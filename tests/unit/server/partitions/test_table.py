@@ -19,21 +19,12 @@ from tailrace.storage.closed_logs import CLOSED_LOGS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch
+from testkit.clocks import TickingClock
 from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
-from testkit.ports import DeferredDisk, NotedFailures
+from testkit.ports import DeferredDisk, LedElsewhere, NotedFailures
 
 ORDERS = TopicPartition("orders", 0)
 OTHER_ID = TopicId(b"another topic id")
-
-
-class Elsewhere:
-    """Metadata of a cluster in which broker 2 leads everything."""
-
-    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
-        return KnownLeader(BrokerId(2), 5) if partition < 3 else None
-
-    def topic_name(self, topic_id: TopicId) -> str | None:
-        return "far" if topic_id == topic_id_of("far") else None
 
 
 def new_node(
@@ -62,7 +53,7 @@ def test_an_unknown_partition_is_unknown_and_a_foreign_one_names_its_leader() ->
     with pytest.raises(KafkaError) as caught:
         node.table.get_by_id(topic_id_of("far"), 0)
     assert code_of(caught) is ErrorCode.UNKNOWN_TOPIC_ID
-    node.table.leaders = Elsewhere()
+    node.table.leaders = LedElsewhere({topic_id_of("far"): "far"})
     with pytest.raises(NotLeader) as elsewhere:
         node.table.get("far", 0)
     assert (elsewhere.value.leader, elsewhere.value.leader_epoch) == (2, 5)
@@ -720,17 +711,9 @@ def test_the_log_starts_of_some_are_written_without_a_look_at_the_others() -> No
     assert read_offsets(files, "/logs", LOG_STARTS) == {TopicPartition("cut", 0): 1}
 
 
-class SlowClock(ManualClock):
-    """A millisecond passes with each look at it."""
-
-    def monotonic_ms(self) -> int:
-        self._monotonic_ms += 1
-        return self._monotonic_ms
-
-
 def test_checkpoints_of_many_partitions_take_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partition_checkpoints, "AT_ONCE", 1)
-    files, clock = SimulatedDisk(), SlowClock()
+    files, clock = SimulatedDisk(), TickingClock()
     node = DataPath("/logs", files=files, clock=clock)
     for number in range(20):
         node.create(partition=number)

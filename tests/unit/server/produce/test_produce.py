@@ -4,7 +4,6 @@ import weakref
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.produce import (
     PartitionProduceData,
@@ -14,11 +13,10 @@ from tailrace.protocol.messages.produce import (
 )
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch
-from tailrace.server.partitions.table import KnownLeader
 from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
-from testkit.ports import DeferredDisk, RecordingConnection
+from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection
 
 
 @pytest.fixture
@@ -273,17 +271,9 @@ def test_version_13_knows_topics_by_id(node: DataPath) -> None:
     assert unknown.partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-class Elsewhere:
-    def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
-        return KnownLeader(BrokerId(2), 5)
-
-    def topic_name(self, topic_id: TopicId) -> str | None:
-        return None
-
-
 @pytest.mark.parametrize(("version", "hint"), [(9, (-1, -1)), (10, (2, 5))])
 def test_from_version_10_on_the_new_leader_is_named(node: DataPath, version: int, hint: tuple[int, int]) -> None:
-    node.table.leaders = Elsewhere()
+    node.table.leaders = LedElsewhere()
     answer = node.produce("far", b"a", acks=1, version=version).produced
     assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == hint

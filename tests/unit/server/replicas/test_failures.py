@@ -4,14 +4,15 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.image import ALL_BROKERS, BrokerImage, ClusterImage, ImageDelta, TopicImage
-from tailrace.metadata.partition_commands import AlterPartition, InSyncOutcome, LeaveReason, PartitionsAltered
+from tailrace.metadata.image import ALL_BROKERS, ClusterImage, ImageDelta, TopicImage
+from tailrace.metadata.partition_commands import InSyncOutcome, LeaveReason, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.server.replicas.failures import MOST_PER_COMMAND, UNANSWERED_MS, ReplicaFailures
 from tailrace.testing.clock import ManualClock
 from testkit.data_path import BROKER, topic_id_of
+from testkit.ports import DeferredController, broker_images
 
 TOPIC_ID = topic_id_of("orders")
 
@@ -31,39 +32,18 @@ def state(
     )
 
 
-class StubbornController:
-    """A `server.ports.Controller` that answers, and changes its image, when the test says so."""
-
-    leader_id = BrokerId(9)
-
-    def __init__(self, states: Sequence[PartitionState]) -> None:
-        self.waiting: list[tuple[AlterPartition, Callable[[Any], None]]] = []
-        brokers = {
-            BrokerId(number): BrokerImage(
-                broker_id=BrokerId(number),
-                incarnation_id=b"i" * 16,
-                broker_epoch=10 + number,
-                endpoints=(),
-                fenced=False,
-            )
-            for number in (1, 2, 3)
-        }
-        topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=dict(enumerate(states)))
-        self.image = ClusterImage(
-            topics={"orders": topic},
-            topic_names={TOPIC_ID: "orders"},
-            brokers=brokers,
-            configs={ALL_BROKERS: {"min.insync.replicas": "2"}},
-        )
-
-    def submit(self, command: Any, on_done: Callable[[Any], None]) -> None:
-        self.waiting.append((command, on_done))
-
-
 class Bench:
     def __init__(self, *states: PartitionState) -> None:
         self.clock = ManualClock()
-        self.controller = StubbornController(states)
+        topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=dict(enumerate(states)))
+        self.controller = DeferredController(
+            ClusterImage(
+                topics={"orders": topic},
+                topic_names={TOPIC_ID: "orders"},
+                brokers=broker_images(),
+                configs={ALL_BROKERS: {"min.insync.replicas": "2"}},
+            )
+        )
         self.told: list[tuple[str, int]] = []
         """The decisions that each replica received, by its number, in order."""
         self.failures = ReplicaFailures(

@@ -1,10 +1,10 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tailrace.metadata.image import BrokerImage, ClusterImage, ImageDelta, TopicImage
+from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
 from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -13,7 +13,6 @@ from tailrace.protocol.messages.fetch import (
     DivergingEpoch,
     FetchableTopicResponse,
     FetchPartition,
-    FetchRequest,
     FetchResponse,
     PartitionData,
 )
@@ -25,31 +24,10 @@ from tailrace.storage.checkpoints import RECOVERY_POINTS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, DataPath, batch_of, topic_id_of
-from testkit.ports import DeferredDisk
+from testkit.ports import DeferredDisk, DeferredPeer, broker_images
 
 TOPIC_ID = topic_id_of("orders")
 ORDERS = TopicPartition("orders", 0)
-OnReply = Callable[[Any], None]
-
-
-class StubbornPeer:
-    """A `server.ports.Peer` that answers when the test says so."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[int, FetchRequest, OnReply]] = []
-        self.oldest_version = 0
-
-    def send(
-        self,
-        node_id: int,
-        request: Any,
-        on_reply: OnReply,
-        *,
-        oldest_version: int = 0,
-        timeout_ms: int | None = None,
-    ) -> None:
-        self.oldest_version = oldest_version
-        self.waiting.append((node_id, request, on_reply))
 
 
 def state(leader: int, epoch: int, *, replicas: Sequence[int] = (1, 2, 3), unclean_epoch: int = -1) -> PartitionState:
@@ -78,7 +56,7 @@ class Bench:
         self.disk = DeferredDisk()
         self.clock = ManualClock()
         self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
-        self.peer = StubbornPeer()
+        self.peer = DeferredPeer()
         self.hosts = FollowerHosts(
             broker_id=BROKER,
             partitions=self.node.table,
@@ -95,18 +73,8 @@ class Bench:
 
     @property
     def image(self) -> ClusterImage:
-        brokers = {
-            BrokerId(number): BrokerImage(
-                broker_id=BrokerId(number),
-                incarnation_id=b"i" * 16,
-                broker_epoch=10 + number,
-                endpoints=(),
-                fenced=False,
-            )
-            for number in (1, 2, 3)
-        }
         topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=dict(self.states))
-        return ClusterImage(topics={"orders": topic}, topic_names={TOPIC_ID: "orders"}, brokers=brokers)
+        return ClusterImage(topics={"orders": topic}, topic_names={TOPIC_ID: "orders"}, brokers=broker_images())
 
     def settle(self) -> None:
         self.clock.advance(0)

@@ -1,12 +1,11 @@
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tailrace.metadata.image import BrokerImage, ClusterImage, ImageDelta, TopicImage
-from tailrace.metadata.partition_commands import AlterPartition, InSyncOutcome, PartitionsAltered
+from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
+from tailrace.metadata.partition_commands import InSyncOutcome, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -15,33 +14,12 @@ from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
+from testkit.clocks import TickingClock
 from testkit.data_path import BROKER, DataPath, topic_id_of
+from testkit.ports import DeferredController, broker_images
 
 TOPIC_ID = topic_id_of("orders")
 LAG_MS = 1_000
-
-
-class SlowController:
-    """A `server.ports.Controller` that answers when the test says so."""
-
-    def __init__(self) -> None:
-        self.leader_id = BrokerId(9)
-        self.waiting: list[tuple[AlterPartition, Callable[[Any], None]]] = []
-        self.image = ClusterImage(
-            brokers={
-                BrokerId(number): BrokerImage(
-                    broker_id=BrokerId(number),
-                    incarnation_id=b"i" * 16,
-                    broker_epoch=10 + number,
-                    endpoints=(),
-                    fenced=False,
-                )
-                for number in (1, 2, 3)
-            }
-        )
-
-    def submit(self, command: Any, on_done: Callable[[Any], None]) -> None:
-        self.waiting.append((command, on_done))
 
 
 def state(
@@ -68,7 +46,7 @@ class Bench:
     def __init__(self, *in_sync: Sequence[int], clock: ManualClock | None = None) -> None:
         self.clock = clock or ManualClock()
         self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock)
-        self.controller = SlowController()
+        self.controller = DeferredController(ClusterImage(brokers=broker_images()))
         self.keeper = InSyncKeeper(
             broker_id=BROKER,
             partitions=self.node.table,
@@ -252,16 +230,8 @@ def test_after_the_stop_nothing_is_proposed() -> None:
     assert bench.proposed == []
 
 
-class SlowClock(ManualClock):
-    """A millisecond passes with each look at it."""
-
-    def monotonic_ms(self) -> int:
-        self._monotonic_ms += 1
-        return self._monotonic_ms
-
-
 def test_of_many_partitions_whose_followers_lag_a_few_are_looked_at_in_a_turn_and_none_is_forgotten() -> None:
-    bench = Bench(*[(1, 2, 3)] * 30, clock=SlowClock())
+    bench = Bench(*[(1, 2, 3)] * 30, clock=TickingClock())
     bench.clock.advance(3 * LAG_MS)
     seen: list[int] = []
     while bench.controller.waiting:
@@ -274,7 +244,7 @@ def test_of_many_partitions_whose_followers_lag_a_few_are_looked_at_in_a_turn_an
 
 
 def test_many_partitions_learn_in_several_turns_that_a_broker_is_gone_unless_it_is_back() -> None:
-    bench = Bench(*[(1,)] * 30, clock=SlowClock())
+    bench = Bench(*[(1,)] * 30, clock=TickingClock())
     for partition in bench.partitions:
         bench.fetch(partition, 2)
 

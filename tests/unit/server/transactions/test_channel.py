@@ -1,7 +1,6 @@
 """Requests about transactions to a coordinator behind a peer; for one on this node see test_service."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.errors import ErrorCode
@@ -9,7 +8,6 @@ from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC, PartitionState, TopicPartition
 from tailrace.protocol.messages.transactions import (
     AddPartitionsToTxnPartitionResult,
-    AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
@@ -18,6 +16,7 @@ from tailrace.server.produce.transactional_appends import AskedTransaction
 from tailrace.server.transactions.channel import TransactionChannel
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
+from testkit.ports import DeferredPeer
 from testkit.transaction_path import TransactionPath
 
 E = ErrorCode
@@ -43,13 +42,13 @@ class World:
 
     def __init__(self, leader: int = THERE) -> None:
         self.clock = ManualClock()
-        self.sent: list[tuple[int, AddPartitionsToTxnRequest, Callable[[Any], None]]] = []
+        self.peer = DeferredPeer()
         self.answers: list[Mapping[TopicPartition, ErrorCode]] = []
         self.channel = TransactionChannel(
             broker_id=HERE,
             image=lambda: image(leader),
             coordinators=TransactionPath("/data", files=SimulatedDisk()).transactions,
-            peer=self,
+            peer=self.peer,
             clock=self.clock,
         )
 
@@ -57,21 +56,10 @@ class World:
         asked = AskedTransaction("pay", 7, 3, (ORDERS, BILLS), adds)
         self.channel.verify(asked, self.answers.append)
 
-    def send(
-        self,
-        node_id: int,
-        request: Any,
-        on_reply: Callable[[Any], None],
-        *,
-        oldest_version: int = 0,
-        timeout_ms: int | None = None,
-    ) -> None:
-        assert oldest_version == 4
-        assert timeout_ms is not None
-        self.sent.append((node_id, request, on_reply))
-
     def answer(self, *codes: int) -> None:
-        _, request, on_reply = self.sent.pop(0)
+        assert self.peer.oldest_version == 4
+        assert self.peer.timeout_ms is not None
+        _, request, on_reply = self.peer.waiting.pop(0)
         (transaction,) = request.transactions
         told = iter(codes)
         topics = tuple(
@@ -91,7 +79,7 @@ class World:
 def test_the_coordinators_answer_is_told_by_partition() -> None:
     world = World()
     world.ask(adds=False)
-    ((node_id, request, _),) = world.sent
+    ((node_id, request, _),) = world.peer.waiting
     (transaction,) = request.transactions
     assert (node_id, transaction.transactional_id, transaction.producer_id) == (THERE, "pay", 7)
     assert transaction.verify_only
@@ -106,7 +94,7 @@ def test_what_is_added_waits_for_the_end_of_the_transaction_before() -> None:
         world.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
         assert not world.answers
         world.clock.advance(20)
-    assert not world.sent[0][1].transactions[0].verify_only
+    assert not world.peer.waiting[0][1].transactions[0].verify_only
     world.answer(E.NONE, E.NONE)
     assert world.answers == [{BILLS: E.NONE, ORDERS: E.NONE}]
 
@@ -136,7 +124,7 @@ def test_an_error_that_this_release_has_no_name_for_is_told_as_unknown() -> None
     world.ask(adds=False)
     world.answer(32_000, E.NONE)
     world.ask(adds=False)
-    world.sent.pop(0)[2](AddPartitionsToTxnResponse(error_code=32_000))
+    world.peer.waiting.pop(0)[2](AddPartitionsToTxnResponse(error_code=32_000))
     assert world.answers == [
         {BILLS: E.UNKNOWN_SERVER_ERROR, ORDERS: E.NONE},
         {BILLS: E.UNKNOWN_SERVER_ERROR, ORDERS: E.UNKNOWN_SERVER_ERROR},
@@ -146,7 +134,7 @@ def test_an_error_that_this_release_has_no_name_for_is_told_as_unknown() -> None
 def test_silence_is_told_as_such() -> None:
     world = World()
     world.ask(adds=True)
-    world.sent.pop(0)[2](None)
+    world.peer.waiting.pop(0)[2](None)
     assert world.answers == [{ORDERS: E.NETWORK_EXCEPTION, BILLS: E.NETWORK_EXCEPTION}]
 
 

@@ -1,6 +1,6 @@
 """Markers to the leaders of partitions, here and elsewhere, with a network that the test plays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tailrace.coordinators.transactions.commands import MarkersToWrite
@@ -12,12 +12,12 @@ from tailrace.protocol.messages.transactions import (
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
-    WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
 from tailrace.server.transactions.marker_sender import MarkerSender
 from tailrace.server.transactions.markers import REQUEST_TIMEOUT_MS, OnWritten, TransactionMarker
 from tailrace.testing.clock import ManualClock
+from testkit.ports import DeferredPeer
 
 E = ErrorCode
 HERE, THERE, ELSEWHERE, NOBODY = BrokerId(1), BrokerId(2), BrokerId(3), BrokerId(-1)
@@ -48,12 +48,10 @@ class World:
         self.clock = ManualClock()
         self.image = image(*leaders)
         self.here: list[tuple[TransactionMarker, OnWritten]] = []
-        self.sent: list[tuple[int, WriteTxnMarkersRequest, Callable[[Any], None]]] = []
-        self.patience_ms: int | None = None
-        """The time for the answer to the last request."""
+        self.peer = DeferredPeer()
         self.done = 0
         self.sender = MarkerSender(
-            broker_id=HERE, image=lambda: self.image, write_here=self._write_here, peer=self, clock=self.clock
+            broker_id=HERE, image=lambda: self.image, write_here=self._write_here, peer=self.peer, clock=self.clock
         )
 
     def write(self, *partitions: int, producer_id: int = 7) -> Any:
@@ -79,24 +77,12 @@ class World:
         (marker,) = markers
         self.here.append((marker, on_done))
 
-    def send(
-        self,
-        node_id: int,
-        request: Any,
-        on_reply: Callable[[Any], None],
-        *,
-        oldest_version: int = 0,
-        timeout_ms: int | None = None,
-    ) -> None:
-        self.sent.append((node_id, request, on_reply))
-        self.patience_ms = timeout_ms
-
     def answer_here(self, code: ErrorCode = E.NONE) -> None:
         marker, on_done = self.here.pop(0)
         on_done([dict.fromkeys(marker.partitions, code)])
 
     def answer_there(self, code: ErrorCode = E.NONE) -> None:
-        _, request, on_reply = self.sent.pop(0)
+        _, request, on_reply = self.peer.waiting.pop(0)
         results = tuple(
             WritableTxnMarkerResult(
                 producer_id=marker.producer_id,
@@ -122,7 +108,7 @@ def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
     ((marker, _),) = world.here
     assert marker.partitions == (TopicPartition("orders", 0), TopicPartition("orders", 3))
     assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.is_commit) == (7, 3, 5, True)
-    ((node_id, request, _),) = world.sent
+    ((node_id, request, _),) = world.peer.waiting
     assert node_id == THERE
     assert request.markers[0].topics[0].partition_indexes == (1, 2)
     world.answer_here()
@@ -131,7 +117,7 @@ def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
     assert world.done == 1
     world.clock.advance(100_000)
     assert not world.here
-    assert not world.sent
+    assert not world.peer.waiting
 
 
 def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:
@@ -140,7 +126,7 @@ def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:
     world.answer_there(E.NOT_LEADER_OR_FOLLOWER)
     world.image = image(ELSEWHERE)
     world.clock.advance(1_000)
-    assert world.sent[0][0] == ELSEWHERE
+    assert world.peer.waiting[0][0] == ELSEWHERE
     world.answer_there()
     assert world.done == 1
 
@@ -148,9 +134,9 @@ def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:
 def test_silence_is_no_answer() -> None:
     world = World(THERE)
     world.write(0)
-    world.sent.pop(0)[2](None)
+    world.peer.waiting.pop(0)[2](None)
     world.clock.advance(1_000)
-    world.sent.clear()  # and this one is never answered
+    world.peer.waiting.clear()  # and this one is never answered
     world.clock.advance(30_000)
     world.answer_there()
     assert world.done == 1
@@ -159,15 +145,15 @@ def test_silence_is_no_answer() -> None:
 def test_an_answer_that_comes_late_counts() -> None:
     world = World(THERE, HERE)
     world.write(0, 1)
-    late = world.sent[:]
+    late = world.peer.waiting[:]
     world.clock.advance(30_000)
-    world.sent = late
+    world.peer.waiting = late
     world.answer_there()
     world.here.pop(0)
     world.answer_here(E.NOT_ENOUGH_REPLICAS)
     assert not world.done
     world.clock.advance(60_000)
-    assert not world.sent, "that partition has its marker"
+    assert not world.peer.waiting, "that partition has its marker"
     while world.here:
         world.answer_here()
     assert world.done == 1
@@ -176,7 +162,7 @@ def test_an_answer_that_comes_late_counts() -> None:
 def test_no_request_is_sent_without_a_leader() -> None:
     world = World(NOBODY)
     world.write(0)
-    assert not world.sent
+    assert not world.peer.waiting
     world.image = image(HERE)
     world.clock.advance(1_000)
     world.answer_here()
@@ -206,7 +192,7 @@ def test_a_former_coordinator_sends_no_request() -> None:
     sending.cancel()
     world.answer_there(E.NOT_LEADER_OR_FOLLOWER)
     world.clock.advance(100_000)
-    assert not world.sent
+    assert not world.peer.waiting
     assert not world.done
 
 
@@ -222,7 +208,7 @@ def test_what_one_turn_has_for_a_broker_goes_together() -> None:
         world.begin(0, 1, 2, producer_id=producer_id)
     world.begin(0, producer_id=7)  # of a coordinator that has just taken over from one on this node
     world.clock.advance(0)
-    asked = [(leader, [marker.producer_id for marker in request.markers]) for leader, request, _ in world.sent]
+    asked = [(leader, [marker.producer_id for marker in request.markers]) for leader, request, _ in world.peer.waiting]
     assert asked == [(THERE, [7, 8, 9]), (THERE, [7]), (ELSEWHERE, [7, 8, 9])]
     world.answer_there()
     assert world.done == 0
@@ -237,14 +223,16 @@ def test_a_request_holds_only_so_many_partitions() -> None:
     for producer_id in (7, 8, 9):
         world.begin(*range(400), producer_id=producer_id)
     world.clock.advance(0)
-    assert [[marker.producer_id for marker in request.markers] for _, request, _ in world.sent] == [[7, 8], [9]]
+    assert [[marker.producer_id for marker in request.markers] for _, request, _ in world.peer.waiting] == [[7, 8], [9]]
 
 
 def test_a_transaction_of_very_many_partitions_takes_several_requests() -> None:
     """A broker closes the connection of a request of too many elements, each time."""
     world = World(*[THERE] * 2_500)
     world.write(*range(2_500))
-    counts = [len(topic.partition_indexes) for _, request, _ in world.sent for topic in request.markers[0].topics]
+    counts = [
+        len(topic.partition_indexes) for _, request, _ in world.peer.waiting for topic in request.markers[0].topics
+    ]
     assert counts == [1_000, 1_000, 500]
     for _ in range(3):
         assert world.done == 0
@@ -257,14 +245,14 @@ def test_one_refusal_is_not_the_others() -> None:
     world.begin(0, producer_id=7)
     world.begin(1, producer_id=8)
     world.clock.advance(0)
-    (_, request, on_reply) = world.sent.pop()
+    (_, request, on_reply) = world.peer.waiting.pop()
     assert len(request.markers) == 2
     done = WritableTxnMarkerPartitionResult(partition_index=0, error_code=0)
     topics = (WritableTxnMarkerTopicResult(name="orders", partitions=(done,)),)
     on_reply(WriteTxnMarkersResponse(markers=(WritableTxnMarkerResult(producer_id=7, topics=topics),)))
     assert world.done == 1
     world.clock.advance(1_000)
-    (marker,) = world.sent[0][1].markers
+    (marker,) = world.peer.waiting[0][1].markers
     assert marker.producer_id == 8, "nothing was said about it"
 
 
@@ -272,8 +260,8 @@ def test_a_leader_answers_long_before_it_is_given_up() -> None:
     """It reports the durable markers when its time is over; a connection closed before that would lose the report."""
     world = World(THERE)
     world.write(0)
-    assert world.patience_ms is not None
-    assert world.patience_ms >= 2 * REQUEST_TIMEOUT_MS
+    assert world.peer.timeout_ms is not None
+    assert world.peer.timeout_ms >= 2 * REQUEST_TIMEOUT_MS
 
 
 def test_a_refusal_that_this_release_has_no_name_for_is_tried_again_soon() -> None:
@@ -281,7 +269,7 @@ def test_a_refusal_that_this_release_has_no_name_for_is_tried_again_soon() -> No
     world.begin(0, producer_id=7)
     world.begin(1, producer_id=8)
     world.clock.advance(0)
-    (_, _, on_reply) = world.sent.pop()
+    (_, _, on_reply) = world.peer.waiting.pop()
     results = tuple(
         WritableTxnMarkerResult(
             producer_id=producer_id,

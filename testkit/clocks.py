@@ -1,0 +1,27 @@
+"""Clocks on which time passes while code runs."""
+
+from tailrace.testing.clock import ManualClock
+
+
+class TickingClock(ManualClock):
+    """A millisecond passes with each look at it."""
+
+    def monotonic_ms(self) -> int:
+        self._monotonic_ms += 1
+        return self._monotonic_ms
+
+
+class BusyClock(ManualClock):
+    """Work takes time on it."""
+
+    _spent_ms = 0
+
+    def spend(self, milliseconds: int) -> None:
+        self._spent_ms += milliseconds
+        self._monotonic_ms += milliseconds
+
+    def advance(self, milliseconds: int) -> None:
+        """Calls that become due in the time spent by others are made in the next `advance`."""
+        before_ms = self._spent_ms
+        super().advance(milliseconds)
+        self._monotonic_ms += self._spent_ms - before_ms
