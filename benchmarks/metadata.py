@@ -28,7 +28,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.turns import Turns
-from tailrace.node.clock import LoopClock
+from tailrace.node.event_loop import LoopClock
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.metadata_quorum import Collector
 from tailrace.raft.ports import RaftConfig

@@ -20,7 +20,7 @@ from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
-from tailrace.node.hang_watch import HangWatch
+from tailrace.node.flush_thread import HangWatch
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest

@@ -17,7 +17,7 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.connection import Address
 from tailrace.net.turns import Turns
-from tailrace.node.clock import LoopClock
+from tailrace.node.event_loop import LoopClock
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.peers import Peers
 from tailrace.raft.ports import RaftConfig

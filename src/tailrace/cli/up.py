@@ -55,7 +55,7 @@ def command(
     """
     with quick_imports():
         from tailrace.node.local.cluster import ClusterWish
-        from tailrace.node.settings.endpoints import parse_endpoint
+        from tailrace.node.settings.listeners import parse_endpoint
 
     wish = ClusterWish(
         brokers=brokers,

@@ -8,6 +8,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 
@@ -26,6 +27,16 @@ class SettingType(IntEnum):
     LIST = 7
     CLASS = 8
     PASSWORD = 9
+
+
+BOOLEAN: Final = SettingType.BOOLEAN
+CLASS: Final = SettingType.CLASS
+DOUBLE: Final = SettingType.DOUBLE
+INT: Final = SettingType.INT
+LIST: Final = SettingType.LIST
+LONG: Final = SettingType.LONG
+SHORT: Final = SettingType.SHORT
+STRING: Final = SettingType.STRING
 
 
 _INTEGRAL = {
@@ -119,6 +130,33 @@ _PARSERS: Mapping[SettingType, Callable[[str], Value]] = {
 }
 
 Table = Mapping[str, Setting]
+
+
+def setting(
+    name: str,
+    kind: SettingType,
+    default: Value | type[Any],
+    doc: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    one_of: tuple[str, ...] | None = None,
+    dynamic: bool = False,
+) -> Setting:
+    """A row of a table of settings.
+
+    `default` may be a dataclass, the reader of the setting: the default is then that of its field of the same name.
+    """
+    return Setting(
+        name=name,
+        type=kind,
+        default=default.__dataclass_fields__[attribute_name(name)].default if isinstance(default, type) else default,
+        doc=doc,
+        at_least=at_least,
+        at_most=at_most,
+        one_of=one_of,
+        dynamic=dynamic,
+    )
 
 
 def table_of(*settings: Setting) -> Table:

@@ -20,15 +20,14 @@ from tailrace.model.ids import BrokerId
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
-from tailrace.node.clock import LoopClock
-from tailrace.node.flush_thread import FlushThread, PageCache
-from tailrace.node.hang_watch import HangWatch
+from tailrace.node.event_loop import LoopClock
+from tailrace.node.flush_thread import FlushThread, HangWatch, PageCache
 from tailrace.node.metadata_quorum import MetadataQuorum
-from tailrace.node.metrics.broker_measurements import BrokerParts
+from tailrace.node.metrics.measurements import BrokerParts
 from tailrace.node.peers import Peers
 from tailrace.node.settings.broker_config import broker_config, say_what_is_overruled
 from tailrace.node.settings.config import NodeConfig
-from tailrace.node.settings.endpoints import ListenerAddress
+from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerPorts
 from tailrace.server.callbacks import run_slice

@@ -36,16 +36,14 @@ class DescriptorPlan(NamedTuple):
     files: int
 
 
-def raise_limit() -> int:
-    """Ask for as many descriptors as the system allows; returns how many that is."""
+def raise_limit() -> None:
+    """Ask for as many descriptors as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
         except (ValueError, OSError):
             _logger.info("event=file-limit-kept limit=%d", soft)
-    return soft
 
 
 def descriptor_limit() -> int:

@@ -12,15 +12,16 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import call
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.throttle import Throttle
 from tailrace.server.callbacks import call_each
+from tailrace.server.ports import Clock, Timer
 from tailrace.storage import FlushTicket, Log
 
 _SLOW_SECONDS: Final = 1.0
@@ -227,3 +228,74 @@ class PageCache:
 
     def flush(self, log: Log, on_done: OnDone) -> None:
         self._call_soon(on_done)
+
+
+_LOOKS: Final = 10
+"""The number of checks within the time that a round may take."""
+_QUICK_FOR: Final = 2
+_QUICK_FOR_AT_MOST: Final = 8
+"""The time without a slow round after which the disk is well, as a multiple of the time that a round may take."""
+_SOON: Final = 24
+"""After as many times that time without a hang, the next one is a first one again."""
+
+
+class FlushRounds(Protocol):
+    """The rounds of one flush thread, as `HangWatch` looks at them."""
+
+    @property
+    def round_seconds(self) -> float:
+        """The time since the start of the round that runs; 0 if none does."""
+        ...
+
+
+class HangWatch:
+    """Reports a disk that hangs, by the flush threads on it: a round that has taken too long and is not done yet.
+
+    A disk whose every round takes a little too long would have the replicas here leave and join again in every round.
+    So the disk hangs until no round has been slow for some time: longer than a round may take, since the next slow
+    round would be noticed by then. Replicas that have left cause few rounds, so a slow disk may look quick: when it
+    hangs again soon, that time is doubled.
+    """
+
+    def __init__(
+        self, threads: Sequence[FlushRounds], *, clock: Clock, timeout_ms: int, on_change: Callable[[bool], None]
+    ) -> None:
+        """`timeout_ms` is log.dir.stall.timeout.ms; `on_change` gets whether the disk hangs, when that changes."""
+        self._threads = threads
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._on_change = on_change
+        self.is_hung = False
+        self._quick_for = _QUICK_FOR
+        self._slow_ms: int | None = None  # when a round was last seen that took too long
+        self._timer: Timer | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._timer = self._clock.call_at(self._clock.monotonic_ms() + max(1, self._timeout_ms // _LOOKS), self._look)
+
+    def stop(self) -> None:
+        """Look no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self.start()  # before all else, so that one failure does not end it
+        now_ms = self._clock.monotonic_ms()
+        if any(thread.round_seconds * 1000 > self._timeout_ms for thread in self._threads):
+            if not self.is_hung:
+                self._quick_for = self._next_quick_for(now_ms)
+            self._slow_ms = now_ms
+            self._tell(True)
+        elif self._slow_ms is None or now_ms - self._slow_ms >= self._quick_for * self._timeout_ms:
+            self._tell(False)
+
+    def _next_quick_for(self, now_ms: int) -> int:
+        if self._slow_ms is None or now_ms - self._slow_ms >= _SOON * self._timeout_ms:
+            return _QUICK_FOR
+        return min(2 * self._quick_for, _QUICK_FOR_AT_MOST)
+
+    def _tell(self, is_hung: bool) -> None:
+        if is_hung is not self.is_hung:
+            self.is_hung = is_hung
+            self._on_change(is_hung)

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
 from tailrace.node.peers import Peers
-from tailrace.node.settings.quorum_config import QuorumConfig
+from tailrace.node.settings.quorum import QuorumConfig
 from tailrace.protocol.messages.metadata import DescribeClusterRequest
 from tailrace.protocol.messages.quorum import DescribeQuorumRequest
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet

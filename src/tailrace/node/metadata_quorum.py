@@ -21,9 +21,9 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
-from tailrace.node.clock import LoopClock
 from tailrace.node.controller_places import ControllerPlaces
 from tailrace.node.data_directory import new_cluster_id
+from tailrace.node.event_loop import LoopClock
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.founding import FoundedQuorum, Founding, say_if_wiped
 from tailrace.node.peers import Peers

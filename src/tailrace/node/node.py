@@ -18,21 +18,19 @@ from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
 from tailrace.net.turns import Turns
 from tailrace.node.broker import RunningBroker
-from tailrace.node.clock import LoopClock
 from tailrace.node.data_directory import DirectoryLock, claim_identity
 from tailrace.node.descriptors import (
     CarefulController,
-    DescriptorPlan,
     count_open_descriptors,
     descriptor_limit,
     plan_node_descriptors,
 )
-from tailrace.node.hang_watch import StallWatch
+from tailrace.node.event_loop import LoopClock, StallWatch
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.metrics.measurements import NodeParts
 from tailrace.node.metrics.monitoring import Monitoring
 from tailrace.node.settings.config import NodeConfig
-from tailrace.node.settings.endpoints import ListenerAddress, is_wildcard_host
+from tailrace.node.settings.listeners import ListenerAddress, is_wildcard_host
 from tailrace.server.assembly.controller import ControllerApis
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles
@@ -48,14 +46,12 @@ class Node:
     `on_fatal` gets a broken invariant or the failure of the disk: no answer of this node is right any more.
     """
 
-    def __init__(self, config: NodeConfig, *, on_fatal: OnFatal, descriptors: DescriptorPlan | None = None) -> None:
-        """`descriptors`: what this process may open; as the system's limit allows, if nothing is said."""
-        if descriptors is None:
-            descriptors = plan_node_descriptors(config, descriptor_limit())
+    def __init__(self, config: NodeConfig, *, on_fatal: OnFatal) -> None:
+        """Raises KafkaError(INVALID_CONFIG) if this process may open too few files and connections for a node."""
         self._config = config
         self._on_fatal = on_fatal
-        self._descriptors = descriptors
-        self._files = OsFiles(max_open_files=descriptors.files)
+        self._descriptors = plan_node_descriptors(config, descriptor_limit())
+        self._files = OsFiles(max_open_files=self._descriptors.files)
         self._directory = str(config.data_directory)
         self._listeners: list[Listener] = []
         self._dispatchers: list[Dispatcher] = []

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final
 
 from tailrace.model.errors import StorageError
-from tailrace.node.descriptors import DescriptorPlan, plan_node_descriptors, raise_limit
+from tailrace.node.descriptors import raise_limit
 from tailrace.node.disk_failure import FreshStart, wait_for_disk
 from tailrace.node.node import Node
 from tailrace.node.settings.config import NodeConfig
@@ -122,9 +122,9 @@ def run(
     if disk_failures and not wait_for_disk(directory, failures=disk_failures, until_stdin_closes=until_stdin_closes):
         return 0
     prepare_fresh_start = partial(FreshStart, command, failures=disk_failures) if command else None
-    descriptors = plan_node_descriptors(config, raise_limit())
+    raise_limit()
     with asyncio.Runner(loop_factory=event_loop_factory()) as runner:
-        return runner.run(_serve(config, descriptors, until_stdin_closes, prepare_fresh_start))
+        return runner.run(_serve(config, until_stdin_closes, prepare_fresh_start))
 
 
 def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
@@ -145,7 +145,6 @@ def preload() -> None:
 
 async def _serve(
     config: NodeConfig,
-    descriptors: DescriptorPlan,
     until_stdin_closes: bool,
     prepare_fresh_start: Callable[..., FreshStart] | None,
 ) -> int:
@@ -156,7 +155,7 @@ async def _serve(
         fresh_start = None if prepare_fresh_start is None else prepare_fresh_start(is_told_to_stop=is_told_to_stop)
         loop.add_reader(signals, is_told_to_stop)
         try:
-            await _serve_until(stopped, config, descriptors, until_stdin_closes, fresh_start)
+            await _serve_until(stopped, config, until_stdin_closes, fresh_start)
         except StorageError as fault:
             if fresh_start is not None:
                 fresh_start.node_failed_to_start(fault)
@@ -177,7 +176,6 @@ def _read_signals(descriptor: int, stopped: asyncio.Event) -> bool:
 async def _serve_until(
     stopped: asyncio.Event,
     config: NodeConfig,
-    descriptors: DescriptorPlan,
     until_stdin_closes: bool,
     fresh_start: FreshStart | None,
 ) -> None:
@@ -188,7 +186,7 @@ async def _serve_until(
             loop.add_reader(_STDIN, _read_stdin, loop, stopped, cluster_stops)
         except PermissionError:
             raise has_no_end() from None
-    node = Node(config, on_fatal=partial(give_up, fresh_start), descriptors=descriptors)
+    node = Node(config, on_fatal=partial(give_up, fresh_start))
     if not await _started(node, stopped):
         return
     gc.collect()

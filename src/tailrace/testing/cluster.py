@@ -25,7 +25,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.local.supervisor import READY
-from tailrace.node.settings.endpoints import ListenerAddress
+from tailrace.node.settings.listeners import ListenerAddress
 
 _TAIL_LINES = 20
 _READY_S = 120.0

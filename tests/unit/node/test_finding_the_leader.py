@@ -14,7 +14,7 @@ from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.node import peers
-from tailrace.node.clock import LoopClock
+from tailrace.node.event_loop import LoopClock
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.messages import fetch, quorum

@@ -1,8 +1,4 @@
-from functools import partial
-
-import pytest
-
-from tailrace.node.hang_watch import HangWatch, StallWatch
+from tailrace.node.flush_thread import HangWatch
 from tailrace.testing.clock import ManualClock
 
 
@@ -93,28 +89,3 @@ def test_a_disk_that_hangs_again_soon_stays_away_longer() -> None:
     disk.clock.advance(60_000)
     disk.be_slow()
     assert disk.back_after() == 5
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.name.startswith("tailrace")]
-
-
-def test_stalls_are_all_counted_and_logged_once_a_minute_per_cause(caplog: pytest.LogCaptureFixture) -> None:
-    now = [0]
-    stalls = StallWatch(monotonic_ms=lambda: now[0])
-    work = partial(print, "what a client sent")
-    stalls.note(work, 0.06)
-    stalls.note(len, 0.2)  # type: ignore[arg-type]  # another cause
-    for _ in range(48):
-        stalls.note(work, 0.06)
-    stalls.note(work, 0.3)
-    now[0] = 60_000
-    stalls.note(work, 0.05)
-    assert stalls.count == 52
-    assert stalls.seconds == pytest.approx(3.49)
-    assert stalls.longest_seconds == 0.3
-    assert lines(caplog) == [
-        "event=event-loop-stall milliseconds=60 work=builtins.print stalls=1 longest=60",
-        "event=event-loop-stall milliseconds=200 work=builtins.len stalls=1 longest=200",
-        "event=event-loop-stall milliseconds=50 work=builtins.print stalls=50 longest=300",
-    ]

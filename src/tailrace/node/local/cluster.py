@@ -18,7 +18,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.data_directory import make_durably
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.config import NodeConfig
-from tailrace.node.settings.endpoints import ListenerAddress, is_wildcard_host, parse_endpoint
+from tailrace.node.settings.listeners import ListenerAddress, is_wildcard_host, parse_endpoint
 from tailrace.node.settings.sources import read_file
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import META_PROPERTIES, replace_file

@@ -1,14 +1,175 @@
-"""The monitoring endpoints of a node: `/metrics` for Prometheus, `/healthz` for supervisors.
+"""The monitoring endpoints of a node over HTTP: `/metrics` for Prometheus, `/healthz` for supervisors.
 
 A node without `metrics.listener` has none of this, and does not import what makes the page.
+
+GET is served and nothing else, one request per connection. Any bytes may come to the port, and a web page may make a
+browser send requests to it:
+1. a request has 8 KiB and 5 seconds, its answer 10 seconds; 16 connections may be open at once;
+2. the Host header must be an address or the configured name of the listener: a foreign name that resolves to it is how
+   a web page gets around the browser (DNS rebinding);
+3. an answer never repeats anything of its request.
 """
 
 import asyncio
-from collections.abc import Callable
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Final
 
 from tailrace.node.metrics.measurements import NodeParts, measure
-from tailrace.node.metrics.pages import Page, PageServer
+
+_logger = logging.getLogger("tailrace.node")
+
+_MAX_HEAD_BYTES: Final = 8 * 1024
+_REQUEST_SECONDS: Final = 5.0
+_ANSWER_SECONDS: Final = 10.0
+_MAX_CONNECTIONS: Final = 16
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """An answer."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = _PLAIN
+
+
+MakePage = Callable[[], Awaitable[Page]]
+
+
+class PageServer:
+    """Serves pages by their path."""
+
+    def __init__(self, pages: Mapping[str, MakePage], *, host: str) -> None:
+        """`host` is the configured host; it may stand in the Host header."""
+        self._pages = pages
+        self._host = host.lower()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._server: asyncio.Server | None = None
+        self.address: tuple[str, int] = (host, 0)
+        """Its address, once it is bound."""
+
+    async def bind(self, port: int) -> None:
+        """Take the port; no client can connect before `start`. Raises OSError."""
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, self._host, port, limit=_MAX_HEAD_BYTES, start_serving=False
+            )
+        except OSError as fault:
+            reason = fault.strerror or str(fault)
+            raise OSError(fault.errno, f"cannot listen on {self._host}:{port} (metrics.listener): {reason}") from None
+        host, bound = self._server.sockets[0].getsockname()[:2]
+        self.address = (host, bound)
+
+    async def start(self) -> None:
+        """Listen."""
+        assert self._server is not None, "it is bound"
+        await self._server.start_serving()
+
+    def stop(self) -> None:
+        """Listen no more and drop every connection."""
+        if self._server is not None:
+            self._server.close()
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection. Must not raise: asyncio would log what a stranger has brought about."""
+        if len(self._writers) >= _MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._writers.add(writer)
+        try:
+            async with asyncio.timeout(_REQUEST_SECONDS):
+                head = await _read_head(reader)
+            page = await self._answer(head)
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                writer.write(_encode(page))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, EOFError, TimeoutError):
+            pass  # it has gone, or is too slow
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+
+    async def _answer(self, head: bytes | None) -> Page:
+        """The page for this request; one that says what is wrong for any other."""
+        if head is None:
+            return _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        method, path, hosts = _parse(head)
+        if not path:
+            return _error(HTTPStatus.BAD_REQUEST)
+        if len(hosts) != 1 or not self._is_known_host(hosts[0]):
+            return _error(HTTPStatus.MISDIRECTED_REQUEST if hosts else HTTPStatus.BAD_REQUEST)
+        if method != "GET":
+            return _error(HTTPStatus.METHOD_NOT_ALLOWED)
+        make = self._pages.get(path)
+        if make is None:
+            return _error(HTTPStatus.NOT_FOUND)
+        try:
+            return await make()
+        except Exception:
+            _logger.exception("event=page-failed path=%s", path)
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _is_known_host(self, text: str) -> bool:
+        name = text.lower()
+        if name.startswith("["):
+            name = name[1:].partition("]")[0]
+        elif name.count(":") == 1:
+            name = name.partition(":")[0]
+        if name in ("localhost", self._host):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
+    """The request up to its empty line; None if that is too far off."""
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return None
+
+
+def _parse(head: bytes) -> tuple[str, str, list[str]]:
+    """Method, path and Host headers; an empty path if this is not HTTP."""
+    request_line, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+    words = request_line.split(" ")
+    if len(words) != 3 or words[2] not in ("HTTP/1.1", "HTTP/1.0") or not words[1].startswith("/"):
+        return "", "", []
+    headers = [line.partition(":") for line in lines]
+    hosts = [value.strip() for name, _, value in headers if name.lower() == "host"]
+    return words[0], words[1].partition("?")[0], hosts
+
+
+def _error(status: HTTPStatus) -> Page:
+    return Page(body=f"{status.value} {status.phrase}\n".encode("ascii"), status=status)
+
+
+def _encode(page: Page) -> bytes:
+    status = page.status
+    head = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {page.content_type}",
+        f"Content-Length: {len(page.body)}",
+        "Connection: close",
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+    ]
+    if status is HTTPStatus.METHOD_NOT_ALLOWED:
+        head.append("Allow: GET")
+    return "\r\n".join((*head, "", "")).encode("ascii") + page.body
+
 
 _STUCK_FLUSH_SECONDS = 15.0
 """A disk that takes this long for one round is as good as gone."""

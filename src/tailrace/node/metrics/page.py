@@ -22,8 +22,7 @@ from prometheus_client.registry import Collector
 
 from tailrace.model.version import __version__
 from tailrace.node.flush_thread import FlushMeasure
-from tailrace.node.metrics.broker_measurements import BrokerMeasurements
-from tailrace.node.metrics.measurements import Measurements
+from tailrace.node.metrics.measurements import BrokerMeasurements, Measurements
 from tailrace.protocol.records.kernels import KERNEL
 from tailrace.server.quorum.measure import Latencies
 

@@ -15,10 +15,9 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, Value, attribute_name
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.limits import ListenerLimits
-from tailrace.node.settings.endpoints import ListenerAddress, parse_address
-from tailrace.node.settings.listeners import read_listener_config
+from tailrace.node.settings.listeners import ListenerAddress, read_listener_config
 from tailrace.node.settings.logs import FLUSHED
-from tailrace.node.settings.quorum_config import read_quorum_config
+from tailrace.node.settings.quorum import read_quorum_config
 from tailrace.node.settings.sources import checked, known_setting, read_environment, read_file, read_overrides
 from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS, TOPIC_SETTING_OF
 from tailrace.server.admin.config_entries import ConfigSource
@@ -68,7 +67,7 @@ class NodeConfig:
         self._values = {**defaults, **stated}
         self.addresses = read_listener_config(self)
         self.topic_defaults = _topic_defaults(self._values)
-        self.quorum = read_quorum_config(self, self.addresses.listeners, parse_address)
+        self.quorum = read_quorum_config(self, self.addresses.listeners)
         _check(self)
 
     def integer(self, name: str) -> int:

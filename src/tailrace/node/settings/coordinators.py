@@ -2,7 +2,7 @@
 
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.transactions.config import TransactionConfig
-from tailrace.node.settings.broker_setting import BOOLEAN, INT, LONG, SHORT, STRING, setting
+from tailrace.model.settings import BOOLEAN, INT, LONG, SHORT, STRING, setting
 from tailrace.server.partitions.upkeep import UpkeepConfig
 
 GROUP_SETTINGS = (

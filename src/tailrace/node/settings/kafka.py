@@ -9,8 +9,19 @@ node (TLS, SASL, an authorizer) is refused at the start: a node that took it wou
 from collections.abc import Mapping
 from typing import Final
 
-from tailrace.model.settings import Setting, SettingType, Value
-from tailrace.node.settings.broker_setting import BOOLEAN, DOUBLE, INT, LIST, LONG, SHORT, STRING, setting
+from tailrace.model.settings import (
+    BOOLEAN,
+    DOUBLE,
+    INT,
+    LIST,
+    LONG,
+    SHORT,
+    STRING,
+    Setting,
+    SettingType,
+    Value,
+    setting,
+)
 
 _NO_LIMIT: Final = 2**63 - 1
 _ACCEPTED: Final = "Accepted for Kafka's files."

@@ -1,22 +1,78 @@
 """A node's listeners and their advertised addresses: parsed and checked."""
 
+import ipaddress
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.node.settings.endpoints import ListenerAddress, is_loopback_host, is_wildcard_host, parse_endpoint
+from tailrace.net.connection import Address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerAddress:
+    """An address with the name of its listener. An empty host stands for every address of the machine."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+
+def parse_endpoint(text: str, *, setting: str = "listeners") -> ListenerAddress:
+    """`PLAINTEXT://127.0.0.1:9092`, or `127.0.0.1:9092` for short; IPv6 hosts in brackets."""
+    name, separator, address = text.rpartition("://")
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535 or (separator and not name):
+        form = "NAME://HOST:PORT or HOST:PORT" if setting.endswith("listeners") else "HOST:PORT"
+        raise _refusal(f"{setting}={text!r}: say {form}")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise _refusal(f"{setting}={text!r}: an IPv6 address stands in brackets, as in [::1]:9092")
+    return ListenerAddress(name=(name or "PLAINTEXT").upper(), host=host, port=int(port))
+
+
+def parse_address(text: str, setting: str) -> Address:
+    """`HOST:PORT`, neither of them empty."""
+    endpoint = parse_endpoint(text, setting=setting)
+    if not endpoint.host or not endpoint.port or "://" in text:
+        raise _refusal(f"{setting}={text!r}: say HOST:PORT")
+    return Address(endpoint.host, endpoint.port)
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether only this machine can reach a listener on this host."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_wildcard_host(host: str) -> bool:
+    """Whether this host stands for every address of the machine."""
+    return host in ("", "0.0.0.0", "::")
+
 
 _PLAINTEXT = "PLAINTEXT"
 _SECURE_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Listeners of these names have this protocol unless the map says otherwise, as in Kafka."""
 
 
-class ListenerSettings(Protocol):
-    """The node's settings."""
+class SettingValues(Protocol):
+    """The settings of a node by name: a `NodeConfig` while it is being read."""
 
     def flag(self, name: str) -> bool: ...
+
+    def integer(self, name: str) -> int: ...
+
+    def real(self, name: str) -> float: ...
 
     def text(self, name: str) -> str | None: ...
 
@@ -48,7 +104,7 @@ class ListenerConfig:
         return replace(told, port=told.port or taken_port)
 
 
-def read_listener_config(settings: ListenerSettings) -> ListenerConfig:
+def read_listener_config(settings: SettingValues) -> ListenerConfig:
     """Raises KafkaError(INVALID_CONFIG) that names what does not fit, and the way out."""
     metrics = settings.text("metrics.listener")
     config = ListenerConfig(
@@ -73,7 +129,7 @@ def _has_twins(endpoints: Sequence[ListenerAddress]) -> bool:
     return any(count > 1 for count in Counter(endpoint.name for endpoint in endpoints).values())
 
 
-def _check_listener(settings: ListenerSettings, config: ListenerConfig, endpoint: ListenerAddress) -> None:
+def _check_listener(settings: SettingValues, config: ListenerConfig, endpoint: ListenerAddress) -> None:
     protocols = {
         pair.partition(":")[0].upper(): pair.partition(":")[2].upper()
         for pair in settings.words("listener.security.protocol.map")
@@ -108,7 +164,7 @@ def _check_advertised(config: ListenerConfig) -> None:
         raise _refusal("advertised.listeners: each listener has one advertised address; leave the others out")
 
 
-def _check_metrics_listener(settings: ListenerSettings, endpoint: ListenerAddress | None) -> None:
+def _check_metrics_listener(settings: SettingValues, endpoint: ListenerAddress | None) -> None:
     if endpoint is not None and not is_loopback_host(endpoint.host) and not settings.flag("listener.insecure.allow"):
         raise _refusal(
             f"metrics.listener={settings.text('metrics.listener')}: other machines could read the names of topics."

@@ -1,6 +1,6 @@
 """Settings of the logs: when a record counts as written, what is kept for how long, and when files are flushed."""
 
-from tailrace.node.settings.broker_setting import BOOLEAN, DOUBLE, INT, LONG, STRING, setting
+from tailrace.model.settings import BOOLEAN, DOUBLE, INT, LONG, STRING, setting
 from tailrace.server.partitions.cleaner import CleanerConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
 from tailrace.server.partitions.upkeep import UpkeepConfig

@@ -1,7 +1,7 @@
 """Settings of sockets, of what clients may do with them, and of how a node is watched."""
 
+from tailrace.model.settings import BOOLEAN, INT, LIST, LONG, STRING, setting
 from tailrace.net.limits import ListenerLimits
-from tailrace.node.settings.broker_setting import BOOLEAN, INT, LIST, LONG, STRING, setting
 
 _LIMITS = ListenerLimits()
 

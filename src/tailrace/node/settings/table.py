@@ -8,9 +8,8 @@ from collections.abc import Mapping
 
 from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS
-from tailrace.model.settings import Setting, Table, Value, table_of
+from tailrace.model.settings import BOOLEAN, CLASS, INT, LIST, LONG, STRING, Setting, Table, Value, setting, table_of
 from tailrace.model.topic_config import TOPIC_SETTINGS
-from tailrace.node.settings.broker_setting import BOOLEAN, CLASS, INT, LIST, LONG, STRING, setting
 from tailrace.node.settings.coordinators import GROUP_SETTINGS, TRANSACTION_SETTINGS
 from tailrace.node.settings.kafka import WITHOUT_EFFECT
 from tailrace.node.settings.logs import LOG_SETTINGS

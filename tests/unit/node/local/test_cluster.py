@@ -12,7 +12,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.local.cluster import ClusterWish, LocalNode, open_cluster
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.settings.config import NodeConfig, load_config
-from tailrace.node.settings.endpoints import ListenerAddress
+from tailrace.node.settings.listeners import ListenerAddress
 
 ANY_PORT = ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=0)
 

@@ -11,8 +11,7 @@ import pytest
 import tailrace
 from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.transactions.config import TransactionConfig
-from tailrace.model.settings import attribute_name
-from tailrace.node.settings.broker_setting import INT, setting
+from tailrace.model.settings import INT, attribute_name, setting
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.replication.replica_fetch import ReplicaFetchConfig

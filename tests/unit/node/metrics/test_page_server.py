@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tailrace.node.metrics import pages
-from tailrace.node.metrics.pages import Page, PageServer
+from tailrace.node.metrics import monitoring
+from tailrace.node.metrics.monitoring import Page, PageServer
 
 
 @pytest.fixture(autouse=True)
 def requests_may_come_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a slow machine too; those that do not end at all have a test of their own."""
-    monkeypatch.setattr(pages, "_REQUEST_SECONDS", 60)
+    monkeypatch.setattr(monitoring, "_REQUEST_SECONDS", 60)
 
 
 async def hello() -> Page:
@@ -134,7 +134,7 @@ def test_anything_else_is_refused_without_an_echo(
 
 
 def test_a_request_that_does_not_end_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr(monitoring, "_REQUEST_SECONDS", 0.05)
 
     async def scenario() -> None:
         async with serving() as server:
@@ -144,7 +144,7 @@ def test_a_request_that_does_not_end_is_dropped_in_time(monkeypatch: pytest.Monk
 
 
 def test_a_reader_that_does_not_read_is_dropped_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(monitoring, "_ANSWER_SECONDS", 0.05)
 
     async def scenario() -> None:
         async def much() -> Page:

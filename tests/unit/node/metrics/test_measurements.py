@@ -9,8 +9,8 @@ import pytest
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.node.metrics import broker_measurements
-from tailrace.node.metrics.broker_measurements import BrokerMeasurements, measure_broker
+from tailrace.node.metrics import measurements
+from tailrace.node.metrics.measurements import BrokerMeasurements, measure_broker
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, DataPath
@@ -72,7 +72,7 @@ def measured(running: Generator[None, None, BrokerMeasurements]) -> BrokerMeasur
 def test_traffic_of_a_partition_that_is_deleted_meanwhile_counts_once(
     table: PartitionTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broker_measurements, "SLICE", 1)
+    monkeypatch.setattr(measurements, "SLICE", 1)
     for number in range(3):
         lead(table, number)
         table.get(TOPIC, number).sent_bytes = 10**number

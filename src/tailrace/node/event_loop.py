@@ -1,0 +1,91 @@
+"""The event loop as the node uses it: its clock (`server.ports.Clock`), and the watch for turns that take too long."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from tailrace.model.throttle import Throttle
+from tailrace.net.turns import Turns
+from tailrace.server.ports import Timer
+
+_logger = logging.getLogger("tailrace.node")
+
+
+class LoopClock:
+    """Time of the operating system, timers of the event loop. Each callback runs as a turn."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, turns: Turns) -> None:
+        self._loop = loop
+        self._turns = turns
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return round(self._loop.time() * 1000)
+
+    def call_at(self, monotonic_ms: int, callback: Callable[[], None]) -> Timer:
+        return self._loop.call_at(monotonic_ms / 1000, self._turns.run, callback)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(self._turns.run, callback)
+
+
+_LINE_MS = 60_000
+_MOST_CAUSES = 1_000
+
+
+class _Unlogged:
+    """The stalls of one cause since its last line."""
+
+    __slots__ = ("count", "longest_seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.longest_seconds = 0.0
+
+
+class StallWatch:
+    """Turns of the event loop that took too long: counted for the metrics, and logged once a minute per cause.
+
+    `note` is `net.turns.Turns.on_stall`.
+    """
+
+    def __init__(self, *, monotonic_ms: Callable[[], int]) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self.longest_seconds = 0.0
+        self._monotonic_ms = monotonic_ms
+        self._lines = Throttle(_LINE_MS)
+        self._unlogged: dict[str, _Unlogged] = {}
+
+    def note(self, work: Callable[[], None], seconds: float) -> None:
+        """One turn has kept the others waiting."""
+        self.count += 1
+        self.seconds += seconds
+        self.longest_seconds = max(self.longest_seconds, seconds)
+        cause = _name_of(work)
+        if cause not in self._unlogged and len(self._unlogged) >= _MOST_CAUSES:
+            self._unlogged.clear()
+        since = self._unlogged.setdefault(cause, _Unlogged())
+        since.count += 1
+        since.longest_seconds = max(since.longest_seconds, seconds)
+        if self._lines.admits(cause, self._monotonic_ms()):
+            del self._unlogged[cause]
+            _logger.warning(
+                "event=event-loop-stall milliseconds=%d work=%s stalls=%d longest=%d",
+                round(seconds * 1000),
+                cause,
+                since.count,
+                round(since.longest_seconds * 1000),
+            )
+
+
+def _name_of(work: Callable[[], None]) -> str:
+    """The code that ran, without the values it ran on: those may be a client's."""
+    function: object = work
+    while isinstance(function, partial):
+        function = function.func
+    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', '?')}"
