@@ -27,7 +27,7 @@ from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.groups.service import GroupCoordinatorService
-from tailrace.server.partitions.log_directory import SetAside
+from tailrace.server.partitions.log_directory import KeptLogs
 from tailrace.server.partitions.partition_maps import Dormant
 from tailrace.server.partitions.scrubber import ScrubMeasure
 from tailrace.server.quorum.controller import QuorumController
@@ -77,7 +77,7 @@ class ReplicationMeasure:
     stalled_partitions: int
     repaired: int
     in_repair: int
-    set_aside: SetAside
+    kept_logs: KeptLogs
     shrinks: int
     expansions: int
     lost: int
@@ -141,7 +141,7 @@ def _measure_replication(replicas: LocalReplicas) -> ReplicationMeasure:
         stalled_partitions=followers.stalled_partitions,
         repaired=repairs.repaired,
         in_repair=repairs.in_repair,
-        set_aside=repairs.set_aside_logs,
+        kept_logs=repairs.kept_logs,
         shrinks=keeper.shrinks,
         expansions=keeper.expansions,
         lost=len(replicas.failures.lost_replicas),

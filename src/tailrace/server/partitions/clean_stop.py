@@ -48,11 +48,11 @@ def close_logs(
     for topic_partition, gone in leaving.items():
         if gone.partition is not None:
             gone.partition.log.close(clean=False)
-        if gone.on_set_aside is not None:
+        if gone.on_renamed is not None:
             is_clean = False  # it is damaged, and its directory has its old name
             continue
         try:
-            directory.set_aside_if_there(topic_partition, gone.topic_id)
+            directory.rename_if_there(topic_partition, gone.topic_id)
         except KafkaError as fault:  # the next start finds the directory; no metadata asks for it
             _logger.error("event=partition-delete-failed partition=%s fault=%s", topic_partition, fault)
     directory.write_checkpoints()

@@ -25,7 +25,7 @@ class DamageCut:
     """The cut of one log that nothing uses: `copy_some` until `is_copied`, then `cut`. A fault ends it, and is kept."""
 
     def __init__(
-        self, directory: str, set_aside: str, *, files: FileSystem, check_from: int, open_cut: Callable[[], Log]
+        self, directory: str, copy_path: str, *, files: FileSystem, check_from: int, open_cut: Callable[[], Log]
     ) -> None:
         """`open_cut` gives the log without what is damaged behind `check_from`; a fault if more of it is."""
         self._directory = directory
@@ -34,7 +34,7 @@ class DamageCut:
         self._open_cut = open_cut
         self._names: list[str] | None = None
         self._position = 0
-        self.set_aside = set_aside
+        self.copy_path = copy_path
         """The path of the copy."""
         self.is_copied = False
         self.fault: KafkaError | None = None
@@ -54,10 +54,10 @@ class DamageCut:
         files = self._files
         if self._names is None:
             self._names = self._to_copy()
-            files.make_dirs(self.set_aside)
+            files.make_dirs(self.copy_path)
         if self._names:
             name = self._names[-1]
-            target = join(self.set_aside, name)
+            target = join(self.copy_path, name)
             copied = files.copy_part(join(self._directory, name), target, self._position, _SLICE_BYTES)
             self._position += copied
             if copied < _SLICE_BYTES:
@@ -65,8 +65,8 @@ class DamageCut:
                 self._names.pop()
                 self._position = 0
         if not self._names:
-            files.sync_dir(self.set_aside)
-            files.sync_dir(parent(self.set_aside))
+            files.sync_dir(self.copy_path)
+            files.sync_dir(parent(self.copy_path))
             self.is_copied = True
 
     def _to_copy(self) -> list[str]:

@@ -97,16 +97,16 @@ class _FlushBatch:
             directory.sync_made([new.partition for new in self.made])
         if self.deletions:
             for deletion in self.deletions:
-                self._set_aside(deletion)
+                self._rename(deletion)
             directory.sync_names()
         for write in self.writes.values():
             write.run()
 
-    def _set_aside(self, deletion: _Deletion) -> None:
+    def _rename(self, deletion: _Deletion) -> None:
         directory = self._directory
-        set_aside = directory.set_aside_damaged if deletion.is_damaged else directory.set_aside
+        rename = directory.rename_damaged if deletion.is_damaged else directory.rename_deleted
         try:
-            path = set_aside(deletion.partition, deletion.topic_id)
+            path = rename(deletion.partition, deletion.topic_id)
         except KafkaError as fault:
             # Its name stays taken; the next start looks again.
             event = "partition-repair-failed" if deletion.is_damaged else "partition-delete-failed"
@@ -185,7 +185,7 @@ class DirectoryWork:
             self._note_write(name)
         self._go_on()
 
-    def set_aside_damaged(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
+    def rename_damaged(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
         """Have the directory of a damaged, unused log renamed, and then its entries removed from the checkpoints.
 
         `on_gone` is given where it is now, None if it could not be moved; only then may another log take the name.
@@ -226,7 +226,7 @@ class DirectoryWork:
             first, last = self._directory.finish_cut(partition, cut.end_offset)
             self._note_write(first)
             # If they fail, the log with older checkpoints counts as damaged, which is safe.
-            self.write_checkpoint(last, lambda _: on_gone(cut.set_aside))
+            self.write_checkpoint(last, lambda _: on_gone(cut.copy_path))
 
         self._disk.carry_out(cut.copy_some, copied)
 

@@ -53,7 +53,7 @@ and nothing bounds it; alone, each takes two syncs, which is 0.13 s for 16 where
 _logger = logging.getLogger("tailrace.server")
 
 
-class SetAside(NamedTuple):
+class KeptLogs(NamedTuple):
     """Damaged logs that were renamed and kept."""
 
     directories: int = 0
@@ -76,7 +76,7 @@ class LogDirectory:
         """Logs whose directories are gone, with their flushed offsets; reported when they are requested."""
         self.was_clean = False
         """Whether the last stop was clean: then logs are opened without looking through them."""
-        self.set_aside_logs = SetAside()
+        self.kept_logs = KeptLogs()
         """The damaged logs that are kept here, as of the start or the last one that came."""
 
     def scan(self) -> None:
@@ -260,7 +260,7 @@ class LogDirectory:
             write_partition_metadata(self._files, directory, topic_id)
         elif stored_id != topic_id:
             _logger.warning("event=directory-of-another-topic partition=%s action=set-aside", partition)
-            path = self.set_aside(partition, stored_id)
+            path = self.rename_deleted(partition, stored_id)
             self._found.discard(partition)  # whatever fails from here on
             self._files.sync_dir(self.path)
             self._files.remove_tree(path)
@@ -323,25 +323,25 @@ class LogDirectory:
         """The high watermark as last written down, 0 if it never was."""
         return self._checkpoints[HIGH_WATERMARKS].get(partition)
 
-    def set_aside(self, partition: TopicPartition, topic_id: TopicId) -> str:
+    def rename_deleted(self, partition: TopicPartition, topic_id: TopicId) -> str:
         """Rename the partition's directory, so that it can be removed later; returns its path now. Not durable yet."""
         number = int.from_bytes(topic_id)
-        while self._files.exists(path := self._aside(partition, number)):
+        while self._files.exists(path := self._deleted_path(partition, number)):
             number = (number + 1) % 2**128  # of a replica that was here before: its removal takes its time
         self._files.rename(join(self.path, str(partition)), path)
         return path
 
-    def _aside(self, partition: TopicPartition, number: int) -> str:
+    def _deleted_path(self, partition: TopicPartition, number: int) -> str:
         suffix = f"-{partition.partition}.{number:032x}{DELETE_SUFFIX}"
         return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
 
-    def set_aside_damaged(self, partition: TopicPartition, topic_id: TopicId) -> str:
+    def rename_damaged(self, partition: TopicPartition, topic_id: TopicId) -> str:
         """Rename the directory of a damaged log, durably; its path from now on. On any thread. Raises StorageError.
 
         Its checkpoints must stay until this is done: whatever is left of it would pass for a short healthy log.
         """
         number = 1
-        while self._files.exists(path := self._damaged(partition, topic_id, number)):
+        while self._files.exists(path := self._damaged_path(partition, topic_id, number)):
             number += 1
         self._files.rename(join(self.path, str(partition)), path)
         self._files.sync_dir(self.path)
@@ -360,7 +360,7 @@ class LogDirectory:
     ) -> DamageCut:
         """The cut of a damaged log that nothing uses, by the checkpoints of now. `finish_cut` comes when it is done."""
         directory, number = join(self.path, str(partition)), 1
-        while self._files.exists(path := self._damaged(partition, topic_id, number)):
+        while self._files.exists(path := self._damaged_path(partition, topic_id, number)):
             number += 1
         recovery_point = self._checkpoints[RECOVERY_POINTS].get(partition)
         high_watermark = self._checkpoints[HIGH_WATERMARKS].get(partition)
@@ -392,12 +392,12 @@ class LogDirectory:
             checkpoint.take([(partition, min(checkpoint.get(partition), end_offset))])
         return names
 
-    def take_set_aside(self, partition: TopicPartition) -> None:
+    def forget_renamed(self, partition: TopicPartition) -> None:
         """Its directory has been renamed: there is none any more that must be opened."""
         self._found.discard(partition)
         self._distrusted.discard(partition)
 
-    def _damaged(self, partition: TopicPartition, topic_id: TopicId, number: int) -> str:
+    def _damaged_path(self, partition: TopicPartition, topic_id: TopicId, number: int) -> str:
         suffix = f"-{partition.partition}.{topic_id.hex()}.{number}{DAMAGED_SUFFIX}"
         return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
 
@@ -408,7 +408,7 @@ class LogDirectory:
         except StorageError:
             return  # they are what they were, as far as is known
         sizes = [size for name in names if (size := self._size_of(join(self.path, name))) is not None]
-        self.set_aside_logs = SetAside(len(sizes), sum(sizes))
+        self.kept_logs = KeptLogs(len(sizes), sum(sizes))
 
     def _size_of(self, path: str) -> int | None:
         """The bytes of all files in a directory that are still there; None if it is not, or is a file."""
@@ -422,10 +422,10 @@ class LogDirectory:
                 size_bytes += self._files.size_of(join(path, name))
         return size_bytes
 
-    def set_aside_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """As `set_aside`, durably, for a stop that comes before it was done. Raises StorageError."""
+    def rename_if_there(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """As `rename_deleted`, durably, for a stop that comes before it was done. Raises StorageError."""
         if self._files.exists(join(self.path, str(partition))):
-            self.set_aside(partition, topic_id)
+            self.rename_deleted(partition, topic_id)
             self.sync_names()
 
     def sync_names(self) -> None:

@@ -17,14 +17,14 @@ from tailrace.server.partitions.log_faults import OfflineLogs
 from tailrace.server.partitions.partition_maps import AwakePartitions, DormantPartitions
 from tailrace.server.ports import Clock
 
-OnSetAside = Callable[[str | None], None]
+OnRenamed = Callable[[str | None], None]
 OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
 
 
 class Leaving:
     """One of them."""
 
-    __slots__ = ("cut", "delay_ms", "on_set_aside", "partition", "successor", "topic_id")
+    __slots__ = ("cut", "delay_ms", "on_renamed", "partition", "successor", "topic_id")
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Leaving:
         topic_id: TopicId,
         *,
         delay_ms: int = 0,
-        on_set_aside: OnSetAside | None = None,
+        on_renamed: OnRenamed | None = None,
         cut: DamageCut | None = None,
     ) -> None:
         self.cut = cut
@@ -41,7 +41,7 @@ class Leaving:
         """None if it was not used."""
         self.topic_id = topic_id
         self.delay_ms = delay_ms
-        self.on_set_aside = on_set_aside
+        self.on_renamed = on_renamed
         """Told where a damaged log is kept, None if it could not be moved; None: this one is deleted."""
         self.successor: tuple[PartitionState, TopicConfig] | None = None
         """Another partition with its name, to be added when it is gone."""
@@ -70,18 +70,18 @@ class Departures:
         """This one goes. `partition` if its log is open."""
         self._begin(topic_partition, Leaving(partition, topic_id, delay_ms=delay_ms))
 
-    def set_aside(
+    def rename(
         self,
         topic_partition: TopicPartition,
         *,
         topic_id: TopicId,
         partition: Partition | None,
-        on_set_aside: OnSetAside,
+        on_renamed: OnRenamed,
         cut: DamageCut | None = None,
     ) -> None:
         """The log of this one is damaged: it is kept under another name, or what is cut off. `partition` if it was
         opened."""
-        self._begin(topic_partition, Leaving(partition, topic_id, on_set_aside=on_set_aside, cut=cut))
+        self._begin(topic_partition, Leaving(partition, topic_id, on_renamed=on_renamed, cut=cut))
 
     def _begin(self, topic_partition: TopicPartition, leaving: Leaving) -> None:
         self._leaving[topic_partition] = leaving
@@ -107,17 +107,17 @@ class Departures:
         if leaving.cut is not None:
             self._work.cut_damaged(topic_partition, leaving.cut, lambda path: self._gone(topic_partition, path))
             return
-        move = self._work.delete if leaving.on_set_aside is None else self._work.set_aside_damaged
-        move(topic_partition, leaving.topic_id, lambda set_aside: self._gone(topic_partition, set_aside))
+        move = self._work.delete if leaving.on_renamed is None else self._work.rename_damaged
+        move(topic_partition, leaving.topic_id, lambda path: self._gone(topic_partition, path))
 
-    def _gone(self, topic_partition: TopicPartition, set_aside: str | None) -> None:
+    def _gone(self, topic_partition: TopicPartition, path: str | None) -> None:
         """The directory of the partition has another name now: its own can be used again."""
         leaving = self._leaving.pop(topic_partition)
-        if leaving.on_set_aside is not None:
-            leaving.on_set_aside(set_aside)
-        elif set_aside is not None:
+        if leaving.on_renamed is not None:
+            leaving.on_renamed(path)
+        elif path is not None:
             due_ms = self._clock.monotonic_ms() + leaving.delay_ms
-            self._clock.call_at(due_ms, lambda: self._work.remove(set_aside))
+            self._clock.call_at(due_ms, lambda: self._work.remove(path))
         if leaving.successor is not None:
             self._on_free(topic_partition, *leaving.successor)
 
@@ -158,11 +158,11 @@ class DamagedLogs:
                 self._directory.distrust(topic_partition)
             else:
                 self._offline.forget(key)
-                self._directory.take_set_aside(topic_partition)
+                self._directory.forget_renamed(topic_partition)
             on_renamed(path)
 
         partition = self._take(topic_partition)
-        self._leaving.set_aside(topic_partition, topic_id=topic_id, partition=partition, on_set_aside=renamed)
+        self._leaving.rename(topic_partition, topic_id=topic_id, partition=partition, on_renamed=renamed)
 
     def cut(
         self,
@@ -194,9 +194,7 @@ class DamagedLogs:
             on_cut(cut)
 
         partition = self._take(topic_partition)
-        self._leaving.set_aside(
-            topic_partition, topic_id=state.topic_id, partition=partition, on_set_aside=done, cut=cut
-        )
+        self._leaving.rename(topic_partition, topic_id=state.topic_id, partition=partition, on_renamed=done, cut=cut)
 
     def discard(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
         """Remove the directory of a partition that was deleted while its log was being cut, or could not be renamed."""
@@ -204,7 +202,7 @@ class DamagedLogs:
         is_here = key in self._awake.by_name or self._dormant.find(*key) is not None
         if not is_here and key not in self._leaving:
             self._offline.forget(key)
-            self._directory.take_set_aside(topic_partition)
+            self._directory.forget_renamed(topic_partition)
             self._leaving.begin(topic_partition, topic_id=topic_id, delay_ms=0)
 
     def _take(self, topic_partition: TopicPartition) -> Partition | None:

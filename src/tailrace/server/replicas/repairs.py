@@ -27,7 +27,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.replication.partition import Partition
 from tailrace.server.partitions.damage_cut import DamageCut
-from tailrace.server.partitions.log_directory import SetAside
+from tailrace.server.partitions.log_directory import KeptLogs
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller, Peer, Timer
 
@@ -131,9 +131,9 @@ class ReplicaRepairs:
         return len(self._under_way) + len(self._fetching)
 
     @property
-    def set_aside_logs(self) -> SetAside:
+    def kept_logs(self) -> KeptLogs:
         """The damaged logs that are kept on this node."""
-        return self._partitions.directory.set_aside_logs
+        return self._partitions.directory.kept_logs
 
     def start(self) -> None:
         """Begin: the partitions have their roles."""
@@ -222,7 +222,7 @@ class ReplicaRepairs:
         self._fetching.pop(topic_partition, None)
         reason = self._partitions.offline.why(topic_partition)
 
-        def set_aside(path: str | None) -> None:
+        def renamed(path: str | None) -> None:
             if path is None:  # it stays offline, and is tried again
                 self._under_way.discard(topic_partition)
                 self._discard_if_gone(topic_partition, state)
@@ -239,7 +239,7 @@ class ReplicaRepairs:
             self._opener.reopen(self._controller.image, topic_partition)
             self._partitions.when_made(lambda: self._made(topic_partition, now_ms))
 
-        self._partitions.damaged.rename(topic_partition, state.topic_id, set_aside)
+        self._partitions.damaged.rename(topic_partition, state.topic_id, renamed)
 
     def _lead_with_what_is_left(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """An administrator has chosen this replica: give up what is damaged, and behind that."""
@@ -273,7 +273,7 @@ class ReplicaRepairs:
                 cut.end_offset,
                 cut.acknowledged_end_offset,
                 reason,
-                cut.set_aside,
+                cut.copy_path,
             )
             self._lead(topic_partition)
 

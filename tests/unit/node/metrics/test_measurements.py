@@ -43,7 +43,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
     replicas = SimpleNamespace(
         followers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, stalled_partitions=0),
         keeper=SimpleNamespace(shrinks=0, expansions=0),
-        repairs=SimpleNamespace(repaired=0, in_repair=0, set_aside_logs=None),
+        repairs=SimpleNamespace(repaired=0, in_repair=0, kept_logs=None),
         failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),
         health=SimpleNamespace(is_stalled=True),
         upkeep=SimpleNamespace(scrubber=SimpleNamespace(measure=None)),

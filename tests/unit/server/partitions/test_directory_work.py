@@ -276,7 +276,7 @@ def test_removals_leave_the_disk_to_others_now_and_then() -> None:
     assert not site.disk.works
 
 
-def test_very_many_deleted_logs_are_set_aside_in_several_batches() -> None:
+def test_very_many_deleted_logs_are_renamed_in_several_batches() -> None:
     site = Site()
     partitions = site.make(2_500)
     site.run()

@@ -7,7 +7,7 @@ from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.damage_cut import DamageCut
-from tailrace.server.partitions.log_directory import LogDirectory, SetAside, parse_directory_name
+from tailrace.server.partitions.log_directory import KeptLogs, LogDirectory, parse_directory_name
 from tailrace.storage import DamagedLog, OsFiles, checkpoints
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import stored_batch
@@ -130,29 +130,29 @@ def test_a_removal_that_a_crash_cut_short_is_finished_by_the_next_scan() -> None
     files = SimulatedDisk()
     directory = scanned(files)
     open_log(directory, FIRST_ID)
-    path = directory.set_aside(PARTITION, FIRST_ID)
+    path = directory.rename_deleted(PARTITION, FIRST_ID)
     assert path.endswith(f"/orders-0.{FIRST_ID.hex()}-delete")
     assert files.exists(path)
     scanned(files)
     assert files.list_dir("/logs") == []
 
 
-def test_the_name_of_a_directory_set_aside_is_not_longer_than_a_file_system_takes() -> None:
+def test_the_name_of_a_renamed_directory_is_not_longer_than_a_file_system_takes() -> None:
     files = SimulatedDisk()
     directory = scanned(files)
     long = TopicPartition("t" * 249, 12345)
     directory.open_log(long, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0).close()
-    assert len(directory.set_aside(long, FIRST_ID).rpartition("/")[2]) == 255
+    assert len(directory.rename_deleted(long, FIRST_ID).rpartition("/")[2]) == 255
 
 
-def test_what_is_set_aside_never_takes_the_place_of_another() -> None:
+def test_a_renamed_directory_never_replaces_another() -> None:
     """Removing the older directory first would keep the disk busy, and end its file.delete.delay.ms early."""
     files = SimulatedDisk()
     directory = scanned(files)
     aside: set[str] = set()
     for partition in (TopicPartition("t" * 249, 1), TopicPartition("t" * 249, 12), PARTITION, PARTITION):
         directory.open_log(partition, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0).close()
-        aside.add(directory.set_aside(partition, FIRST_ID))
+        aside.add(directory.rename_deleted(partition, FIRST_ID))
     assert len(aside) == 4
     assert all(map(files.exists, aside))
 
@@ -272,7 +272,7 @@ def test_a_cut_takes_nothing_that_was_not_copied() -> None:
     assert segment_files(files, "/logs/orders-0") == damaged
     cut = cut_at(directory, 3)
     assert (cut.fault, cut.end_offset) == (None, 3)
-    assert segment_files(files, cut.set_aside) == damaged
+    assert segment_files(files, cut.copy_path) == damaged
 
 
 def test_a_file_with_the_name_of_a_damaged_log_keeps_no_node_from_starting(tmp_path: Path) -> None:
@@ -282,4 +282,4 @@ def test_a_file_with_the_name_of_a_damaged_log_keeps_no_node_from_starting(tmp_p
     (tmp_path / "notes-damaged").write_text("what was damaged")
     directory = LogDirectory(str(tmp_path), files=OsFiles())
     directory.scan()
-    assert directory.set_aside_logs == SetAside(directories=1, size_bytes=100)
+    assert directory.kept_logs == KeptLogs(directories=1, size_bytes=100)

@@ -231,7 +231,7 @@ def damaged_names(files: SimulatedDisk) -> list[str]:
     return [name for name in files.list_dir("/logs") if name.endswith("-damaged")]
 
 
-def test_a_log_that_does_not_open_is_set_aside_and_fetched_anew(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_does_not_open_is_renamed_and_fetched_anew(caplog: pytest.LogCaptureFixture) -> None:
     files = damaged_disk()
     content = files.read_bytes(LOG_FILE)
     node = Node(files)
@@ -242,8 +242,8 @@ def test_a_log_that_does_not_open_is_set_aside_and_fetched_anew(caplog: pytest.L
     (wanted,) = node.asked
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (0, -1)
     assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
-    assert (node.repairs.set_aside_logs.directories, node.repairs.in_repair, node.repairs.repaired) == (1, 1, 0)
-    assert node.repairs.set_aside_logs.size_bytes >= len(content)
+    assert (node.repairs.kept_logs.directories, node.repairs.in_repair, node.repairs.repaired) == (1, 1, 0)
+    assert node.repairs.kept_logs.size_bytes >= len(content)
     node.fetch_all()
     node.take(in_sync_replicas=(BrokerId(2), BROKER))
     assert (node.repairs.in_repair, node.repairs.repaired, node.lost.lost_replicas) == (0, 1, ())
@@ -315,7 +315,7 @@ def test_damage_that_a_read_has_found_is_found_again_by_the_next_start(
     assert (ends.good_end_offset, ends.acknowledged_end_offset) == (1, 3)
 
 
-def test_what_was_fetched_for_the_damaged_log_must_count_no_more_before_it_is_set_aside() -> None:
+def test_the_fetches_of_a_damaged_log_count_no_more_before_it_is_renamed() -> None:
     """The leader may propose it in sync for a fetch that left before; it forgets these when its epoch ends."""
     node = Node(whole_disk())
     node.settle()
@@ -327,7 +327,7 @@ def test_what_was_fetched_for_the_damaged_log_must_count_no_more_before_it_is_se
     assert damaged_names(node.files) == [DAMAGED]
 
 
-def test_while_a_log_is_set_aside_clients_hear_that_it_is_offline() -> None:
+def test_while_a_log_is_renamed_clients_get_that_it_is_offline() -> None:
     node = Node(whole_disk())
     node.settle()
     node.find_damage()
@@ -429,7 +429,7 @@ def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_who
     assert (len(node.table.offline), node.asked[-1].fetch_offset) == (0, 0)
 
 
-def test_what_was_set_aside_is_no_partition_and_is_never_removed() -> None:
+def test_a_renamed_damaged_log_is_no_partition_and_is_never_removed() -> None:
     files = damaged_disk()
     node = Node(files)
     node.settle()
@@ -439,7 +439,7 @@ def test_what_was_set_aside_is_no_partition_and_is_never_removed() -> None:
     again.settle()
     assert damaged_names(files) == [DAMAGED]
     assert again.table.unclaimed == frozenset()
-    assert again.repairs.set_aside_logs == node.repairs.set_aside_logs
+    assert again.repairs.kept_logs == node.repairs.kept_logs
     assert again.table.get(*ORDERS).log.log_end_offset == 3
 
 
@@ -501,7 +501,7 @@ def test_a_repair_goes_on_if_old_files_are_removed_while_they_are_measured(monke
     lose_a_copy_while_it_is_measured(files, monkeypatch)
     node.settle()
     assert (node.table.has(*ORDERS), len(node.table.offline), node.asked[-1].fetch_offset) == (True, 0, 0)
-    assert node.repairs.set_aside_logs.directories == 1
+    assert node.repairs.kept_logs.directories == 1
 
 
 def test_after_a_repair_the_checkpoints_speak_of_the_new_log() -> None:
@@ -557,7 +557,7 @@ def test_a_replica_that_was_chosen_is_cut_where_it_is_damaged_and_leads(caplog: 
     assert (partition.is_leader, partition.log.log_end_offset, node.lost.lost_replicas) == (True, 1, ())
     assert node.considered == [partition], "the recovery is reported at once"
     assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
-    assert (node.repairs.set_aside_logs.directories, len(node.table.offline)) == (1, 0)
+    assert (node.repairs.kept_logs.directories, len(node.table.offline)) == (1, 0)
     (line,) = [record.getMessage() for record in caplog.records if "event=replica-cut " in record.getMessage()]
     assert "partition=orders-0 end_offset=1 acknowledged_up_to=3 reason='" in line
     files.power_cut()
