@@ -13,8 +13,7 @@ from simulation.network import Network
 from simulation.quorum_node import CLUSTER_ID, SimulatedClock
 from simulation.replica_metadata import SESSION_MS, ReplicaMetadata
 from simulation.world import Action, Life, World
-from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker, claimed_epoch
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError

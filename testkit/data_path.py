@@ -36,7 +36,7 @@ from tailrace.replication.partition import Partition
 from tailrace.server.assembly.broker import AppliedMetadata, Broker
 from tailrace.server.assembly.config import BrokerPorts
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
-from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.log_faults import Failures
 from tailrace.server.ports import Buffer, Controller, Disk
 from tailrace.server.produce.produce import ProduceHandler

@@ -26,9 +26,9 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopics,
     OffsetFetchResponse,
 )
-from tailrace.server.groups.service import GroupCoordinatorService
+from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.ports import Disk
-from tailrace.server.transactions.service import TransactionCoordinatorService
+from tailrace.server.transactions.host import TransactionCoordinatorService
 from tailrace.storage import FileSystem
 from tailrace.testing.clock import ManualClock
 from testkit.admin_path import AdminPath

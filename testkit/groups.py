@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.commands import Command, CommitOffsets, DeleteGroup, OffsetToCommit
-from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.group import NoTopics
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (

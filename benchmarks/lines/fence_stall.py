@@ -14,7 +14,7 @@ from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.ids import BrokerId
 from tailrace.node.settings.config import NodeConfig
-from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.replicas.failures import ReplicaFailures

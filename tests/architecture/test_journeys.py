@@ -105,10 +105,10 @@ def test_every_binding_of_a_step_is_there_in_running_nodes(step: list[str], held
         ("storage.files", "server.fetch.fetch.FetchHandler"),
         ("replication.follower.ReplicaFetcher", "server.transactions.marker_sender.MarkerSender"),
         ("raft.quorum", "server.groups.membership.JoinGroupHandler"),
-        ("server.produce.produce.ProduceHandler", "server.groups.service.GroupCoordinatorService"),
+        ("server.produce.produce.ProduceHandler", "server.groups.host.GroupCoordinatorService"),
         ("server.fetch.fetch.FetchHandler", "server.replicas.followers.FollowerHosts"),
         ("replication.partition.Partition", "server.dispatch.Dispatcher"),
-        ("server.produce.transactional_appends.TransactionVerifier", "server.groups.service.GroupCoordinatorService"),
+        ("server.produce.transactional_appends.TransactionVerifier", "server.groups.host.GroupCoordinatorService"),
     ],
 )
 def test_a_binding_that_is_not_there_is_found_out(left: str, right: str, held: Bindings) -> None:

@@ -13,7 +13,8 @@ from interop.kafka_tools import absent as tools_absent
 from interop.kafka_tools import dump_log_segments
 from interop.librdkafka import DEADLINE_S, Message, wait_until
 from tailrace.client.blocking import Admin, NewTopic
-from tailrace.coordinators.addressing import partition_of_group
+from tailrace.model.key_hash import coordinator_partition
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, read_records
 from tailrace.storage import OsFiles, checkpoints
@@ -144,7 +145,8 @@ def test_committed_offsets_are_compacted_and_still_there_after_a_restart(cluster
     for offset in range(60):
         consumer.commit({partition: kafka.OffsetAndMetadata(offset, "", -1) for partition in partitions})
     consumer.close()
-    (directory,) = cluster.data_dir().glob(f"**/{partition_of_group('keeper', OFFSETS_PARTITIONS)}")
+    number = coordinator_partition("keeper", OFFSETS_PARTITIONS)
+    (directory,) = cluster.data_dir().glob(f"**/{GROUP_OFFSETS_TOPIC}-{number}")
     wait_until(lambda: is_compacted(directory), "the offsets are compacted")
     assert len(stored(directory)[0]) < 60
     for end in (cluster.stop, cluster.kill):

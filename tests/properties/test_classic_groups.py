@@ -17,7 +17,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.events import SyncAsked
 from tailrace.coordinators.groups.group import GroupState, RequestId
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord

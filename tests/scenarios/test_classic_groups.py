@@ -2,8 +2,8 @@
 
 import pytest
 
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.commands import DeleteOffsets
-from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.group import TRANSITIONS, GroupState
 from tailrace.coordinators.groups.records import TransactionEnd
 from tailrace.model.errors import ErrorCode

@@ -1,7 +1,7 @@
 """KIP-211, "Revise Expiration Semantics of Consumer Group Offsets", rule by rule. Sentences are quoted in short."""
 
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.commands import CommitOffsets, ExpireOffsets, OffsetToCommit
-from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.records import GroupRecord
 from tailrace.model.partitions import TopicPartition

@@ -34,10 +34,19 @@ def test_a_partition_lies_below_the_count(key: bytes, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -(2**31))]
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("a", 97),
+        ("hello", 99162322),
+        ("polygenelubricants", -(2**31)),
+        ("console-consumer-1", 35782224),
+        ("Zählergruppe", 1534441590),
+    ],
 )
 def test_java_string_hash_equals_javas(text: str, expected: int) -> None:
     assert java_string_hash(text) == expected
+    assert coordinator_partition(text, 50) == (expected & 0x7FFFFFFF) % 50
 
 
 def test_a_group_whose_hash_is_the_smallest_int_has_a_coordinator() -> None:

@@ -8,7 +8,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.turns import Turns
 from tailrace.node.broker import Duties
-from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath

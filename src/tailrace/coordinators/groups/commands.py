@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from tailrace.coordinators.groups.consumer.group import ConsumerGroupState
 from tailrace.coordinators.groups.group import GroupState
-from tailrace.coordinators.groups.history import GroupEvent
-from tailrace.coordinators.groups.progress import OffsetProgress
+from tailrace.coordinators.groups.history import GroupEvent, OffsetProgress
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
 from tailrace.model.partitions import TopicPartition
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.consumer.group import (
     Assignment,
     ConsumerGroup,

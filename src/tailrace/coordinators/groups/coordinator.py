@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.commands import (
     Command,
@@ -21,7 +22,6 @@ from tailrace.coordinators.groups.commands import (
     MemberDescription,
     MemberLiveness,
 )
-from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.consumer.coordinator import (
     ConsumerGroupDescription,
@@ -55,10 +55,9 @@ from tailrace.coordinators.groups.events import (
     SyncAsked,
 )
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
-from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory
+from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, ProgressBook
 from tailrace.coordinators.groups.joining import NewMemberId
-from tailrace.coordinators.groups.membership import GroupMembership
-from tailrace.coordinators.groups.progress import ProgressBook
+from tailrace.coordinators.groups.membership import GroupMembership, Schedule
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     GroupRecord,
@@ -66,7 +65,6 @@ from tailrace.coordinators.groups.records import (
     PendingOffset,
     TransactionEnd,
 )
-from tailrace.coordinators.groups.schedule import Schedule
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Tick

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import assert_never
 
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import offsets
 from tailrace.coordinators.groups.commands import (
     MOST_RECORDS_OF_A_SWEEP,
@@ -19,7 +20,6 @@ from tailrace.coordinators.groups.commands import (
     ExpireOffsets,
     ForgetLostTopics,
 )
-from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.consumer.coordinator import fault_of_commit
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState

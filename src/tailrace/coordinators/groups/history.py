@@ -1,21 +1,28 @@
-"""The latest events of a group, with their causes: in the coordinator's memory, for `describe` (not replicated).
+"""The latest events of a group with their causes, and the latest moves of its committed offsets, for `describe`.
 
-The last HISTORY_LENGTH events; a repetition of the last one only counts up, so that a client in a loop cannot push out
-what led to it. It ends with the leadership over the group's partition.
+Events are in the memory of the coordinator alone: the last HISTORY_LENGTH, until its leadership of the group's
+partition ends. A repetition of the last event only raises its count, so that a client in a loop does not push out the
+events that led to it.
+
+The moves of offsets are a function of the log, with the times of the commits, in ms since 1970. After compaction and a
+restart only the last commit of each offset is known, and counts as the last move.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
+from tailrace.coordinators.groups.records import OffsetRecord
 from tailrace.model.errors import ErrorCode
+from tailrace.model.partitions import TopicPartition
 
 HISTORY_LENGTH = 100
 _LONGEST_REASON = 255
-"""Characters of a client's own words, and of its name."""
+"""Characters of a reason that a client has sent, and of a member id."""
 _LONGEST_SENTENCE = 1_000
-"""Characters of a reason as a whole: clients choose the names in it, and they may be of 32,767 bytes each."""
+"""Characters of a whole reason: it contains names that clients choose, of up to 32,767 bytes each."""
 
 
 class GroupEventKind(StrEnum):
@@ -66,7 +73,7 @@ class GroupHistory:
         return tuple(self._events)
 
     def note(self, kind: GroupEventKind, now_ms: int, reason: str, member_id: str = "") -> None:
-        """This happened now."""
+        """Add an event of now; a repetition of the last one raises its count."""
         member_id, reason = member_id[:_LONGEST_REASON], reason[:_LONGEST_SENTENCE]
         last = self._events[-1] if self._events else None
         if last is not None and (last.kind, last.member_id, last.reason) == (kind, member_id, reason):
@@ -78,7 +85,7 @@ class GroupHistory:
             )
 
     def note_refusal(self, request: str, code: ErrorCode, now_ms: int, member_id: str) -> None:
-        """A request was refused with this code; a fenced member is no mere refusal."""
+        """Add the refusal of a request with this code; for a fenced member, an event of its own kind."""
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self.note(GroupEventKind.FENCED, now_ms, f"{request}: its group.instance.id is another's now", member_id)
         else:
@@ -86,5 +93,71 @@ class GroupHistory:
 
 
 def in_clients_words(reason: str | None) -> str:
-    """A client's own reason as the end of a sentence; nothing if it gave none (KIP-800)."""
+    """The reason that a client has sent, as the end of a sentence; empty if there is none (KIP-800)."""
     return f": {reason[:_LONGEST_REASON]}" if reason else ""
+
+
+WINDOW_MS = 30_000
+"""The least time over which the pace is measured, once there are commits for so long; mostly less than twice that."""
+
+
+class OffsetProgress:
+    """The moves of one committed offset."""
+
+    __slots__ = ("_next_at_ms", "_next_offset", "earlier_at_ms", "earlier_offset", "moved_at_ms", "offset")
+
+    def __init__(self, offset: int, at_ms: int) -> None:
+        self._start(offset, at_ms)
+
+    def _start(self, offset: int, at_ms: int) -> None:
+        self.offset = offset
+        self.moved_at_ms = at_ms
+        """The time when the offset last advanced, or was first committed."""
+        self.earlier_offset = self._next_offset = offset
+        """An earlier commit, for the pace; the last one if there is none."""
+        self.earlier_at_ms = self._next_at_ms = at_ms
+
+    def commit(self, offset: int, at_ms: int) -> None:
+        """Another commit of the offset."""
+        if offset < self.offset:
+            # The offset was set back on purpose: earlier moves say nothing about the pace from here.
+            self._start(offset, at_ms)
+        elif offset > self.offset:
+            self.offset, self.moved_at_ms = offset, at_ms
+            if at_ms - self._next_at_ms >= WINDOW_MS:
+                self.earlier_offset, self.earlier_at_ms = self._next_offset, self._next_at_ms
+                self._next_offset, self._next_at_ms = offset, at_ms
+
+
+_NONE: Mapping[TopicPartition, OffsetProgress] = MappingProxyType({})
+
+
+class ProgressBook:
+    """The progress of all groups of a coordinator."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[TopicPartition, OffsetProgress]] = {}
+
+    def apply(self, record: OffsetRecord) -> None:
+        """Take one committed offset."""
+        partition = TopicPartition(record.topic, record.partition)
+        if record.value is None:
+            self._forget(record.group_id, partition)
+            return
+        offsets = self._groups.setdefault(record.group_id, {})
+        progress = offsets.get(partition)
+        if progress is None:
+            offsets[partition] = OffsetProgress(record.value.offset, record.value.commit_timestamp)
+        else:
+            progress.commit(record.value.offset, record.value.commit_timestamp)
+
+    def _forget(self, group_id: str, partition: TopicPartition) -> None:
+        offsets = self._groups.get(group_id)
+        if offsets is not None:
+            offsets.pop(partition, None)
+            if not offsets:
+                del self._groups[group_id]
+
+    def of(self, group_id: str) -> Mapping[TopicPartition, OffsetProgress]:
+        """The group's progress by partition."""
+        return self._groups.get(group_id, _NONE)

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final
 
+from tailrace.coordinators.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from tailrace.coordinators.groups import answers
-from tailrace.coordinators.groups.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from tailrace.coordinators.groups.events import GroupEffects, JoinAsked, WriteId
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member, RequestId
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, in_clients_words

@@ -14,8 +14,8 @@ Rules:
 
 from collections.abc import Mapping
 
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
-from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.events import GroupEffects, WriteId
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory

@@ -26,7 +26,7 @@ from tailrace.replication.partition import Partition
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.dispatch import Dispatcher
-from tailrace.server.groups.service import GroupCoordinatorService
+from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.partitions.log_directory import KeptLogs
 from tailrace.server.partitions.partition_maps import Dormant
 from tailrace.server.partitions.scrubber import ScrubMeasure

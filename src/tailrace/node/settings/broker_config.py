@@ -3,8 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 
-from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.config_changes import DECISIVE, MIN_IN_SYNC
 from tailrace.metadata.deciding.topics import TopicRules

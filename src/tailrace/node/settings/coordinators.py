@@ -1,7 +1,6 @@
 """Settings of the coordinators: of groups and their offsets, and of transactions."""
 
-from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.settings import BOOLEAN, INT, LONG, SHORT, STRING, setting
 from tailrace.server.partitions.upkeep import UpkeepConfig
 

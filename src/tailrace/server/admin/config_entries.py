@@ -1,4 +1,4 @@
-"""The settings in force, each with where it comes from, as DescribeConfigs and CreateTopics show them (pure).
+"""The settings in force, each with where it comes from, as DescribeConfigs and CreateTopics show them.
 
 A topic's setting is its own override, else the broker's value for all topics, else the default. A broker's is its
 own dynamic value, else that of all brokers, else that of its configuration, else the default. Those are also
@@ -11,6 +11,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Final, Protocol
 
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType
 from tailrace.model.resource_settings import (
     HEARTBEAT_INTERVAL,
     SESSION_TIMEOUT,
@@ -63,6 +64,42 @@ class BrokerSettings(Protocol):
     def entries(self) -> Iterator[BrokerSetting]:
         """All of them, by name. There are hundreds: not for a resource that needs a few."""
         ...
+
+
+class AdjustableSettings(BrokerSettings, Protocol):
+    """The settings that `node` has read, before any change."""
+
+    def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> BrokerSettings:
+        """These settings under those of all brokers, and above them those of this one."""
+        ...
+
+
+class LiveSettings:
+    """The settings in force under an image of the cluster."""
+
+    def __init__(self, configured: AdjustableSettings) -> None:
+        self.node_id = configured.node_id
+        self._configured = configured
+        self._resources = tuple(ConfigResource(ResourceType.BROKER, name) for name in ("", str(configured.node_id)))
+        self._overrides = self._overrides_in(EMPTY_IMAGE)
+        self._in_force: BrokerSettings = configured
+
+    def at(self, image: ClusterImage) -> BrokerSettings:
+        """The settings in force. Cheap while they stay the same."""
+        overrides = self._overrides_in(image)
+        if overrides != self._overrides:
+            of_all, of_this = overrides
+            self._in_force = self._configured.with_dynamic(of_all=of_all, of_this=of_this)
+            self._overrides = overrides
+        return self._in_force
+
+    def concerns(self, resource: ConfigResource) -> bool:
+        """Whether this resource's settings are among those of this broker."""
+        return resource in self._resources
+
+    def _overrides_in(self, image: ClusterImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        of_all, of_this = self._resources
+        return image.overrides(of_all), image.overrides(of_this)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,12 @@ from tailrace.protocol.messages.configs import (
 from tailrace.server.admin.config_entries import (
     DescribedConfig,
     InheritedEntries,
+    LiveSettings,
     broker_entries,
     client_metrics_entries,
     metadata_topic_entries,
     shared_broker_entries,
 )
-from tailrace.server.admin.live_settings import LiveSettings
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
 

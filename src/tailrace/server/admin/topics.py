@@ -39,8 +39,7 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from tailrace.server.admin.config_entries import InheritedEntries
-from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.config_entries import InheritedEntries, LiveSettings
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller

@@ -21,9 +21,9 @@ from tailrace.protocol.messages import (
     topics,
     transactions,
 )
+from tailrace.server.admin.config_entries import AdjustableSettings, LiveSettings
 from tailrace.server.admin.configs import DescribeConfigsHandler, ListConfigResourcesHandler
 from tailrace.server.admin.delete_records import DeleteRecordsHandler
-from tailrace.server.admin.live_settings import AdjustableSettings, LiveSettings
 from tailrace.server.admin.log_dirs import AlterReplicaLogDirsHandler, DescribeLogDirsHandler
 from tailrace.server.api_versions import FinalizedFeatures, NoSaslHandler
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
@@ -34,9 +34,8 @@ from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.list_offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from tailrace.server.fetch.replica_fetches import ReplicaFetches
-from tailrace.server.metadata.cluster import DescribeClusterHandler
+from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
-from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
 from tailrace.server.ports import Controller
 from tailrace.server.produce.produce import ProduceHandler

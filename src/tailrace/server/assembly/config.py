@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.ids import BrokerId
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.partitions.upkeep import UpkeepConfig

@@ -19,9 +19,9 @@ from tailrace.protocol.messages import (
     transactions,
 )
 from tailrace.server.admin.config_changes import AlterConfigsHandler
+from tailrace.server.admin.config_entries import AdjustableSettings, LiveSettings
 from tailrace.server.admin.configs import DescribeConfigsHandler
 from tailrace.server.admin.features import UnregisterBrokerHandler, UpdateFeaturesHandler
-from tailrace.server.admin.live_settings import AdjustableSettings, LiveSettings
 from tailrace.server.admin.replicas import (
     AlterPartitionReassignmentsHandler,
     ElectLeadersHandler,

@@ -12,14 +12,15 @@ from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
 from tailrace.server.dispatch import HandlerTable, by_api
 from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
+from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
 from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
-from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.groups.transactional_offsets import TxnOffsetCommitHandler
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Controller
 from tailrace.server.quorum.controller import OnImage
 from tailrace.server.transactions.channel import TransactionChannel
+from tailrace.server.transactions.host import TransactionCoordinatorService
 from tailrace.server.transactions.marker_sender import MarkerSender
 from tailrace.server.transactions.markers import OnWritten, TransactionMarker, WriteTxnMarkersHandler, write_markers
 from tailrace.server.transactions.producer_ids import InitProducerIdHandler, ProducerIdPool
@@ -29,7 +30,6 @@ from tailrace.server.transactions.producer_requests import (
     EndTxnHandler,
 )
 from tailrace.server.transactions.queries import DescribeTransactionsHandler, ListTransactionsHandler
-from tailrace.server.transactions.service import TransactionCoordinatorService
 from tailrace.server.waiters import Deadlines
 
 

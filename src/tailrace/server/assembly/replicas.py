@@ -5,7 +5,7 @@ from typing import Final
 
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause

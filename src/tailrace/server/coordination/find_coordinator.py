@@ -6,10 +6,9 @@ the answer goes out when the topic is there, so that the client need not ask aga
 """
 
 from collections.abc import Callable
+from typing import Final
 
-from tailrace.coordinators.addressing import TOPIC_OF, CoordinatorType
-from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicSpec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import coordinator_partition
@@ -19,6 +18,9 @@ from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
 
 _FIRST_WITH_MANY_KEYS = 4
+
+_TOPICS: Final = {0: GROUP_OFFSETS_TOPIC, 1: TRANSACTION_STATE_TOPIC}
+"""By key type. Share groups (2, KIP-932) are not served."""
 
 
 class FindCoordinatorHandler:
@@ -114,7 +116,7 @@ class FindCoordinatorHandler:
 
 
 def _topic_of(key_type: int) -> str:
-    topic = TOPIC_OF.get(CoordinatorType(key_type)) if key_type in set(CoordinatorType) else None
+    topic = _TOPICS.get(key_type)
     if topic is None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,

@@ -27,7 +27,7 @@ from tailrace.server.fetch.asked import AskedFetch, FetchingConsumer
 from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.reading import Reading
 from tailrace.server.fetch.replica_fetches import ReplicaFetches
-from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.waiters import LongPolls
 

@@ -21,7 +21,7 @@ from tailrace.protocol.messages.groups import GroupDetails
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.groups.groups import ALL_GROUP_OPERATIONS, NOT_ASKED, details_of
-from tailrace.server.groups.service import GroupCoordinatorService
+from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.topic_patterns import OnResolved, TopicPatterns, too_busy
 from tailrace.server.ports import Controller, ServerConnection
 

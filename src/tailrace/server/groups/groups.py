@@ -31,7 +31,7 @@ from tailrace.protocol.messages.groups import (
     TopicProgress,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.groups.service import GroupCoordinatorService
+from tailrace.server.groups.host import GroupCoordinatorService
 
 NOT_ASKED: Final = -(2**31)
 ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))

@@ -1,12 +1,13 @@
-"""Runs one group coordinator: the machine of one partition of `__consumer_offsets` that this node leads.
+"""The group coordinators of this node: one for each partition of `__consumer_offsets` that this node leads.
 
-Beside what every coordinator does, it gives the machine the requests of members and the time, and carries out the
-machine's effects; and it writes the markers of transactions that set offsets.
+Beside what every coordinator does, the host passes the requests of members and the time to the machine, carries out
+the machine's effects, and writes the markers of transactions that set offsets.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.commands import (
     Command,
@@ -16,9 +17,9 @@ from tailrace.coordinators.groups.commands import (
     ForgetLostTopics,
     GroupInsight,
 )
-from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.groups.consumer.group import Topics
+from tailrace.coordinators.groups.consumer.group import SubscribableTopic, Topics
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat, HeartbeatDecision
+from tailrace.coordinators.groups.consumer.records import RegularExpressionValue
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,
@@ -43,8 +44,10 @@ from tailrace.coordinators.groups.records import (
     encode_record,
     pending_offset,
 )
+from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import TopicId
+from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
@@ -52,7 +55,8 @@ from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import Alarm
 from tailrace.server.coordination.coordinator_log import IN_NONE, InTransaction
-from tailrace.server.coordination.host import CoordinatorHost, tell
+from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, tell
+from tailrace.server.groups.topic_patterns import TopicPatterns
 from tailrace.server.ports import Clock
 from tailrace.server.transactions.markers import TransactionMarker
 from tailrace.server.waiters import Deadlines
@@ -312,3 +316,81 @@ class _IdsNow(Mapping[str, TopicId | None]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
+    """The coordinators by group id; to them it is the cluster's `Topics`, to markers it is `PendingOffsets`."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        find_partition: Callable[[str, int], Partition | None],
+        config: GroupConfig,
+        new_member_id: NewMemberId,
+        clock: Clock,
+    ) -> None:
+        super().__init__(
+            GROUP_OFFSETS_TOPIC,
+            noun="group id",
+            key_text=str,
+            invalid_key=ErrorCode.INVALID_GROUP_ID,
+            max_keys=config.group_max_groups,
+            limit="group.max.groups",
+            broker_id=broker_id,
+            find_partition=find_partition,
+            clock=clock,
+        )
+        self.config = config
+        self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
+        self._new_member_id = new_member_id
+        self._images = 0
+
+    @property
+    def version(self) -> int:
+        """Of the topics: another number after each change of the cluster's metadata."""
+        return self._images + self.patterns.version
+
+    def find(self, name: str) -> SubscribableTopic | None:
+        """The topic that has this name now."""
+        topic = self._image.topics.get(name)
+        return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        """The name of the topic that has this id now."""
+        return self._image.topic_names.get(TopicId(topic_id))
+
+    def matches(self, expression: str) -> RegularExpressionValue | None:
+        """The topics that match now, if that is known."""
+        return self.patterns.find(expression)
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """As `CoordinatorService.on_image`; the offsets of deleted topics go."""
+        self._images += 1
+        self.patterns.on_image(image, delta)
+        super().on_image(image, delta)
+        if delta.deleted_topics:
+            names = {topic.name for topic in delta.deleted_topics}
+            for host in self._hosts.values():
+                host.forget_lost_topics(names)
+
+    def _host(self, partition: Partition) -> GroupCoordinatorHost:
+        return GroupCoordinatorHost(
+            partition,
+            config=self.config,
+            new_member_id=self._new_member_id,
+            topics=self,
+            clock=self._clock,
+            deadlines=self._deadlines,
+        )
+
+    def complete_transaction(
+        self, partition: TopicPartition, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]
+    ) -> None:
+        """Write the marker to this partition, and apply or drop the offsets it decides about."""
+        host = self._host_at(partition.partition)
+        if host is None or not host.is_active:
+            # The sender of markers knows the codes of partitions, and tries again.
+            on_done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        else:
+            host.complete_transaction(marker, on_done)

@@ -26,7 +26,7 @@ from tailrace.protocol.messages.membership import (
 )
 from tailrace.protocol.schema import replace
 from tailrace.server.context import RequestContext
-from tailrace.server.groups.service import GroupCoordinatorService
+from tailrace.server.groups.host import GroupCoordinatorService
 
 _FIRST_JOIN_WITH_GIVEN_ID = 4
 _FIRST_JOIN_WITH_NULL_PROTOCOL = 7

@@ -39,7 +39,7 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
-from tailrace.server.groups.service import GroupCoordinatorService
+from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.ports import Controller
 
 _FIRST_COMMIT_WITH_MISSING_GROUP = 9

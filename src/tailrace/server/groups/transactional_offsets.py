@@ -24,9 +24,8 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.coordination.coordinator_log import InTransaction
-from tailrace.server.groups.host import GroupCoordinatorHost
+from tailrace.server.groups.host import GroupCoordinatorHost, GroupCoordinatorService
 from tailrace.server.groups.offsets import AskedOffsets
-from tailrace.server.groups.service import GroupCoordinatorService
 from tailrace.server.ports import Controller
 from tailrace.server.produce.transactional_appends import AskedTransaction, TransactionVerifier
 

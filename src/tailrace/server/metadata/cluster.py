@@ -1,5 +1,12 @@
-"""DescribeCluster (60): v1 asks for brokers or controllers (KIP-919), v2 may include fenced brokers (KIP-1073)."""
+"""The brokers that a client can reach through its listener, and DescribeCluster (60), which lists brokers.
 
+DescribeCluster: v1 asks for brokers or controllers (KIP-919), v2 may include fenced brokers (KIP-1073).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, TypeVar
+
+from tailrace.metadata.image import ClusterImage, Endpoint
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.metadata import (
@@ -8,10 +15,63 @@ from tailrace.protocol.messages.metadata import (
     DescribeClusterResponse,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.metadata.metadata import ALL_CLUSTER_OPERATIONS, NOT_ASKED
-from tailrace.server.metadata.reachable_brokers import broker_for_administration
 from tailrace.server.ports import Controller
 from tailrace.server.quorum.host import QuorumHost
+
+NOT_ASKED: Final = -(2**31)
+ALL_CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE, as bits (KIP-430).
+
+Without an authorizer every client may do everything.
+"""
+NodeEndpoint = TypeVar("NodeEndpoint")
+
+
+def reachable_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId, Endpoint]:
+    """The brokers that are not fenced, by id, and where each listens under this listener's name.
+
+    A broker in controlled shutdown is one of them: it leads its partitions until they have other leaders.
+    """
+    return {
+        broker_id: endpoint
+        for broker_id, broker in sorted(image.brokers.items())
+        if not broker.fenced and (endpoint := broker.endpoint(listener_name)) is not None
+    }
+
+
+def broker_for_administration(image: ClusterImage, own_id: BrokerId, listener_name: str) -> BrokerId:
+    """The controller as clients see it: the broker that they send the requests of administrators to.
+
+    Every broker forwards these, so it is this broker: clients can reach it, and it stays when another controller
+    becomes active. The active controller need not be a broker at all. (Kafka names any broker.)
+    """
+    reachable = reachable_brokers(image, listener_name)
+    return own_id if own_id in reachable or not reachable else next(iter(reachable))
+
+
+class LeaderEndpoints:
+    """The addresses of the leaders that refusals name: the client need not ask for metadata first (KIP-951)."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def of(
+        self, leaders: Iterable[int], listener_name: str, endpoint: Callable[..., NodeEndpoint]
+    ) -> tuple[NodeEndpoint, ...]:
+        """An `endpoint` for each of these brokers, once. Leaves out brokers that this listener does not reach."""
+        brokers = self._controller.image.brokers
+        reachable = reachable_brokers(self._controller.image, listener_name)
+        return tuple(
+            endpoint(
+                node_id=leader,
+                host=reachable[BrokerId(leader)].host,
+                port=reachable[BrokerId(leader)].port,
+                rack=brokers[BrokerId(leader)].rack,
+            )
+            for leader in dict.fromkeys(leaders)
+            if leader in reachable
+        )
+
 
 _BROKERS = 1
 _CONTROLLERS = 2

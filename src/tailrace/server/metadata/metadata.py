@@ -27,7 +27,12 @@ from tailrace.protocol.messages.metadata import (
     MetadataResponseTopic,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.metadata.reachable_brokers import broker_for_administration, reachable_brokers
+from tailrace.server.metadata.cluster import (
+    ALL_CLUSTER_OPERATIONS,
+    NOT_ASKED,
+    broker_for_administration,
+    reachable_brokers,
+)
 from tailrace.server.ports import Controller
 
 MAX_WAITING: Final = 1_000
@@ -130,14 +135,11 @@ OfflineReplica = Callable[[str, int], BrokerId | None]
 
 _JUST_CREATED: Final = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "created when it was asked for")
 
-NOT_ASKED: Final = -(2**31)
 ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430).
 
 Without an authorizer every client may do everything.
 """
-ALL_CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""CREATE, ALTER, DESCRIBE, CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS, IDEMPOTENT_WRITE."""
 
 _FIRST_WITH_NULL_FOR_ALL = 1
 _FIRST_WITH_LISTENER_ERROR = 6

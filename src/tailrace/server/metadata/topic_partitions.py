@@ -21,8 +21,8 @@ from tailrace.protocol.messages.metadata import (
     DescribeTopicPartitionsResponseTopic,
 )
 from tailrace.server.context import RequestContext
+from tailrace.server.metadata.cluster import reachable_brokers
 from tailrace.server.metadata.metadata import ALL_TOPIC_OPERATIONS, OfflineReplica
-from tailrace.server.metadata.reachable_brokers import reachable_brokers
 from tailrace.server.ports import Controller
 
 MAX_PARTITIONS: Final = 2_000

@@ -25,7 +25,7 @@ from tailrace.replication.admission import InvalidRecords
 from tailrace.replication.outcomes import Appended, NotLeader
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
-from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.waiters import Deadlines
 
 FIRST_WITH_ENDPOINTS: Final = 10

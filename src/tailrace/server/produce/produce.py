@@ -27,7 +27,7 @@ from tailrace.protocol.schema import Buffer
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNNAMED, Verification
 from tailrace.server.context import RequestContext
-from tailrace.server.metadata.reachable_brokers import LeaderEndpoints
+from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, ServerConnection
 from tailrace.server.produce.answers import FIRST_WITH_TOPIC_IDS, PartitionAnswer, SeveralAnswers, SoleAnswer

@@ -15,7 +15,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.partitions.table import KnownLeader
 from tailrace.server.ports import Controller
 

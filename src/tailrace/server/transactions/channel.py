@@ -24,7 +24,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.ports import Clock, Peer
 from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
 from tailrace.server.quorum.metadata_partition_wire import known_code
-from tailrace.server.transactions.service import TransactionCoordinatorService
+from tailrace.server.transactions.host import TransactionCoordinatorService
 
 _FIRST_OF_BROKERS: Final = 4
 _TIMEOUT_MS: Final = 5_000

@@ -1,4 +1,4 @@
-"""Runs one transaction coordinator: the machine of one partition of `__transaction_state` that this node leads.
+"""The transaction coordinators of this node: one for each partition of `__transaction_state` that this node leads.
 
 1. A transaction whose end is committed as decided gets its markers, for as long as it takes: the coordinator that made
    the decision writes them, and so does each later one that finds the decision in its log. When all are written, the
@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
+from tailrace.coordinators.config import TransactionConfig
 from tailrace.coordinators.transactions.commands import (
     AbortTimedOut,
     AddPartitions,
@@ -25,14 +26,13 @@ from tailrace.coordinators.transactions.commands import (
     NeedsProducerId,
     Response,
 )
-from tailrace.coordinators.transactions.config import TransactionConfig
-from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
-from tailrace.coordinators.transactions.ending import concurrent
+from tailrace.coordinators.transactions.coordinator import TransactionCoordinator, concurrent
 from tailrace.coordinators.transactions.records import TransactionRecord, decode_record, encode_record
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import ProducerId
+from tailrace.model.ids import BrokerId, ProducerId
+from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
 from tailrace.replication.partition import Partition
-from tailrace.server.coordination.host import CoordinatorHost
+from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService
 from tailrace.server.ports import Clock, Timer
 from tailrace.server.transactions.next_transactions import Asked, NextTransactions, OnDone, WaitingRoom
 from tailrace.server.waiters import Deadlines
@@ -217,3 +217,44 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
 def _with_producer_id(command: Command, fresh: ProducerId) -> Command:
     assert isinstance(command, InitializeProducer | EndTransaction), f"{command} needs no producer id"
     return replace(command, fresh_producer_id=fresh)
+
+
+class TransactionCoordinatorService(CoordinatorService[str, TransactionCoordinatorHost]):
+    """The coordinators by transactional id."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        find_partition: Callable[[str, int], Partition | None],
+        config: TransactionConfig,
+        take_producer_id: TakeProducerId,
+        marker_writer: MarkerWriter,
+        clock: Clock,
+    ) -> None:
+        super().__init__(
+            TRANSACTION_STATE_TOPIC,
+            noun="transactional id",
+            key_text=str,
+            invalid_key=ErrorCode.INVALID_REQUEST,
+            max_keys=config.transaction_max_ids,
+            limit="transaction.max.ids",
+            broker_id=broker_id,
+            find_partition=find_partition,
+            clock=clock,
+        )
+        self._config = config
+        self._take_producer_id = take_producer_id
+        self._marker_writer = marker_writer
+        self._room = WaitingRoom()
+
+    def _host(self, partition: Partition) -> TransactionCoordinatorHost:
+        return TransactionCoordinatorHost(
+            partition,
+            config=self._config,
+            take_producer_id=self._take_producer_id,
+            marker_writer=self._marker_writer,
+            clock=self._clock,
+            deadlines=self._deadlines,
+            room=self._room,
+        )

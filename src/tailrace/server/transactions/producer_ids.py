@@ -20,9 +20,8 @@ from tailrace.protocol.messages.transactions import InitProducerIdRequest, InitP
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
-from tailrace.server.transactions.host import OnProducerId
+from tailrace.server.transactions.host import OnProducerId, TransactionCoordinatorService
 from tailrace.server.transactions.producer_requests import as_version_says
-from tailrace.server.transactions.service import TransactionCoordinatorService
 
 _NO_EPOCH = -1
 _FIRST_WITH_FENCED = 4

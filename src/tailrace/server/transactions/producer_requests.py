@@ -11,7 +11,7 @@ A producer that has been fenced hears PRODUCER_FENCED (90), before v2 of all thr
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.transactions.commands import AddPartitions, EndTransaction, ProducerIdentity, Response
 from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -33,8 +33,8 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
+from tailrace.server.transactions.host import TransactionCoordinatorService
 from tailrace.server.transactions.next_transactions import Asked
-from tailrace.server.transactions.service import TransactionCoordinatorService
 
 FIRST_WITH_FENCED = 2
 _FIRST_OF_BROKERS = 4

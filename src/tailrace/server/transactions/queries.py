@@ -28,7 +28,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.context import RequestContext
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
-from tailrace.server.transactions.service import TransactionCoordinatorService
+from tailrace.server.transactions.host import TransactionCoordinatorService
 from tailrace.storage.producers.state import ProducerEntry
 
 _STATES = {state.label: state for state in TransactionState}

@@ -1,4 +1,4 @@
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroups
 from tailrace.coordinators.groups.consumer.group import NoTopics
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat

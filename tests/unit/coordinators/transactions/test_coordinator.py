@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from tailrace.coordinators.config import TransactionConfig
 from tailrace.coordinators.transactions.commands import (
     AbortedFirst,
     AbortTimedOut,
@@ -20,7 +21,6 @@ from tailrace.coordinators.transactions.commands import (
     ProducerIdentity,
     Response,
 )
-from tailrace.coordinators.transactions.config import TransactionConfig
 from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
 from tailrace.coordinators.transactions.records import TransactionRecord
 from tailrace.coordinators.transactions.transaction import LAST_EPOCH, Transaction, TransactionState

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import tailrace
-from tailrace.coordinators.groups.config import GroupConfig
-from tailrace.coordinators.transactions.config import TransactionConfig
+from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.settings import INT, attribute_name, setting
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS

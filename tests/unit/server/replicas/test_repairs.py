@@ -18,7 +18,7 @@ from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartit
 from tailrace.protocol.records.batch import stamp
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
-from tailrace.server.admin.live_settings import LiveSettings
+from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.replicas.followers import FollowerHosts
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.server.replicas.repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs

@@ -7,8 +7,8 @@ them leads or waits for another: a JoinGroup is answered when it is committed. A
 
 from collections.abc import Callable
 
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
-from tailrace.coordinators.groups.config import GroupConfig
 from tailrace.coordinators.groups.consumer import steps
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision, GroupChange
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState, Topics

@@ -4,7 +4,7 @@ from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision
 from tailrace.coordinators.groups.consumer.classic_members import ClassicDecision, ClassicMembers

@@ -7,7 +7,7 @@ topics, begins a new group epoch; a new epoch needs a new target; and the member
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.consumer import steps
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision, GroupChange, Kind

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Set
 from dataclasses import replace
 from hashlib import blake2b
 
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from tailrace.coordinators.groups.consumer.change import GroupChange, Kind, retirement
 from tailrace.coordinators.groups.consumer.group import NOTHING, Assignment, ConsumerMember, MemberState, Topics, stored

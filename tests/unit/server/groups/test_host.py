@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.coordinators.groups.config import GroupConfig
+from tailrace.coordinators.config import GroupConfig
 from tailrace.metadata.commands import DeleteTopics, TopicReference
 from tailrace.metadata.image import full_delta
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -18,7 +18,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequestTopic,
 )
 from tailrace.server.coordination.host import HostState
-from tailrace.server.groups.service import GroupCoordinatorService
+from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.transactions.markers import TransactionMarker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk

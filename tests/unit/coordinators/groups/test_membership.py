@@ -1,7 +1,9 @@
+"""The deadlines of a coordinator's groups."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.coordinators.groups.schedule import Schedule
+from tailrace.coordinators.groups.membership import Schedule
 
 GROUPS = st.sampled_from("abc")
 

@@ -12,8 +12,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.protocol.records.record import Record
 from tailrace.replication.partition import Partition
-from tailrace.server.coordination.host import CoordinatorHost, HostState
-from tailrace.server.coordination.service import CoordinatorService
+from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, HostState
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER
