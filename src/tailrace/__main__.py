@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command line and exit. The import takes a moment; a SIGINT may come in it."""
     try:
-        from tailrace.cli.quick_imports import quick_imports
+        from tailrace.cli import quick_imports
 
         with quick_imports():
             from tailrace.cli.main import main as run

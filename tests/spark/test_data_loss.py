@@ -15,10 +15,10 @@ from tailrace.client import ranged_fetch
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.spark.offsets import OffsetRange
 from tailrace.spark.options import parse_source_options
 from tailrace.spark.readers import TailraceReader, TailraceStreamReader, Work
 from tailrace.spark.source import ROW
-from tailrace.spark.splits import OffsetRange
 from tailrace.testing import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -21,7 +21,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from tailrace.cli.quick_imports import quick_imports
+from tailrace.cli import quick_imports
 from tailrace.model.errors import KafkaError
 from tailrace.model.version import __version__
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tailrace.cli.quick_imports import quick_imports
+from tailrace.cli import quick_imports
 
 Dev = Annotated[
     bool, typer.Option("--dev", help="Defaults for trying out: groups without delay, few internal partitions.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tailrace.cli.quick_imports import quick_imports
+from tailrace.cli import quick_imports
 from tailrace.cli.serve import Dev, Insecure, UntilStdinCloses
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Records on their way out, gathered into batches per partition. Pure; the sender has the clock and the sockets."""
+"""Outgoing records, gathered into batches per partition. Pure; the sender has the clock and the sockets."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -17,16 +17,16 @@ _LARGEST_BATCH = 262_144
 
 
 class Accumulator:
-    """All partitions' queues, with the limits they share (Kafka's names and defaults)."""
+    """All partitions' queues, with the limits that they share, by Kafka's names."""
 
     def __init__(
         self,
         *,
-        batch_size: int = 16_384,
-        linger_ms: int = 5,
-        delivery_timeout_ms: int = 120_000,
-        max_request_size: int = 1_048_576,
-        codec: Codec = Codec.NONE,
+        batch_size: int,
+        linger_ms: int,
+        delivery_timeout_ms: int,
+        max_request_size: int,
+        codec: Codec,
     ) -> None:
         self.batch_size = batch_size
         self.linger_ms = linger_ms
@@ -50,7 +50,7 @@ class Accumulator:
         completion: Completion,
         now_ms: int,
     ) -> bool:
-        """Add a record. True if this may have made something to send, or started a wait for linger.ms.
+        """Add a record. True if it began a batch or sealed one: the sender must look again.
 
         Raises KafkaError(MESSAGE_TOO_LARGE) for a record above max.request.size.
         """
@@ -60,7 +60,7 @@ class Accumulator:
         queue = self._active.get(topic_partition) or self._activate(topic_partition)
         batch = queue.open
         news = batch is None
-        # While the broker is the slow one, another small batch would only wait: the open one goes on filling.
+        # While the broker is slower than the producer, a further small batch would only wait: the open one fills up.
         is_busy = len(queue.in_flight) >= queue.most_in_flight
         limit = self.largest_batch if is_busy and queue.may_grow else self.batch_size
         if batch is not None and (batch.size_bytes + cost > limit or batch.count >= MAX_RECORDS_PER_BATCH):
@@ -70,7 +70,7 @@ class Accumulator:
             batch = self._new_batch(topic_partition, BatchBuilder(codec=self._codec), now_ms)
         assert batch.builder is not None, "an open batch takes records"
         batch.builder.append(timestamp, key, value, headers)
-        queue.open = batch  # only now: a record that is refused leaves no empty batch behind
+        queue.open = batch  # after the append: a refused record leaves no empty batch
         batch.count += 1
         batch.cost += cost
         batch.completions.append(completion)
@@ -117,24 +117,24 @@ class Accumulator:
     # the sender's side
 
     def ready(self, now_ms: int) -> Iterator[PartitionQueue]:
-        """The queues that have a batch to send now, those that have waited longest for their turn first."""
+        """The queues that have a batch to send now, the least recently served first."""
         linger_ms = self.effective_linger_ms
         for queue in list(self._active.values()):
             if queue.can_send(now_ms, linger_ms):
                 yield queue
 
     def served(self, queue: PartitionQueue) -> None:
-        """A batch of this queue is on its way: others come before it now."""
+        """Move this queue behind all others: one of its batches has just been sent."""
         self._active[queue.topic_partition] = self._active.pop(queue.topic_partition)
 
     def expire(self, now_ms: int) -> list[OutgoingBatch]:
-        """Remove and return all that has waited for delivery.timeout.ms."""
+        """Remove and return the batches that have waited for delivery.timeout.ms."""
         late = [batch for queue in self._active.values() for batch in queue.expire(now_ms)]
         self.forget_empty()
         return late
 
     def forget_empty(self) -> None:
-        """Stop looking at queues with nothing in them; their identity and numbers are kept."""
+        """Make empty queues inactive; their identity and sequence numbers are kept."""
         for partition in [partition for partition, queue in self._active.items() if queue.is_empty]:
             del self._active[partition]
 
@@ -143,7 +143,7 @@ class Accumulator:
 
     @property
     def unsettled(self) -> list[TopicPartition]:
-        """The partitions that have something to send, or on its way."""
+        """The partitions with batches that are unsent or in flight."""
         return [partition for partition, queue in self._active.items() if not queue.is_empty]
 
     @property
@@ -151,18 +151,18 @@ class Accumulator:
         return all(queue.is_empty for queue in self._active.values())
 
     def next_deadline_ms(self, now_ms: int) -> int | None:
-        """When the sender must look again although nothing happened."""
+        """The time of the sender's next turn if no record and no answer comes before."""
         linger_ms = self.effective_linger_ms
         times = (queue.next_deadline_ms(now_ms, linger_ms) for queue in self._active.values())
         return min((time for time in times if time is not None), default=None)
 
     @property
     def effective_linger_ms(self) -> int:
-        """linger.ms, or nothing during a flush."""
+        """linger.ms; 0 during a flush."""
         return 0 if self._flushing else self.linger_ms
 
     def begin_flush(self) -> list[OutgoingBatch]:
-        """Wait for no linger.ms until `end_flush`. Returns all incomplete batches; none takes records now."""
+        """Suspend linger.ms until `end_flush`. Seals the open batches and returns all incomplete ones."""
         self._flushing += 1
         batches: list[OutgoingBatch] = []
         for queue in self._active.values():
@@ -178,12 +178,12 @@ class Accumulator:
         return self.expire(_FOREVER_MS)
 
     def give_up_all(self) -> list[OutgoingBatch]:
-        """Every batch, in flight or not: the sender has ended."""
+        """Return every batch, in flight or not, after the sender has ended."""
         in_flight = [batch for queue in self._active.values() for batch in queue.in_flight]
         return [*in_flight, *self.give_up_unsent()]
 
     def restart(self) -> None:
-        """The cluster is another one: every partition begins again under a new producer id."""
+        """Begin again in every partition with a new producer id: the cluster is another one."""
         for queue in self._queues.values():
             queue.restart()
 
@@ -191,7 +191,7 @@ class Accumulator:
 class StickyPartitioner:
     """Partitions for records without a key: one partition until batch.size bytes went there, then another (KIP-794).
 
-    `choose(n)` gives a number in [0, n): chance comes from outside.
+    `choose(n)` returns a random number in [0, n).
     """
 
     def __init__(self, choose: Callable[[int], int], sticky_bytes: int) -> None:
@@ -200,7 +200,7 @@ class StickyPartitioner:
         self._current: dict[str, tuple[int, int]] = {}
 
     def partition(self, topic: str, available: Sequence[int], cost: int) -> int:
-        """A partition out of those available (which is not empty)."""
+        """One of the available partitions, of which there is at least one."""
         current, sent = self._current.get(topic, (-1, 0))
         if current not in available or sent >= self._sticky_bytes:
             others = [partition for partition in available if partition != current] or list(available)

@@ -1,9 +1,9 @@
-"""A client's view of the cluster, and the time of the next refresh. Pure: the router asks and keeps the time.
+"""A client's metadata of the cluster, and which of it is due for a refresh. Pure: the router sends the requests.
 
 1. The leader of a partition never goes back to an older leader epoch of the same topic id (KIP-320): an answer may
-   come from a node that has not heard the news.
-2. A topic is asked for again when it is unknown, was marked stale, has a partition without leader or one whose leader
-   is no broker any more (an answer about another topic has shown it), or is too old.
+   come from a node that lags behind.
+2. A topic is due when it is unknown, stale or too old, or has a partition without a leader, or one whose leader is not
+   among the brokers any more, as an answer about another topic may show.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -34,7 +34,7 @@ class PartitionInfo:
     leader: BrokerId
     """-1 while there is no leader."""
     leader_epoch: LeaderEpoch
-    """-1 where the server is too old to say."""
+    """-1 if the server is too old to have it."""
     replicas: tuple[BrokerId, ...]
     in_sync_replicas: tuple[BrokerId, ...]
     offline_replicas: tuple[BrokerId, ...]
@@ -67,9 +67,9 @@ class _Known:
 
 
 class ClusterView:
-    """The brokers, the controller and the topics asked for so far."""
+    """The brokers, the controller and the topics that the client has requested."""
 
-    def __init__(self, *, max_age_ms: int = 300_000) -> None:
+    def __init__(self, *, max_age_ms: int) -> None:
         self.max_age_ms = max_age_ms
         self._topics: dict[str, _Known] = {}
         self._names: dict[TopicId, str] = {}
@@ -79,7 +79,7 @@ class ClusterView:
         self.cluster_id: str | None = None
 
     def update(self, response: MetadataResponse, now_ms: int) -> None:
-        """Take in an answer to Metadata."""
+        """Apply an answer to Metadata."""
         self.brokers = {
             BrokerId(broker.node_id): BrokerAddress(
                 node_id=BrokerId(broker.node_id), host=broker.host, port=broker.port, rack=broker.rack
@@ -108,7 +108,7 @@ class ClusterView:
             self._names[info.topic_id] = name
 
     def needs_refresh(self, topics: Iterable[str], now_ms: int) -> list[str]:
-        """Those of the topics that must be asked for (again)."""
+        """Those of the topics whose metadata is missing, stale or old."""
         return [name for name in topics if self._is_old(name, now_ms)]
 
     def _is_old(self, name: str, now_ms: int) -> bool:
@@ -119,18 +119,18 @@ class ClusterView:
         return not has_every_leader or now_ms - known.asked_at_ms >= self.max_age_ms
 
     def mark_stale(self, topic: str) -> None:
-        """An answer has shown that what is known of this topic is out of date."""
+        """Refresh this topic before its next use: an answer has shown that its metadata is out of date."""
         if topic in self._topics:
             self._topics[topic].is_stale = True
 
     def mark_led_by(self, node_id: BrokerId) -> None:
-        """This node cannot be reached: others may lead already what it led."""
+        """Mark the topics stale that this node leads: it cannot be reached, and others may lead them already."""
         for known in self._topics.values():
             if any(partition.leader == node_id for partition in known.info.partitions):
                 known.is_stale = True
 
     def topic(self, name: str) -> TopicInfo:
-        """Raises KafkaError with the code the cluster gave, UNKNOWN_TOPIC_OR_PARTITION if it gave none."""
+        """The topic. Raises KafkaError with the cluster's error code, UNKNOWN_TOPIC_OR_PARTITION if it gave none."""
         known = self._topics.get(name)
         if known is None:
             code = self._faults.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -151,7 +151,7 @@ class ClusterView:
         return self._names.get(TopicId(topic_id))
 
     def partition(self, topic_partition: TopicPartition) -> PartitionInfo:
-        """Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) that says which partitions there are."""
+        """The partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) that names the partitions of the topic."""
         info = self.topic(topic_partition.topic)
         if not 0 <= topic_partition.partition < len(info.partitions):
             raise KafkaError(
@@ -161,19 +161,19 @@ class ClusterView:
         return info.partitions[topic_partition.partition]
 
     def leader(self, topic_partition: TopicPartition) -> BrokerAddress:
-        """Raises KafkaError(LEADER_NOT_AVAILABLE) while no leader is known."""
+        """The leader. Raises KafkaError(LEADER_NOT_AVAILABLE) while none is known."""
         leader = self.partition(topic_partition).leader
         if leader not in self.brokers:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {topic_partition} has no leader now")
         return self.brokers[leader]
 
     def keep_only(self, names: Set[str | None]) -> None:
-        """All other topics are gone."""
+        """Remove all other topics."""
         for name in [name for name in self._topics if name not in names]:
             del self._topics[name]
 
     def forget(self, topic: str) -> None:
-        """The topic has been deleted."""
+        """Remove a deleted topic."""
         self._topics.pop(topic, None)
 
 

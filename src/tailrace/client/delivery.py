@@ -1,29 +1,126 @@
-"""The futures of records. Each knows whether it was awaited: other failures are reported by `flush` and `close`.
+"""Deliveries of records: the future of each, and the failures that no future has reported, for `flush` and `close`.
 
-The one for threads is light enough to make a hundred thousand per second.
+A failure is unreported until its future is read (`result`, `exception`, a callback, `await`) or an exception has
+reported it. Only a count and a few of the first failures are kept, however many there are. The log has a warning per
+topic, at once and every 30 s. The future for threads is light enough to make a hundred thousand per second.
 """
 
 import asyncio
+import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from contextvars import Context
-from typing import Any, Self
+from typing import Any, Final, NamedTuple, Self
 
-from tailrace.client.failures import Ticket, WriteFailures
-from tailrace.client.outgoing import RecordMetadata
+from tailrace.client.outgoing import RecordMetadata, RecordNotWritten
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.throttle import Throttle
+
+_WARNING_PERIOD_MS: Final = 30_000
+_MOST_KEPT: Final = 16
+"""More than one, so that one is left to quote when the futures of the first failures have been read."""
+
+_MOST_TOPICS: Final = 1_000
+
+_logger = logging.getLogger("tailrace.client")
 
 _making = threading.Lock()
-"""Held only while a future decides whether it is waited for, or has been asked, already."""
+"""Held only while a future decides whether it is waited for, or has been read, already."""
+
+_counting = threading.Lock()
+"""Held for a few assignments only. Futures fail on the loop's thread and are read on any."""
 
 
-def _renew_lock() -> None:
-    global _making
-    _making = threading.Lock()  # the loop thread of the parent may have held it
+def _renew_locks() -> None:
+    global _making, _counting
+    _making, _counting = threading.Lock(), threading.Lock()  # a thread of the parent may have held them
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+class Ticket(NamedTuple):
+    """The token of a counted failure, given back when its future is read."""
+
+    round: int
+    number: int
+    records: int
+
+
+class WriteFailures:
+    """The unreported failures of one producer. Every method may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._round = 0
+        """Rises each time when `flush` or `close` has reported all failures so far."""
+        self._next_number = 0
+        self._records = 0
+        self._kept: dict[int, tuple[str, ErrorCode, str]] = {}
+        self._warnings = Throttle(_WARNING_PERIOD_MS)
+        self._unlogged: dict[str, int] = {}
+
+    def add(self, fault: BaseException) -> Ticket:
+        """Count a failed record whose future has not been read. Call `log` too, while no lock is held."""
+        place, records = (fault.place, fault.records) if isinstance(fault, RecordNotWritten) else ("", 1)
+        code = fault.code if isinstance(fault, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        with _counting:
+            ticket = Ticket(self._round, self._next_number, records)
+            self._next_number += 1
+            self._records += records
+            if len(self._kept) < _MOST_KEPT:
+                self._kept[ticket.number] = place, code, str(fault)
+        return ticket
+
+    def log(self, fault: BaseException) -> None:
+        """Log a warning of a counted failure, unless its topic had one less than 30 s ago."""
+        if not isinstance(fault, RecordNotWritten):
+            return
+        count = self._unlogged.pop(fault.topic, 0) + fault.records
+        if self._warnings.admits(fault.topic, time.monotonic_ns() // 1_000_000):
+            what = (
+                f"1 record for topic {fault.topic} was"
+                if count == 1
+                else f"{count} records for topic {fault.topic} were"
+            )
+            _logger.warning("%s not written: %s", what, fault)
+        elif len(self._unlogged) < _MOST_TOPICS:
+            self._unlogged[fault.topic] = count
+
+    def heard(self, ticket: Ticket) -> None:
+        """Count a failure no longer: its future has been read."""
+        with _counting:
+            if ticket.round == self._round:
+                self._records -= ticket.records
+                self._kept.pop(ticket.number, None)
+
+    def take(self) -> KafkaError | None:
+        """All unreported failures as one KafkaError; they count as reported then."""
+        with _counting:
+            records, kept = self._records, list(self._kept.values())
+            self._round += 1
+            self._records = 0
+            self._kept.clear()
+        if not records:
+            return None
+        if not kept:
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{_were(records)} not written; the log says why")
+        place, code, text = kept[0]
+        first = "" if records == 1 else ", the first"
+        return KafkaError(code, f"{_were(records)} not written{first}: {f'{place}: ' if place else ''}{text}")
+
+    def raise_unheard(self) -> None:
+        """Raise KafkaError for the unreported failures, if there are any."""
+        fault = self.take()
+        if fault is not None:
+            raise fault
+
+
+def _were(records: int) -> str:
+    return "1 record was" if records == 1 else f"{records} records were"
+
 
 _LAZY = ("_condition", "_waiters", "_done_callbacks")
 
@@ -39,16 +136,14 @@ class DeliveryFuture(Future[RecordMetadata]):
     _result = None
     _exception = None
     _askers = 0
-    """Waits that are under way, and callbacks: each will hear how it ends."""
+    """Waits under way, and callbacks: each gets the outcome."""
     _is_heard = False
     _failure: BaseException | None = None
     _ticket: Ticket | None = None
-    _failures: WriteFailures | None = None
 
-    def __init__(self, failures: WriteFailures | None = None) -> None:
-        """`failures` counts it if it fails and is not asked; nothing else is made yet: see the class."""
-        if failures is not None:
-            self._failures = failures
+    def __init__(self, failures: WriteFailures) -> None:
+        """`failures` counts it if it fails and is not read; nothing else is made yet: see the class."""
+        self._failures = failures
 
     def __getattr__(self, name: str) -> Any:
         if name not in _LAZY:
@@ -72,17 +167,16 @@ class DeliveryFuture(Future[RecordMetadata]):
         super().set_result(result)
 
     def set_exception(self, exception: BaseException | None) -> None:
-        failures = self._failures
         with _making:
             self._failure = exception
             is_unheard = not self._askers and self._count()
         super().set_exception(exception)
-        if is_unheard and failures is not None and exception is not None:
-            failures.log(exception)  # a handler of the log may use a producer, too: no lock is held
+        if is_unheard and exception is not None:
+            self._failures.log(exception)  # a handler of the log may use a producer, too: no lock is held
 
     def _count(self) -> bool:
-        """Under the lock: have the failure told by `flush` and `close`, unless it is asked for before."""
-        if self._failures is None or self._failure is None:
+        """Under the lock: count the failure for `flush` and `close`. Returns whether there is one."""
+        if self._failure is None:
             return False
         self._ticket = self._failures.add(self._failure)
         return True
@@ -112,35 +206,35 @@ class DeliveryFuture(Future[RecordMetadata]):
         super().add_done_callback(fn)
 
     def _begin_asking(self) -> None:
-        """A failure that comes from here on is reported, unless the wait ends before."""
+        """From here on the caller gets the failure, unless its wait ends before."""
         with _making:
             self._askers += 1
             ticket, self._ticket = self._ticket, None
-        if ticket is not None and self._failures is not None:
+        if ticket is not None:
             self._failures.heard(ticket)
 
     def _end_asking(self, *, has_heard: bool) -> None:
-        """A wait that was not long enough has heard nothing, but another thread's may go on."""
+        """Count the failure if this wait ended without the outcome and no other wait goes on."""
         with _making:
             self._askers -= 1
             self._is_heard |= has_heard
             is_unheard = not self._askers and not self._is_heard and self._count()  # if it has failed just now
-        if is_unheard and self._failures is not None and self._failure is not None:
+        if is_unheard and self._failure is not None:
             self._failures.log(self._failure)
 
 
 class AwaitedDelivery(asyncio.Future[RecordMetadata]):
-    """The same for asyncio; on its event loop only.
+    """The future of a record for asyncio; on its event loop only.
 
-    A callback counts as asking while it is registered: `asyncio.wait` and `asyncio.shield` take theirs back when they
-    end before the record does.
+    A registered callback counts as a reader: `asyncio.wait` and `asyncio.shield` remove theirs when they end before the
+    record is complete.
     """
 
     def __init__(self, failures: WriteFailures, *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self._failures = failures
         self._registered = 0
-        """Callbacks, those of tasks that await it too."""
+        """The number of callbacks, including those of tasks that await this future."""
         self._ticket: Ticket | None = None
 
     def set_exception(self, exception: type | BaseException, /) -> None:
@@ -169,7 +263,7 @@ class AwaitedDelivery(asyncio.Future[RecordMetadata]):
         return removed
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        # Asyncio's own takes the result past the method of this class, which has to note it.
+        # asyncio.Future.__await__ does not call `result` of this class, which reports the failure.
         if not self.done():
             self._asyncio_future_blocking = True
             yield self
@@ -178,7 +272,7 @@ class AwaitedDelivery(asyncio.Future[RecordMetadata]):
     __iter__ = __await__
 
     def _hear(self) -> None:
-        """The failure is reported to the caller that asks now, if there is one."""
+        """Count the failure, if there is one, as reported: the caller gets it now."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             self._failures.heard(ticket)

@@ -1,4 +1,4 @@
-"""One Fetch at one node for some partitions, and what of its answer a reader may see."""
+"""One Fetch request to one node for some partitions, and the batches of its answer that a reader may see."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,24 +28,24 @@ _ABORT = 0
 
 
 class PartitionFetch(NamedTuple):
-    """A partition to read, and from where."""
+    """A partition to read, and the offset."""
 
     topic_partition: TopicPartition
     topic_id: TopicId
     offset: int
     leader_epoch: int
-    """As the cluster was last described; -1: unchecked. A leader of another epoch refuses (KIP-320)."""
+    """The leader epoch in the client's metadata; -1: unchecked. A leader of another epoch refuses (KIP-320)."""
     max_bytes: int
 
 
 class FetchOptions(NamedTuple):
-    """The waits and sizes of a fetch (Kafka's names and defaults)."""
+    """The waits and sizes of a fetch, by Kafka's names."""
 
-    max_wait_ms: int = 500
-    min_bytes: int = 1
-    max_bytes: int = 52_428_800
-    isolation_level: int = 0
-    rack: str = ""
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    rack: str
 
 
 class Fetched(NamedTuple):
@@ -69,7 +69,7 @@ class Fetched(NamedTuple):
 async def fetch(
     connection: Connection, wanted: Sequence[PartitionFetch], options: FetchOptions, *, timeout_ms: int
 ) -> list[Fetched]:
-    """Ask one node, without a fetch session. Faults of single partitions are in their results."""
+    """Fetch from one node, without a fetch session. Faults of single partitions are in their results."""
     names = {want.topic_id: want.topic_partition.topic for want in wanted}
     has_ids = ZERO_TOPIC_ID not in names
     response = await connection.ask(
@@ -188,7 +188,7 @@ def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTrans
 def _is_abort(view: memoryview, position: int, size_bytes: int) -> bool:
     """Whether the control batch is an abort marker: its one record's key is (version, type), both int16.
 
-    A marker that compaction has emptied ends nothing: what its transaction wrote is gone as well.
+    A marker that compaction has emptied ends no transaction: the records of its transaction are gone as well.
     """
     records = read_records(view[position : position + size_bytes])
     return any(record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT for record in records)
@@ -207,4 +207,4 @@ STALE_LEADER = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.REQUEST_TIMED_OUT,
 )
-"""Faults after which the cluster must be described anew."""
+"""Faults after which the metadata must be refreshed."""

@@ -1,19 +1,19 @@
-"""The batches of one partition on their way out, from the first record to the last answer. Pure.
+"""The outgoing batches of one partition, from the first record to the last answer. Pure.
 
-A batch is open (takes records) -> waiting -> in flight -> done, or back to retrying and in flight again. Invariants,
-which are what makes an idempotent producer write each record once and in order (KIP-98):
+A batch is open (accepts records) -> waiting -> in flight -> done, or back to retrying and in flight again. These
+invariants make an idempotent producer write each record once and in order (KIP-98):
 
-1. A batch gets its sequence numbers when it is first taken, and keeps them in every retry.
-2. While a batch is retrying, nothing else is sent before it, and it is sent alone.
-3. A batch given up leaves a gap in the numbers; so nothing is sent until all in flight has come back, and the queue
-   starts again at number 0 under the next epoch.
-4. The first batch under an epoch is sent alone: a broker takes any number from a producer it does not know, and if the
-   second batch reached it first, the first could not be written any more.
-5. A batch that may have been written never gets other numbers, which could write it twice. Where a gap forbids the old
-   ones, it fails.
-6. A broker that was restarted remembers no more than the last batch, and calls those before it out of order when they
-   are sent again. They are in doubt until the one behind them is answered: numbers have no gaps, so if that one is
-   written, so are they.
+1. A batch gets its sequence numbers before its first attempt, and keeps them in every retry.
+2. While a batch is retrying, no other batch is sent before it, and it is sent alone.
+3. A failed batch leaves a gap in the numbers. So no batch is sent until all batches in flight are answered, and the
+   queue starts again at number 0 under the next epoch.
+4. The first batch under an epoch is sent alone: a broker accepts any number from an unknown producer, and if the
+   second batch reached the broker first, the first batch could not be written any more.
+5. A batch that may have been written never gets other numbers, which could write it twice. If a gap forbids the old
+   numbers, the batch fails.
+6. A restarted broker remembers the last batch only, and refuses earlier batches as out of order when they are sent
+   again. These batches are in doubt until the next batch is answered: numbers have no gaps, so if the next batch is
+   written, the earlier ones are written too.
 """
 
 from collections import deque
@@ -24,27 +24,27 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 
 MAX_IN_FLIGHT = 5
-"""Batches of one partition: as many as a broker remembers to recognise a repetition (KIP-98)."""
+"""Batches of one partition. A broker remembers this many, and recognises repetitions of them (KIP-98)."""
 
 _MAX_EPOCH = 0x7FFF
 
 
 class BatchOutcome(Enum):
-    """The verdict of an answer on a batch."""
+    """The consequence of an answer for a batch."""
 
     DONE = auto()
     RETRY = auto()
     """Unknown whether written: send it again under the same sequence numbers."""
     BEHIND = auto()
-    """Not written, since one before it was not: send it again after that one."""
+    """Not written, because an earlier batch was not: send it again after the earlier one."""
     DOUBT = auto()
-    """Written if the one behind it is: wait for that answer."""
+    """Written if the next batch is: wait for the answer to the next one."""
     RENEW = auto()
-    """Retry under another producer id: the broker does not accept this one any more, and has not written the batch."""
+    """Retry under another producer id: the broker has refused this id, and has not written the batch."""
     FAIL = auto()
     """Not written."""
     GIVE_UP = auto()
-    """Unknown for good whether it was written."""
+    """It will never be known whether the batch was written."""
 
 
 class PartitionQueue:
@@ -61,15 +61,15 @@ class PartitionQueue:
         self.next_sequence = 0
         self.must_renew = False
         self.not_before_ms = 0
-        """No attempt before this: the pause after a failed one."""
+        """The earliest time of the next attempt, after a failed one."""
         self.most_in_flight = 1
-        """The number of batches that may be in flight now: one until the broker knows the epoch (invariant 4)."""
+        """The limit of batches in flight now: one until a batch of the epoch is written (invariant 4)."""
         self.may_grow = True
-        """Whether a batch may outgrow batch.size while it waits: not where the broker has found one too large."""
+        """Whether a waiting batch may grow beyond batch.size; False after the broker has refused one as too large."""
         self._last_written = -1
         """The number of the last batch written under this epoch, -1 for none."""
         self._has_lost_track = False
-        """A batch given up may have been written: those behind it that may be as well cannot be told apart from it."""
+        """A failed batch may have been written; later batches in doubt cannot be told apart from it."""
 
     @property
     def is_empty(self) -> bool:
@@ -107,8 +107,8 @@ class PartitionQueue:
         return batch
 
     def _renew(self) -> None:
-        """Start again at sequence number 0 under the next epoch, or under another id where that is asked for."""
-        assert not self.in_flight, "numbers are given anew only while nothing is on its way"
+        """Start again at sequence number 0 under the next epoch, or under another id if this one is refused."""
+        assert not self.in_flight, "sequence numbers change only while no batch is in flight"
         self.must_renew = self._has_lost_track = False
         self.next_sequence = 0
         self.most_in_flight = 1
@@ -121,13 +121,13 @@ class PartitionQueue:
             batch.may_be_written = False
 
     def seal_open(self) -> None:
-        """The open batch takes no more records."""
+        """Add no more records to the open batch."""
         if self.open is not None:
             self.waiting.append(self.open)
             self.open = None
 
     def restart(self) -> None:
-        """Begin again under another producer id: this is another cluster, which has none of the batches."""
+        """Begin again under another producer id: the cluster is another one and has none of the batches."""
         if self.identity is not None:
             self.identity = None
             self.must_renew = True
@@ -137,7 +137,7 @@ class PartitionQueue:
     # answers
 
     def verdict(self, batch: OutgoingBatch, code: ErrorCode) -> BatchOutcome:
-        """The verdict of this answer on a batch in flight (KIP-98, KIP-360)."""
+        """The consequence of this answer for a batch in flight (KIP-98, KIP-360)."""
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             return BatchOutcome.DONE
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and batch.identity is not None:
@@ -155,11 +155,11 @@ class PartitionQueue:
         if self.must_renew or not is_first:
             return BatchOutcome.GIVE_UP if self._has_lost_track and batch.is_in_doubt else BatchOutcome.BEHIND
         if not batch.is_in_doubt:
-            return BatchOutcome.FAIL  # the broker has lost records it had acknowledged: that must be seen
+            return BatchOutcome.FAIL  # the broker has lost records that it had acknowledged: report it
         return BatchOutcome.DOUBT if self.retrying else BatchOutcome.GIVE_UP
 
-    def settle(self, batch: OutgoingBatch, verdict: BatchOutcome, *, not_before_ms: int = 0) -> list[OutgoingBatch]:
-        """A batch in flight has come back. Returns the batches that are complete with it, all by this verdict."""
+    def settle(self, batch: OutgoingBatch, verdict: BatchOutcome, *, not_before_ms: int) -> list[OutgoingBatch]:
+        """Apply the verdict to a batch in flight. Returns the batches that are complete now, all with this verdict."""
         self.in_flight.remove(batch)
         match verdict:
             case BatchOutcome.DONE:
@@ -180,12 +180,14 @@ class PartitionQueue:
         return []
 
     def can_split(self, batch: OutgoingBatch) -> bool:
-        """Whether a batch that is too large for the broker can go in parts: of one record, or of a whole batch that a
-        caller made, there are none; and what may be written keeps its numbers (invariant 5)."""
+        """Whether a batch that is too large for the broker can be split.
+
+        A batch of one record and a prebuilt batch cannot, and a batch in doubt keeps its numbers (invariant 5).
+        """
         return len(batch.completions) > 1 and not batch.may_be_written and not self.doubtful
 
     def split(self, batch: OutgoingBatch) -> None:
-        """A batch in flight was too large, and is not written: its halves are sent in its place."""
+        """Send the halves of a batch in flight that the broker refused as too large."""
         self.in_flight.remove(batch)
         batch.split()
         self.may_grow = False
@@ -206,7 +208,7 @@ class PartitionQueue:
             self.must_renew = True
 
     def _give_up(self, batches: list[OutgoingBatch]) -> list[OutgoingBatch]:
-        """Give these up and, if they are numbered, with them all that may have been written: invariant 5."""
+        """Fail these batches and, if they have sequence numbers, all batches in doubt too (invariant 5)."""
         for batch in batches:
             self._leave_gap(batch)
         if not self.must_renew:
@@ -220,7 +222,7 @@ class PartitionQueue:
     # time
 
     def expire(self, now_ms: int) -> list[OutgoingBatch]:
-        """Remove and return what has been here for delivery.timeout.ms and is not in flight."""
+        """Remove and return the batches past delivery.timeout.ms that are not in flight."""
         late = [batch for batch in (*self.doubtful, *self.retrying) if batch.deadline_ms <= now_ms]
         if late:
             self.doubtful = [batch for batch in self.doubtful if batch not in late]
@@ -234,7 +236,7 @@ class PartitionQueue:
         return late
 
     def next_deadline_ms(self, now_ms: int, linger_ms: int) -> int | None:
-        """When there may be something to do although nothing happened; what is due already waits for an answer."""
+        """The next time after now at which a batch may be due. A batch that is due already waits for an answer."""
         times = [self.not_before_ms]
         times += [batch.deadline_ms for batch in (*self.doubtful[:1], *self.retrying[:1])]
         if self.waiting:

@@ -1,4 +1,4 @@
-"""Writes records: gathers them into batches, sends them to the leaders, and says where they have been written."""
+"""The producer: gathers records into batches, sends them to the leaders, and returns the offset of each."""
 
 import asyncio
 import time
@@ -10,8 +10,7 @@ from typing import NamedTuple, Self
 
 from tailrace.client.accumulator import Accumulator, StickyPartitioner
 from tailrace.client.cluster_view import TopicInfo
-from tailrace.client.delivery import AwaitedDelivery
-from tailrace.client.failures import WriteFailures
+from tailrace.client.delivery import AwaitedDelivery, WriteFailures
 from tailrace.client.outgoing import Completion, Headers, RecordMetadata, RecordNotWritten
 from tailrace.client.record_checks import CheckedRecord, check_partition, check_record, check_topic
 from tailrace.client.router import Router
@@ -60,7 +59,7 @@ def stamp_of(timestamp: int | None) -> int:
 
 
 class Unsent(NamedTuple):
-    """A record as a caller gave it."""
+    """A record of the caller."""
 
     topic: str
     partition: int | None
@@ -73,7 +72,7 @@ class Unsent(NamedTuple):
 
 
 class PrebuiltBatch(NamedTuple):
-    """A whole record batch as a caller gave it."""
+    """A whole record batch of the caller."""
 
     topic: str
     partition: int
@@ -83,7 +82,7 @@ class PrebuiltBatch(NamedTuple):
 
     @property
     def records_count(self) -> int:
-        """As its header says; 1 for bytes that are no batch."""
+        """The count in its header; 1 for bytes that are no batch."""
         try:
             return max(1, read_header(self.payload).records_count)
         except CorruptRecords:
@@ -94,7 +93,7 @@ class AsyncProducer:
     """An asyncio producer. Names and defaults of settings are Kafka's.
 
     Idempotent unless told otherwise, which demands acks=all: every record is written once and in the order of `send`
-    within its partition, whatever is retried. `buffer_memory` bounds what waits; `send` waits for room.
+    within its partition, whatever is retried. `buffer_memory` bounds the unsent records; `send` waits for room.
 
     A record that fails is reported once: by its future if that is awaited, otherwise by the next `flush` or `close`,
     also at the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
@@ -144,9 +143,9 @@ class AsyncProducer:
         """The error after which no record is taken any more."""
         self._is_closing = False
         self.failures = WriteFailures()
-        """The records that have failed, as far as their futures have not been asked."""
+        """The failed records whose futures have not been read."""
         self.on_release: Callable[[int], None] | None = None
-        """Told how many bytes of buffer.memory are free again: for a facade that keeps its own count."""
+        """Called with the bytes of buffer.memory that are free again, for a facade with a count of its own."""
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -179,7 +178,7 @@ class AsyncProducer:
         try:
             await sender.run()
         except Exception as bug:
-            # A mistake of ours: let it be seen, and let no caller wait for ever.
+            # A bug: raise it for the log, and fail all futures, so that no caller waits for ever.
             self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this producer has failed: {bug!r}")
             sender.collapse(self._fault)
             raise
@@ -199,7 +198,7 @@ class AsyncProducer:
         headers: Headers | None = (),
         timestamp: int | None = None,
     ) -> "asyncio.Future[RecordMetadata]":
-        """Hand over a record; the future tells where it was written, or raises KafkaError.
+        """Hand over a record; the result of the future is its place, or KafkaError.
 
         Without `partition` the key decides (murmur2, as in every Kafka client); without a key, one partition is filled
         after another. `timestamp` is ms since 1970, now by default. Waits while buffer.memory is full, max.block.ms at
@@ -217,7 +216,7 @@ class AsyncProducer:
     def checked(
         self, topic: str, partition: int | None, key: bytes | None, value: bytes | None, headers: Headers | None
     ) -> CheckedRecord:
-        """The record if it can be written, as far as that is known here; raises as `send` does. From any thread."""
+        """The record, checked as far as a client can; raises as `send` does. From any thread."""
         return check_record(topic, partition, key, value, headers, max_request_size=self._max_request_size)
 
     def _check_started(self) -> None:
@@ -241,8 +240,8 @@ class AsyncProducer:
     async def partition_count(self, topic: str) -> int:
         """The number of partitions of the topic now; while no node answers, the last known one.
 
-        Asking for a topic creates it where the cluster does that. Waits for the first answer max.block.ms at most, and
-        for a topic that does not exist a few seconds.
+        The request creates the topic if the cluster auto-creates topics. Waits for the first answer max.block.ms at
+        most, and a few seconds for a topic that does not exist.
         """
         view = self._router.view
         view.mark_stale(topic)
@@ -281,7 +280,7 @@ class AsyncProducer:
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
 
     def enqueue(self, item: Unsent | PrebuiltBatch) -> None:
-        """Take a record without waiting; what is wrong with it goes to its completion."""
+        """Accept a record without waiting; a fault goes to its future."""
         self._check_started()
         assert self._sender is not None, "checked"
         self._buffered_bytes += item.cost
@@ -303,7 +302,7 @@ class AsyncProducer:
 
     async def _resolve(self, topic: str) -> None:
         async def attempt() -> TopicInfo:
-            # One partition without a leader keeps no record from the others: the sender waits for it.
+            # A partition without a leader does not hold back the others: the sender waits for its leader.
             await self._router.ensure_fresh((topic,), allow_auto_create=True)
             return self._router.view.topic(topic)
 
@@ -319,7 +318,7 @@ class AsyncProducer:
         self._sender.wake()
 
     def _accept(self, item: Unsent | PrebuiltBatch, info: TopicInfo) -> bool:
-        """Put it into the accumulator; whether the sender should look."""
+        """Add the item to the accumulator. Returns whether to wake the sender."""
         now_ms = self._router.now_ms()
         try:
             if isinstance(item, PrebuiltBatch):
@@ -341,7 +340,7 @@ class AsyncProducer:
             self._refuse(item, fault)
             return False
         except Exception as mistake:  # noqa: BLE001  # a partitioner that raises
-            # It concerns this record and no other.
+            # Fail this record only.
             detail = f"a record for topic {item.topic!r} cannot be written: {mistake}"
             self._refuse(item, KafkaError(ErrorCode.INVALID_RECORD, detail))
             return False
@@ -385,15 +384,15 @@ class AsyncProducer:
             flushing.set()
 
     async def flush(self) -> None:
-        """Return when every record handed over so far is written; linger.ms does not count meanwhile.
+        """Return when every record handed over so far is written; linger.ms is suspended meanwhile.
 
-        Raises KafkaError if records have failed whose futures were never asked: how many, and why the first did.
+        Raises KafkaError if records have failed whose futures were never read: their number, and the first fault.
         """
         await self.settle()
         self.failures.raise_unheard()
 
     async def settle(self) -> None:
-        """As `flush`, but failures are left to others to tell."""
+        """Return when every record handed over so far is written or failed; raises nothing."""
         if self._sender is None or self._buffered_bytes == 0:
             return
         parked = [item for items in self._parked.values() for item in items]
@@ -415,7 +414,7 @@ class AsyncProducer:
             self._accumulator.end_flush()
 
     async def close(self) -> None:
-        """Flush, then close the connections; raises as `flush` does, when all of it is done. May be called again."""
+        """Flush, then close the connections; then raises as `flush` does. May be called again."""
         if self._is_closing:
             return
         self._is_closing = True

@@ -1,11 +1,11 @@
-"""Reads a range of offsets of one partition with plain fetches: no group, no position kept, nothing guessed.
+"""Reads a range of offsets of one partition with plain fetches, without a group or a kept position.
 
 1. The range ends by offset, never by counting: control records, aborted transactions and compaction leave gaps, and a
    gap is no loss.
-2. Loss is what lies below the log's start. It is an error that names the range that is gone, whether it was gone when
-   the reading began or went while it was under way.
-3. The next fetch is sent before the last one is handed out, so that network and reader work at the same time.
-4. A topic that metadata goes on not knowing is gone. One answer is no proof: a node may not have applied it yet.
+2. Records below the log's start are lost. The error names the lost range, whether the records were deleted before the
+   read or during it.
+3. The next fetch is sent before the last one is returned, so that network and reader work at the same time.
+4. A topic is gone if it stays absent from metadata. One answer is no proof: a node may not have applied the topic yet.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ _SMALLEST_FETCH_BYTES = 65_536
 _USE = "fetch"
 
 UNKNOWN_WAIT_MS = 5_000
-"""The time for which metadata must lack a partition before it is taken for gone."""
+"""The time for which a partition must be absent from metadata to count as gone."""
 
 _FORGET_ABSENCE_MS = 30_000
-"""The silence after which earlier answers without the partition do not count any more."""
+"""The time without an answer after which earlier answers without the partition do not count any more."""
 
 
 class Chunk(NamedTuple):
@@ -53,16 +53,16 @@ def parse_isolation(name: str) -> int:
 
 
 class _Absences:
-    """Since when metadata goes on saying that a topic or one of its partitions does not exist.
+    """The topics and partitions that are absent from metadata, and since when.
 
-    Ranges share it: a task that reads a hundred partitions of a topic that is gone waits once.
+    Ranges share it: a task that reads a hundred partitions of a deleted topic waits once.
     """
 
     def __init__(self) -> None:
         self._first_and_last_ms: dict[str, tuple[int, int]] = {}
 
     def add(self, name: str, now_ms: int) -> int:
-        """It has been said again; for how many ms it has been said now."""
+        """Note one more answer without this name. Returns for how many ms it has been absent."""
         first_ms, last_ms = self._first_and_last_ms.get(name, (now_ms, now_ms))
         if now_ms - last_ms > _FORGET_ABSENCE_MS:
             first_ms = now_ms
@@ -75,7 +75,7 @@ class _Absences:
 
 
 class AsyncRangedFetch:
-    """A reader of ranges. `timeout_ms` is how long a range may make no progress before it fails.
+    """A reader of ranges. A range fails after `timeout_ms` without progress.
 
     `rack` lets the cluster name a replica nearer than the leader (KIP-392).
     """
@@ -98,6 +98,7 @@ class AsyncRangedFetch:
         self._timeout_ms = timeout_ms
         self._options = FetchOptions(
             max_wait_ms=max_wait_ms,
+            min_bytes=1,
             max_bytes=max_bytes,
             isolation_level=parse_isolation(isolation),
             rack=rack,
@@ -118,8 +119,8 @@ class AsyncRangedFetch:
         """The batches that hold the offsets from `start` up to `end` (exclusive).
 
         An `end` above the log's is waited for. Raises KafkaError: OFFSET_OUT_OF_RANGE for records that are gone,
-        UNKNOWN_TOPIC_OR_PARTITION for a partition that is gone, REQUEST_TIMED_OUT when `timeout_ms` brings no progress,
-        and what the cluster says otherwise.
+        UNKNOWN_TOPIC_OR_PARTITION for a partition that is gone, REQUEST_TIMED_OUT after `timeout_ms` without progress,
+        and other errors of the cluster.
         """
         reading = _Reading(
             self._router,
@@ -147,7 +148,7 @@ class AsyncRangedFetch:
 
 
 class _Reading:
-    """One range on its way: where it stands and how much to ask for."""
+    """The read of one range: its position, and the size of the next fetch."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class _Reading:
         return self._offset >= self._end
 
     async def fetch_next(self) -> Fetched:
-        """The next stretch, after however many attempts. Moves the position."""
+        """The next batches, after retries if necessary. Moves the position."""
         router = self._router
         deadline_ms = router.now_ms() + self._timeout_ms
         pause_ms = router.retry_backoff_ms
@@ -232,7 +233,7 @@ class _Reading:
         return answers[0]
 
     def _bytes_to_ask(self) -> int:
-        """About what the rest of the range takes: a small range must not drag megabytes behind its end along."""
+        """The estimated size of the rest of the range: a small range must not bring megabytes beyond its end."""
         done = self._offset - self._start
         if done <= 0 or not self._bytes_read:
             return min(_FIRST_FETCH_BYTES, self._max_bytes)
@@ -244,7 +245,7 @@ class _Reading:
         if fault.code in STALE_LEADER:
             self._router.view.mark_stale(self._topic_partition.topic)
         if self._node is not None:
-            # A request that a follower cannot answer, the leader can. Without a rack it will not name that one again.
+            # The leader can answer. It names no follower to a fetch without a rack.
             self._node = None
             self._options = self._options._replace(rack="")
         elif fault.code == ErrorCode.OFFSET_OUT_OF_RANGE:
@@ -260,12 +261,12 @@ class _Reading:
             raise fault
 
     def _check_absence(self) -> None:
-        """Raise if the partition is gone. Returns while that may be a mistake, as where only a leader said so."""
+        """Raise KafkaError if the partition is gone. Returns while metadata has it, or has lacked it for a moment."""
         partition = self._topic_partition
         info = self._router.view.find(partition.topic)
         if info is not None and partition.partition < len(info.partitions):
             return
-        # That other partitions of a topic made anew are there says nothing about this one.
+        # A topic that was created again may have fewer partitions: this one may be absent alone.
         name = partition.topic if info is None else str(partition)
         if self._absences.add(name, self._router.now_ms()) >= UNKNOWN_WAIT_MS:
             raise KafkaError(
@@ -275,7 +276,7 @@ class _Reading:
             )
 
     async def _explain_out_of_range(self) -> None:
-        """Raise what OFFSET_OUT_OF_RANGE means here. Returns if the offset is in the log after all (a moved leader)."""
+        """Raise OFFSET_OUT_OF_RANGE with its cause. Returns if the log has the offset after all (a moved leader)."""
         partition, offset = self._topic_partition, self._offset
         isolation = self._options.isolation_level
         first = (await list_offsets(self._router, {partition: EARLIEST}, isolation_level=isolation))[partition].offset

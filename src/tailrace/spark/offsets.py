@@ -1,12 +1,15 @@
-"""Positions in many partitions, as Spark keeps them: `{"topic": {"0": 123}}`.
+"""Offsets in many partitions: Spark's JSON form of them, `{"topic": {"0": 123}}`, and the ranges that tasks read. Pure.
 
-Spark compares offsets as JSON text, key order included: a source that writes the same positions in another order runs
-an empty micro-batch at every trigger. So `to_json_dict` always gives sorted topics and partitions in numeric order.
+1. Spark compares offsets as JSON text, key order included: a source that writes the same offsets in another order runs
+   an empty micro-batch at every trigger. So `to_json_dict` sorts topics, and partitions by number.
+2. A Python task costs Spark about 20 ms, so small partitions share a task; a large range is cut, so that several tasks
+   read one partition. Spark's own connector can only do the second.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -66,3 +69,89 @@ def _object(text: str, what: str) -> dict[str, Any]:
 
 def _fault(what: str, why: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, f"option {what}: {why}")
+
+
+class OffsetRange(NamedTuple):
+    """Records of one partition with start <= offset < end."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
+    """The ranges that lead from `start` to `end`, empty ones left out, in the order of the partitions.
+
+    A partition that is missing in `start` has only just been found: it enters with the offset in `end` and no records,
+    so that a replay after retention plans the same ranges again.
+    """
+    return [
+        OffsetRange(topic_partition, start[topic_partition], end[topic_partition])
+        for topic_partition in sorted(end)
+        if topic_partition in start and start[topic_partition] < end[topic_partition]
+    ]
+
+
+def limit_rows(start: Offsets, end: Offsets, max_rows: int) -> dict[TopicPartition, int]:
+    """`end`, drawn back so that at most `max_rows` (>= 1) offsets lie between, shared in proportion to the backlog.
+
+    Every partition with a backlog moves while there are rows for it, or a small one would starve beside a large one.
+    """
+    backlog = {tp: end[tp] - start.get(tp, end[tp]) for tp in sorted(end)}
+    waiting = {tp: size for tp, size in backlog.items() if size > 0}
+    if sum(waiting.values()) <= max_rows:
+        return dict(end)
+    shares = _proportional_shares(waiting, max_rows)
+    return {tp: start[tp] + shares.get(tp, 0) if tp in waiting else end[tp] for tp in end}
+
+
+def _proportional_shares(backlog: Mapping[TopicPartition, int], total: int) -> dict[TopicPartition, int]:
+    """`total` in whole parts: one each first, the rest by size, the largest remainders rounded up."""
+    by_size = sorted(backlog, key=lambda tp: (-backlog[tp], tp))
+    if total <= len(by_size):
+        return dict.fromkeys(by_size[:total], 1)
+    spare = total - len(by_size)
+    weight = sum(backlog.values()) - len(by_size)
+    shares = {tp: 1 + spare * (backlog[tp] - 1) // weight for tp in by_size}
+    by_remainder = sorted(by_size, key=lambda tp: (-(spare * (backlog[tp] - 1) % weight), tp))
+    for tp in by_remainder[: total - sum(shares.values())]:
+        shares[tp] += 1
+    return shares
+
+
+def cut(ranges: Iterable[OffsetRange], *, min_partitions: int = 0, max_records: int = 0) -> list[OffsetRange]:
+    """Ranges cut so that there are about `min_partitions` and none has more than `max_records`; 0 leaves a limit out.
+
+    As in Spark's connector a range gets pieces in proportion to its size, and of the two limits the one that asks for
+    more pieces wins.
+    """
+    whole = [one for one in ranges if one.size > 0]
+    total = sum(one.size for one in whole)
+    pieces: list[OffsetRange] = []
+    for one in whole:
+        by_count = round(one.size * min_partitions / total) if min_partitions > len(whole) else 1
+        by_records = -(-one.size // max_records) if max_records else 1
+        pieces.extend(_cut_one(one, max(1, by_count, by_records)))
+    return pieces
+
+
+def _cut_one(one: OffsetRange, count: int) -> list[OffsetRange]:
+    count = min(count, one.size)
+    edges = [one.start + one.size * i // count for i in range(count + 1)]
+    return [OffsetRange(one.topic_partition, a, b) for a, b in pairwise(edges)]
+
+
+def pack(ranges: Sequence[OffsetRange], *, tasks: int) -> list[tuple[OffsetRange, ...]]:
+    """The ranges as the work of at most `tasks` tasks of similar size, largest first into the emptiest."""
+    bins: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(ranges)))]
+    loads = [(0, 0)] * len(bins)  # records, and ranges: some are empty
+    for one in sorted(ranges, key=lambda one: (-one.size, one)):
+        emptiest = loads.index(min(loads))
+        bins[emptiest].append(one)
+        records, count = loads[emptiest]
+        loads[emptiest] = (records + one.size, count + 1)
+    return [tuple(sorted(work)) for work in bins]

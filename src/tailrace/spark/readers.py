@@ -19,10 +19,17 @@ from pyspark.sql.types import StructType
 from tailrace.client.blocking import RangedFetch
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark.offsets import from_json_dict, to_json_dict
+from tailrace.spark.offsets import (
+    OffsetRange,
+    cut,
+    from_json_dict,
+    limit_rows,
+    pack,
+    ranges_between,
+    to_json_dict,
+)
 from tailrace.spark.options import SourceOptions
 from tailrace.spark.planning import Planner
-from tailrace.spark.splits import OffsetRange, cut, limit_rows, pack, ranges_between
 
 _log = logging.getLogger(__name__)
 

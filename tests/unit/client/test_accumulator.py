@@ -9,6 +9,7 @@ from tailrace.client.outgoing import Identity, OutgoingBatch, RecordMetadata
 from tailrace.client.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch, read_records
 
 PARTITION = TopicPartition("orders", 0)
@@ -16,7 +17,8 @@ IDENTITY = Identity(7, 0)
 
 
 def _accumulator(**options: int) -> Accumulator:
-    return Accumulator(**{"batch_size": 200, "linger_ms": 5, **options})  # type: ignore[arg-type]
+    usual = {"batch_size": 200, "linger_ms": 5, "delivery_timeout_ms": 120_000, "max_request_size": 1_048_576}
+    return Accumulator(**{**usual, **options}, codec=Codec.NONE)
 
 
 def _add(accumulator: Accumulator, value: bytes, now_ms: int = 0) -> "Future[RecordMetadata]":
@@ -109,7 +111,7 @@ def test_a_prebuilt_batch_keeps_its_place_among_records() -> None:
     for _ in range(3):
         batch = _take(accumulator)
         values.append([record.value for record in read_records(batch.payload)])
-        accumulator.queue(PARTITION).settle(batch, BatchOutcome.DONE)
+        accumulator.queue(PARTITION).settle(batch, BatchOutcome.DONE, not_before_ms=0)
     assert values == [[b"before"], [b"one", b"two"], [b"after"]]
 
 

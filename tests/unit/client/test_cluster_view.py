@@ -51,7 +51,7 @@ def test_a_topic_created_again_starts_anew() -> None:
 
 
 def test_a_topic_is_asked_for_when_unknown_stale_leaderless_or_old() -> None:
-    assert ClusterView().needs_refresh(("orders",), 0) == ["orders"]
+    assert ClusterView(max_age_ms=1_000).needs_refresh(("orders",), 0) == ["orders"]
     view = _view(_answer())
     assert view.needs_refresh(("orders",), 999) == []
     assert view.needs_refresh(("orders",), 1_000) == ["orders"]

@@ -9,15 +9,19 @@ import threading
 import pytest
 
 from tailrace.client import delivery
-from tailrace.client.delivery import DeliveryFuture
+from tailrace.client.delivery import DeliveryFuture, WriteFailures
 from tailrace.client.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 
 WRITTEN = RecordMetadata("orders", 0, 7, 1_000)
 
 
+def _future() -> DeliveryFuture:
+    return DeliveryFuture(WriteFailures())
+
+
 def test_a_result_set_before_the_wait_is_there() -> None:
-    future = DeliveryFuture()
+    future = _future()
     assert not future.done()
     future.set_result(WRITTEN)
     assert future.done()
@@ -26,18 +30,18 @@ def test_a_result_set_before_the_wait_is_there() -> None:
 
 
 def test_a_waiter_in_another_thread_wakes_up() -> None:
-    future = DeliveryFuture()
+    future = _future()
     threading.Timer(0.01, future.set_result, (WRITTEN,)).start()
     assert future.result(10) == WRITTEN
 
 
 def test_a_wait_that_takes_too_long_says_so() -> None:
     with pytest.raises(concurrent.futures.TimeoutError):
-        DeliveryFuture().result(0)
+        _future().result(0)
 
 
 def test_a_failure_is_raised_to_its_caller() -> None:
-    future = DeliveryFuture()
+    future = _future()
     future.set_exception(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late"))
     with pytest.raises(KafkaError, match="late"):
         future.result(0)
@@ -45,7 +49,7 @@ def test_a_failure_is_raised_to_its_caller() -> None:
 
 def test_callbacks_run_whether_added_before_or_after() -> None:
     seen: list[int] = []
-    future = DeliveryFuture()
+    future = _future()
     future.add_done_callback(lambda done: seen.append(done.result().offset))
     future.set_result(WRITTEN)
     future.add_done_callback(lambda done: seen.append(done.result().offset))
@@ -53,11 +57,11 @@ def test_callbacks_run_whether_added_before_or_after() -> None:
 
 
 def test_it_cannot_be_cancelled() -> None:
-    assert not DeliveryFuture().cancel()
+    assert not _future().cancel()
 
 
 def test_wait_and_as_completed_know_it() -> None:
-    futures = [DeliveryFuture() for _ in range(3)]
+    futures = [_future() for _ in range(3)]
     futures[0].set_result(WRITTEN)
 
     def settle() -> None:
@@ -71,7 +75,7 @@ def test_wait_and_as_completed_know_it() -> None:
 
 def test_asyncio_can_wait_for_it() -> None:
     async def wait() -> RecordMetadata:
-        future = DeliveryFuture()
+        future = _future()
         threading.Timer(0.01, future.set_result, (WRITTEN,)).start()
         return await asyncio.wrap_future(future)
 
@@ -87,7 +91,7 @@ def test_a_child_forked_while_the_parents_loop_settles_a_record_can_settle_its_o
             try:
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the handler of pytest's own alarm would raise
                 signal.alarm(60)  # ends the child should it wait for ever
-                future = DeliveryFuture()
+                future = _future()
                 future.set_result(WRITTEN)
                 code = 0 if future.result(0) == WRITTEN else 1
             finally:

@@ -77,7 +77,11 @@ def _data(*values: bytes, replica: int = -1) -> PartitionData:
 
 
 def _fetcher(router: Router) -> Fetcher:
-    return Fetcher(router, FetchOptions(rack="a"), max_partition_bytes=1_000_000)
+    return Fetcher(
+        router,
+        FetchOptions(max_wait_ms=500, min_bytes=1, max_bytes=1_000_000, isolation_level=0, rack="a"),
+        max_partition_bytes=1_000_000,
+    )
 
 
 async def _values(fetcher: Fetcher, router: Router) -> list[bytes | None]:

@@ -46,7 +46,7 @@ class Queue:
 
     def answer(self, batch: OutgoingBatch, code: ErrorCode) -> BatchOutcome:
         verdict = self.queue.verdict(batch, code)
-        self.settled += [(each.number, verdict) for each in self.queue.settle(batch, verdict)]
+        self.settled += [(each.number, verdict) for each in self.queue.settle(batch, verdict, not_before_ms=0)]
         return verdict
 
     def begun(self, *, in_flight: int) -> list[OutgoingBatch]:
@@ -94,7 +94,7 @@ def test_a_retry_keeps_its_numbers_and_goes_alone_before_all_others() -> None:
     again = queue.queue.take(IDENTITY)
     assert (again, again.base_sequence) == (first, 1)
     assert not queue.queue.can_send(200, 0), "a retry is alone on its way"
-    queue.queue.settle(again, BatchOutcome.DONE)
+    queue.queue.settle(again, BatchOutcome.DONE, not_before_ms=0)
     assert queue.queue.take(IDENTITY) is second
 
 

@@ -25,8 +25,19 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tailrace.protocol.records.compression import Codec
 
 LINGER_MS = 5
+
+
+def _accumulator(linger_ms: int) -> Accumulator:
+    return Accumulator(
+        batch_size=16_384,
+        linger_ms=linger_ms,
+        delivery_timeout_ms=120_000,
+        max_request_size=1_048_576,
+        codec=Codec.NONE,
+    )
 
 
 class ScriptedRouter(Router):
@@ -53,7 +64,7 @@ def test_what_becomes_due_between_a_turn_and_the_sleep_after_it_is_not_slept_ove
 
 async def _send_at_the_edge_of_a_tick() -> None:
     start_ms = int(asyncio.get_running_loop().time() * 1000)
-    accumulator = Accumulator(linger_ms=LINGER_MS)
+    accumulator = _accumulator(LINGER_MS)
     completion: Future[RecordMetadata] = Future()
     accumulator.append(TopicPartition("orders", 0), -1, None, b"v", (), 10, completion, start_ms)
     # The turn comes one tick too early, and the next look at the clock one tick later.
@@ -106,7 +117,7 @@ class WritingConnection:
 
 def test_a_node_that_leads_nothing_any_more_is_no_trouble() -> None:
     async def run() -> None:
-        router, accumulator = MovingRouter(), Accumulator(linger_ms=0)
+        router, accumulator = MovingRouter(), _accumulator(0)
         sender = Sender(router, accumulator, acks=-1, idempotent=False, on_release=lambda cost: None)
         completion: Future[RecordMetadata] = Future()
         accumulator.append(TopicPartition("orders", 0), -1, None, b"v", (), 10, completion, router.now_ms())

@@ -26,7 +26,8 @@ class Bench:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reset: int, bounds: tuple[int | None, int | None]) -> None:
         self.router = Router("127.0.0.1:1")
-        self.fetcher = Fetcher(self.router, FetchOptions(), max_partition_bytes=1_000)
+        options = FetchOptions(max_wait_ms=500, min_bytes=1, max_bytes=1_000, isolation_level=0, rack="")
+        self.fetcher = Fetcher(self.router, options, max_partition_bytes=1_000)
         self.fetcher.assign([RNG])
         self.notices = ReadNotices("g", "tests", bootstrap_timeout_ms=10_000)
         self.bounds = dict(zip((EARLIEST, LATEST), bounds, strict=True))

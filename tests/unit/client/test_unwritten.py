@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from tailrace.client.blocking import Producer
-from tailrace.client.delivery import AwaitedDelivery, DeliveryFuture
-from tailrace.client.failures import WriteFailures
+from tailrace.client.delivery import AwaitedDelivery, DeliveryFuture, WriteFailures
 from tailrace.client.outgoing import RecordMetadata, RecordNotWritten
 from tailrace.client.producer import AsyncProducer as AsyncioProducer
 from tailrace.client.record_checks import check_record

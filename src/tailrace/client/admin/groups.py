@@ -8,7 +8,7 @@ from tailrace.client.admin.topics import describe_topics
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of, several
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
-from tailrace.client.group.protocol import decode_assignment
+from tailrace.client.group.member import decode_assignment
 from tailrace.client.offsets import LATEST, list_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError

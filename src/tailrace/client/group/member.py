@@ -3,22 +3,32 @@
     outside --Polled--> joining --JoinAnswered--> syncing --SyncAnswered--> stable
     stable --HeartbeatAnswered(27)--> must rejoin --Polled--> joining
 
-1. A member joins only when its user polls: only then is it known that the records given out before are dealt with, so
-   that offsets may be committed and partitions given away (eager rebalance).
-2. It beats between polls too, also while it must rejoin, or the group would take it for dead.
-3. Each sign that the group has gone on without it (unknown member, illegal generation, a session of
-   silence) loses the assignment at once: another member may read those partitions already.
+1. A member joins only when its user polls. The poll declares the records of the poll before as processed, so their
+   offsets may be committed and the partitions revoked (eager rebalance).
+2. A member sends heartbeats between polls too, also while it must rejoin; otherwise its session would end.
+3. A member loses its assignment at once when the group may have removed it (unknown member, illegal generation, no
+   answer for a session timeout): another member may read the partitions already.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import assert_never
 
-from tailrace.client.group.protocol import decode_assignment
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    ConsumerTopicPartitions,
+    decode_prefixed,
+    encode_prefixed,
+)
+
+_WRITTEN = 1
+"""The version that is written: enough for eager rebalances, and known to clients of 2018."""
 
 
 class State(Enum):
@@ -38,12 +48,12 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """The user asks for records: whatever it got before is dealt with."""
+    """The user polls: the records of the poll before are processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionChanged:
-    """Other topics, or other numbers of partitions."""
+    """The topics, or their numbers of partitions, have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +86,12 @@ class HeartbeatAnswered:
 
 @dataclass(frozen=True, slots=True)
 class PollOverdue:
-    """The user has not asked for max.poll.interval.ms: others shall have the partitions until it does."""
+    """The user has not polled for max.poll.interval.ms: other members get the partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The user has finished."""
+    """The user closes the consumer."""
 
 
 Event = (
@@ -102,12 +112,12 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """Commit what has been read and let go of the partitions, before what follows."""
+    """Commit the positions and stop reading the partitions, before the effects after this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The partitions belong to others already: let go of them without a commit."""
+    """Stop reading the partitions, without a commit: other members may have them already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +127,7 @@ class SendJoin:
 
 @dataclass(frozen=True, slots=True)
 class MakeAssignment:
-    """This member leads: make the assignment, then give AssignmentMade."""
+    """This member leads: make the assignment, then pass AssignmentMade."""
 
     protocol_name: str
     members: tuple[tuple[str, bytes], ...]
@@ -149,7 +159,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class ForgetCoordinator:
-    """It has moved, or cannot be reached."""
+    """The coordinator has moved, or cannot be reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,13 +195,13 @@ _LATER = frozenset((ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REBALANCE_
 
 @dataclass(slots=True)
 class Membership:
-    """The machine. Times in ms; names and defaults of the settings are Kafka's."""
+    """The machine. Times in ms; names of the settings are Kafka's."""
 
-    session_timeout_ms: int = 45_000
-    heartbeat_interval_ms: int = 3_000
-    retry_backoff_ms: int = 100
-    is_static: bool = False
-    """With a group.instance.id a member does not leave: it is expected back."""
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    retry_backoff_ms: int
+    is_static: bool
+    """A static member, with a group.instance.id, does not send LeaveGroup: it is expected back (KIP-345)."""
 
     state: State = State.OUTSIDE
     member_id: str = ""
@@ -201,18 +211,18 @@ class Membership:
     _not_before_ms: int = 0
     _next_heartbeat_ms: int = 0
     _heard_at_ms: int = 0
-    _is_beating: bool = field(default=False)
+    _is_beating: bool = False
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When a Tick is due."""
+        """The time of the next Tick."""
         if self.state not in (State.STABLE, State.MUST_REJOIN) or self.generation_id < 0:
             return None
         silence_ends_ms = self._heard_at_ms + self.session_timeout_ms
         return silence_ends_ms if self._is_beating else min(self._next_heartbeat_ms, silence_ends_ms)
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Take one event; what to do, in order."""
+        """Apply one event; returns the effects in order."""
         if self.state in (State.LEFT, State.FAILED):
             return ()
         match event:
@@ -287,7 +297,7 @@ class Membership:
                 return self._try_again(code, now_ms)
 
     def _try_again(self, code: ErrorCode, now_ms: int) -> Sequence[Effect]:
-        """A join or sync that failed: begin again at a later poll, or never."""
+        """A join or sync has failed: join again at a later poll, or fail for good."""
         self.state = State.OUTSIDE
         self._not_before_ms = now_ms + self.retry_backoff_ms
         if code in _COORDINATOR_MOVED:
@@ -330,7 +340,7 @@ class Membership:
         return (SendHeartbeat(self.member_id, self.generation_id),)
 
     def _leave(self) -> Sequence[Effect]:
-        """The partitions are let go with a commit; then the member leaves the group, unless it is expected back."""
+        """Revoke the partitions, with a commit; then leave the group, unless the member is static."""
         revoke = (Revoke(),) if self._holds_partitions else ()
         told = (SendLeave(self.member_id),) if self.member_id and not self.is_static else ()
         self.state = State.LEFT
@@ -348,3 +358,41 @@ class Membership:
     def _lost_partitions(self) -> Sequence[Effect]:
         held, self._holds_partitions = self._holds_partitions, False
         return (Lost(),) if held else ()
+
+
+# The bytes that members exchange
+
+
+def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] = ()) -> bytes:
+    """The metadata of a member that wants these topics."""
+    subscription = ConsumerProtocolSubscription(topics=tuple(sorted(topics)), owned_partitions=_by_topic(owned))
+    return encode_prefixed(subscription, _WRITTEN)
+
+
+def decode_subscription(data: bytes) -> tuple[str, ...]:
+    """The topics a member wants. Raises MalformedMessage."""
+    return decode_prefixed(ConsumerProtocolSubscription, data).topics
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """The assignment of a member."""
+    return encode_prefixed(ConsumerProtocolAssignment(assigned_partitions=_by_topic(partitions)), _WRITTEN)
+
+
+def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions a member was given; no bytes mean none. Raises MalformedMessage."""
+    if not data:
+        return ()
+    assignment = decode_prefixed(ConsumerProtocolAssignment, data)
+    return tuple(
+        TopicPartition(topic.topic, partition)
+        for topic in assignment.assigned_partitions
+        for partition in topic.partitions
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> tuple[ConsumerTopicPartitions, ...]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for partition in sorted(partitions):
+        topics[partition.topic].append(partition.partition)
+    return tuple(ConsumerTopicPartitions(topic=name, partitions=tuple(indexes)) for name, indexes in topics.items())

@@ -1,4 +1,4 @@
-"""Runs one `Membership`: sends what it asks for and feeds it the answers, in a task beside the consumer."""
+"""The host of one `Membership`, in a task beside the consumer: sends its requests and passes it the answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -7,8 +7,13 @@ from typing import Protocol, assert_never
 from tailrace.client.errors import code_of
 from tailrace.client.group import committed_offsets
 from tailrace.client.group import member as events
-from tailrace.client.group.member import Membership, State
-from tailrace.client.group.protocol import decode_subscription, encode_assignment, encode_subscription
+from tailrace.client.group.member import (
+    Membership,
+    State,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Tick
@@ -32,11 +37,11 @@ Assignment = dict[str, list[TopicPartition]]
 """Member id -> its partitions."""
 
 Assignor = Callable[[Mapping[str, Sequence[str]], Mapping[str, int]], Assignment]
-"""(member id -> topics it wants, topic -> number of partitions) -> assignment. Every member is in the result."""
+"""(member id -> subscribed topics, topic -> number of partitions) -> assignment. Every member is in the result."""
 
 
 def assign_range(subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]) -> Assignment:
-    """Per topic, a stretch of partitions for each member that wants it; the first members may get one more."""
+    """Per topic, a range of partitions for each subscribed member; the first members may get one more."""
     assignment: Assignment = {member: [] for member in subscriptions}
     for topic in sorted(partition_counts):
         members = sorted(member for member, topics in subscriptions.items() if topic in topics)
@@ -52,7 +57,7 @@ def assign_range(subscriptions: Mapping[str, Sequence[str]], partition_counts: M
 
 
 def assign_round_robin(subscriptions: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics dealt out one by one to the members, each skipped for topics it does not want."""
+    """All partitions of all topics to the members in turn; a member is skipped for topics not subscribed to."""
     assignment: Assignment = {member: [] for member in subscriptions}
     members = sorted(subscriptions)
     turn = 0
@@ -71,23 +76,23 @@ ASSIGNORS: Mapping[str, Assignor] = {"range": assign_range, "roundrobin": assign
 
 
 _USE = "group"
-"""Joins wait for the other members, up to minutes; nothing else may stand behind them."""
+"""A connection of its own: joins wait for the other members, up to minutes, and hold back later requests."""
 _HEARTBEAT_USE = ""
 
 
 class RebalanceListener(Protocol):
-    """The consumer, as the group sees it."""
+    """The callbacks of a rebalance; the consumer implements them."""
 
     async def revoke(self) -> None:
-        """Commit what has been read, then stop reading."""
+        """Commit the positions, then stop reading."""
         ...
 
     def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Read these from now on; none: nothing."""
+        """Read exactly these partitions from now on."""
         ...
 
     def lost(self) -> None:
-        """Stop reading, and commit nothing: the partitions belong to others."""
+        """Stop reading, without a commit: other members may have the partitions already."""
         ...
 
 
@@ -100,11 +105,11 @@ class GroupMember:
         group: str,
         listener: RebalanceListener,
         *,
-        assignors: Sequence[str] = ("range",),
-        session_timeout_ms: int = 45_000,
-        heartbeat_interval_ms: int = 3_000,
-        max_poll_interval_ms: int = 300_000,
-        group_instance_id: str | None = None,
+        assignors: Sequence[str],
+        session_timeout_ms: int,
+        heartbeat_interval_ms: int,
+        max_poll_interval_ms: int,
+        group_instance_id: str | None,
     ) -> None:
         unknown = [name for name in assignors if name not in ASSIGNORS]
         if unknown or not assignors:
@@ -127,19 +132,19 @@ class GroupMember:
         self._events: asyncio.Queue[events.Event] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._shared: dict[str, int] | None = None
-        """The numbers of partitions that this member, as the leader, has shared out; 0 for a topic that is missing."""
+        """The numbers of partitions in the assignment that this member made as leader; 0 for a missing topic."""
         self._look: asyncio.Task[None] | None = None
         self._next_look_ms = 0
         self.changed = asyncio.Event()
         """Set when the member's state has changed."""
         self.fault: KafkaError | None = None
-        """The error with which the group refuses this member for good."""
+        """The error with which the group has refused this member for good."""
         self._coordinator_trouble: KafkaError | None = None
         self._topic_trouble: KafkaError | None = None
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault while the coordinator cannot be reached, or a topic not be read: it may not exist."""
+        """The fault while the coordinator cannot be reached, or while a topic is missing."""
         return self._coordinator_trouble or self._topic_trouble
 
     @property
@@ -160,12 +165,12 @@ class GroupMember:
         self._events.put_nowait(events.SubscriptionChanged())
 
     def polled(self) -> None:
-        """The user asks for records."""
+        """Note a poll of the user."""
         self._polled_at_ms = self._router.now_ms()
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         if self._task.done():
-            self._task.result()  # it ends by a fault only, and has no other observer
+            self._task.result()  # raises: the task only ends with an exception
         if not self.is_stable and self._events.empty():
             self._events.put_nowait(events.Polled())
         if self.is_stable and self._polled_at_ms >= self._next_look_ms:
@@ -173,12 +178,12 @@ class GroupMember:
             self._look = asyncio.get_running_loop().create_task(self._look_at_topics(self._shared))
 
     async def leave(self) -> None:
-        """Commit, tell the group, and stop."""
+        """Commit, leave the group, and stop."""
         await self.stop()
         await self._step(events.Leave())
 
     async def stop(self) -> None:
-        """Do nothing any more, without a word to the group."""
+        """Cancel all tasks, without leaving the group."""
         tasks = [task for task in (self._task, self._look) if task is not None]
         for task in tasks:
             task.cancel()
@@ -218,7 +223,7 @@ class GroupMember:
             case events.Lost():
                 self._listener.lost()
             case events.Assigned(partitions):
-                if self._shared is None:  # another member leads, and has looked at the topics, not this one
+                if self._shared is None:  # another member leads: this one has not refreshed the topics yet
                     self._next_look_ms = self._router.now_ms()
                 self._listener.assigned(partitions)
             case events.ForgetCoordinator():
@@ -270,7 +275,7 @@ class GroupMember:
         try:
             await self._router.refresh(wanted, allow_auto_create=True)
         except KafkaError:
-            # As if the group had refused the assignment: this member joins again, and so do the others.
+            # Handled as a refused assignment: this member joins again, and so do the others.
             return events.SyncAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
         counts = self._shared = self._partition_counts(wanted)
         self._plan_look()
@@ -289,12 +294,11 @@ class GroupMember:
         self._next_look_ms = self._router.now_ms() + pause_ms
 
     async def _look_at_topics(self, shared: dict[str, int] | None) -> None:
-        """See whether the own topics are there. The leader's duty: where any have grown, come or gone, the group must
-        share anew."""
+        """Refresh the topics and note missing ones. On the leader: rejoin if a number of partitions has changed."""
         try:
             await self._router.refresh(self._topics if shared is None else {*shared, *self._topics})
         except KafkaError:
-            return  # the next look will tell
+            return  # the next refresh tries again
         self._topic_trouble = self._missing_topic()
         if self._topic_trouble is not None:
             self._plan_look()
@@ -351,10 +355,10 @@ class GroupMember:
             connection = await self._router.coordinator_connection(self._group, _HEARTBEAT_USE)
             await connection.ask(request, LeaveGroupResponse, timeout_ms=5_000)
         except KafkaError:
-            return  # the session's end will tell the group
+            return  # the session timeout removes the member
 
     async def _or(self, answer: Awaitable[events.Event], refused: Callable[[ErrorCode], events.Event]) -> events.Event:
-        """The answer, or what it means that there is none."""
+        """The answer, or the event of a failed request."""
         try:
             event = await answer
         except KafkaError as fault:

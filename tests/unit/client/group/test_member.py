@@ -22,8 +22,8 @@ from tailrace.client.group.member import (
     State,
     SubscriptionChanged,
     SyncAnswered,
+    encode_assignment,
 )
-from tailrace.client.group.protocol import encode_assignment
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
@@ -33,7 +33,9 @@ SESSION_MS, HEARTBEAT_MS = 10_000, 3_000
 
 
 def _machine(*, is_static: bool = False) -> Membership:
-    return Membership(session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS, is_static=is_static)
+    return Membership(
+        session_timeout_ms=SESSION_MS, heartbeat_interval_ms=HEARTBEAT_MS, retry_backoff_ms=100, is_static=is_static
+    )
 
 
 def _join(machine: Membership, now_ms: int = 0) -> list[Effect]:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark.splits import OffsetRange, cut, limit_rows, pack, ranges_between
+from tailrace.spark.offsets import OffsetRange, cut, limit_rows, pack, ranges_between
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 
