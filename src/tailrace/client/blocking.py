@@ -1,7 +1,7 @@
 """The clients without asyncio: for Spark, the command line, notebooks and tests. Calls block; all are thread-safe.
 
-The work is done by the asyncio clients on this process's background loop (see loop_thread). A client made before a fork
-works in the child too: it makes its connections anew there, when first used.
+The asyncio clients do the work, on this process's background loop (see loop_thread). A client made before a fork works
+in the child too: it makes new connections there when it is first used.
 """
 
 import asyncio
@@ -55,20 +55,20 @@ __all__ = (
 _log = logging.getLogger(__name__)
 
 EXIT_FLUSH_S = 5.0
-"""The longest wait of the interpreter's end for records that were not flushed."""
+"""The longest wait for records that were not flushed, at the end of the interpreter."""
 
 _EXIT_STOP_S = 2.0
-"""The longest wait for a consumer to stop, which needs no answer from a server."""
+"""The longest wait for a consumer to stop at the end of the interpreter; that needs no answer from a server."""
 
 _ENQUEUE_AT_ONCE = 2_000
-"""Records that one turn of the loop takes over, so that answers are not kept waiting."""
+"""The most records that one turn of the loop passes on, so that answers do not wait long."""
 
 
 class Producer(Facade[AsyncProducer]):
     """See `tailrace.client.producer.AsyncProducer`, whose settings it takes.
 
-    Leaving a `with` block, `flush` and `close` raise KafkaError if records have failed whose futures were never asked.
-    An exception of the block itself comes out as it is, with a note of the records.
+    The end of a `with` block, `flush` and `close` raise KafkaError if records have failed whose futures were never
+    read. An exception of the block itself is raised unchanged, with a note of the records.
     """
 
     def __init__(self, bootstrap_servers: str, *, max_block_ms: int = 60_000, **settings: Any) -> None:
@@ -105,7 +105,7 @@ class Producer(Facade[AsyncProducer]):
         headers: Headers | None = (),
         timestamp: int | None = None,
     ) -> "Future[RecordMetadata]":
-        """Hand over a record; the future tells where it was written, or raises KafkaError.
+        """Hand over a record; the result of the future is its place, or KafkaError.
 
         Blocks only while buffer.memory is full, max.block.ms at most. A future cannot be cancelled. Raises TypeError,
         or KafkaError (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that cannot be written whatever
@@ -136,7 +136,7 @@ class Producer(Facade[AsyncProducer]):
     def _hand_over(self, client: AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
         with self._room:
             is_full = self._buffered_bytes + item.cost > self._buffer_memory and self._buffered_bytes
-            # A callback of a future runs where the room is made: it may not wait for it.
+            # A callback of a future runs on the loop's thread, which frees the room: it may not wait.
             if is_full and not loop_thread().is_current:
                 self._wait_for_room(item.cost)
             self._buffered_bytes += item.cost
@@ -168,7 +168,7 @@ class Producer(Facade[AsyncProducer]):
             loop_thread().loop.call_soon(self._take_over, client)
 
     def _released(self, cost: int) -> None:
-        """On the loop: this many bytes are complete."""
+        """On the loop: these bytes of buffer.memory are free again."""
         with self._room:
             self._buffered_bytes -= cost
             if self._waiters:
@@ -193,7 +193,7 @@ class Producer(Facade[AsyncProducer]):
     def flush(self) -> None:
         """Return when every record handed over so far is written.
 
-        Raises KafkaError if records have failed whose futures were never asked: how many, and why the first did. Each
+        Raises KafkaError if records have failed whose futures were never read: their number, and the first fault. Each
         failure is reported once.
         """
         client = self._client.get()
@@ -206,14 +206,14 @@ class Producer(Facade[AsyncProducer]):
         await client.settle()
 
     def close(self) -> None:
-        """Flush, then close the connections; raises as `flush` does, when that is done. May be called again."""
+        """Flush, then close the connections; then raises as `flush` does. May be called again."""
         client = self._client.made()
         if self._inbox and client is not None:
             loop_thread().call(self._settle(client))
         super().close()
 
     def close_at_exit(self) -> None:
-        """The interpreter ends, and with it the background thread: write what can be written soon."""
+        """Flush for a few seconds: the interpreter ends, and with it the background thread."""
         client = self._client.made()
         if client is None:
             return
@@ -309,9 +309,9 @@ class RangedFetch(Facade[AsyncRangedFetch]):
         super().__init__(lambda: AsyncRangedFetch(bootstrap_servers, **settings))
 
     def fetch_range(self, topic_partition: TopicPartition, start: int, end: int) -> Iterator[list[Buffer]]:
-        """Stretches of whole batches that hold the offsets from `start` up to `end` (exclusive), in order.
+        """The batches with the offsets from `start` up to `end` (exclusive), in order, as buffers of whole batches.
 
-        The first and the last may reach over the ends. The next fetch is on its way while one is looked at.
+        The first and the last may reach over the ends. The next fetch is in flight while the caller uses the last one.
         """
         thread = loop_thread()
         process_id = os.getpid()
@@ -323,10 +323,10 @@ class RangedFetch(Facade[AsyncRangedFetch]):
                     return
                 yield chunk.buffers
         finally:
-            # At the interpreter's end the background thread has stopped already, and with it everything of ours.
+            # At the end of the interpreter the background thread has stopped already.
             if os.getpid() == process_id and not sys.is_finalizing():
-                # A generator that is given up is freed on any thread and inside any lock, wherever the garbage
-                # collector happens to run: on the loop's own thread too. So nothing is waited for.
+                # The garbage collector may free an abandoned generator on any thread, inside any lock, also on the
+                # loop's own thread. So this does not wait.
                 thread.loop.call_soon_threadsafe(_begin_close, generator)
 
     def arrow(
@@ -366,7 +366,7 @@ def _begin_close(generator: Any) -> None:
 
 
 async def _close(generator: Any) -> None:
-    with suppress(RuntimeError):  # it is running: an interrupted call has been cancelled and is about to end it
+    with suppress(RuntimeError):  # the generator is running: a cancelled call is about to end it
         await generator.aclose()
 
 
@@ -386,12 +386,12 @@ class Consumer(Facade[AsyncConsumer]):
         def make() -> AsyncConsumer:
             return AsyncConsumer(bootstrap_servers, group=group, topics=wanted, **settings)
 
-        make()  # refuse bad settings here and not at the first poll
+        make()  # refuses bad settings here and not at the first poll
         super().__init__(make)
         _consumers.add(self)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records as they come, without end. A commit covers those that the loop has been given, the last one too."""
+        """Records without end, as they come. A commit covers all records yielded so far, also the last one."""
         while True:
             client = self._client.get()
             record = client.next_ahead()
@@ -413,15 +413,15 @@ class Consumer(Facade[AsyncConsumer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps `poll` from giving all there is, while it is retried; None while all goes well."""
+        """The fault that keeps `poll` from returning all records, while it is retried; None without one."""
         return self._client.get().trouble
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """The offset of the next record that `poll` will give, None while it is not decided."""
+        """The offset of the next record that `poll` will return; None while it is not decided."""
         return self._client.get().position(topic_partition)
 
     def abandon_at_exit(self) -> None:
-        """The interpreter ends, and with it the background thread: leave nothing there that would complain."""
+        """Stop all tasks: the interpreter ends, and with it the background thread."""
         client = self._client.made()
         if client is not None:
             with suppress(TimeoutError):

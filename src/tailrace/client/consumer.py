@@ -52,8 +52,8 @@ class AsyncConsumer:
     there; `assign` reads chosen partitions without sharing. Partitions change hands inside `poll` only. Without a
     committed offset it starts at auto_offset_reset: latest, earliest, or none, which is an error.
 
-    A fault that keeps it from reading is retried, and told: by `trouble`, and by warnings of the log `tailrace.client`,
-    at once and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
+    A fault that keeps it from reading is retried; `trouble` has it, and the log `tailrace.client` warns of it, at once
+    and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class AsyncConsumer:
         self._auto_commit_interval_ms = auto_commit_interval_ms
         self._next_commit_ms = 0
         self._committing: asyncio.Task[None] | None = None
-        """The auto commit that is on its way."""
+        """The auto commit in flight."""
         self._max_poll_records = max_poll_records
         isolation_level = parse_isolation(isolation)
         self._fetcher = Fetcher(
@@ -119,7 +119,7 @@ class AsyncConsumer:
             notices=self._notices,
         )
         self._ahead: deque[ConsumerRecord] = deque()
-        """Records that an iteration has polled and not yielded: `poll` gives them first, and no commit covers them."""
+        """Records that an iteration has polled and not yielded: `poll` returns them first, no commit covers them."""
         self._next_look_ms = 0
         self._is_closed = False
         self._has_lost_partitions = False
@@ -161,7 +161,7 @@ class AsyncConsumer:
         self._member.subscribe(wanted)
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; there is no group."""
+        """Read exactly these partitions, outside any group's sharing."""
         if self._is_subscribed:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "this consumer shares topics in a group; assign() is for others"
@@ -184,14 +184,14 @@ class AsyncConsumer:
         self._forget_ahead({topic_partition})
 
     def position(self, topic_partition: TopicPartition) -> int | None:
-        """The offset of the next record that `poll` will give; None while it is not decided."""
+        """The offset of the next record that `poll` will return; None while it is not decided."""
         ahead = (record.offset for record in tuple(self._ahead) if record[:2] == topic_partition)
         return next(ahead, self._fetcher.position(topic_partition))
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps `poll` from giving all there is, while it is retried: a node that is down, a damaged
-        log, a group without a coordinator, a topic that does not exist. None while all goes well."""
+        """The fault that keeps `poll` from returning all records, while it is retried: a node that is down, a damaged
+        log, a group without a coordinator, a topic that does not exist. None without a fault."""
         of_group = None if self._member is None else self._member.trouble
         return of_group or self._search.trouble or self._fetcher.trouble
 
@@ -200,9 +200,9 @@ class AsyncConsumer:
     async def poll(self, timeout: float = 1.0, *, max_records: int | None = None) -> list[ConsumerRecord]:  # noqa: ASYNC109 - running out of time is a result here
         """The next records, in order of offset per partition; an empty list after `timeout` seconds without any.
 
-        Calling it says that the records given before are dealt with: they may be committed, and partitions may change
-        hands. Raises KafkaError for what does not get better by waiting, and when no broker has been reached at all for
-        bootstrap.timeout.ms of polling.
+        The call declares the records of the call before as processed: they may be committed, and partitions may move
+        to other members. Raises KafkaError for a fault that a retry does not cure, and when no broker at all has
+        answered for bootstrap.timeout.ms of polling.
         """
         began_ms = self._router.now_ms()
         deadline_ms = began_ms + int(timeout * 1000)
@@ -218,7 +218,7 @@ class AsyncConsumer:
             if await self._is_ready(deadline_ms):
                 records = self._take(limit)
                 if records:
-                    # Those of one partition do not hide what keeps another from being read.
+                    # Records of one partition must not hide the fault of another.
                     if self._router.now_ms() >= self._next_look_ms:
                         self._look()
                     return records
@@ -248,7 +248,7 @@ class AsyncConsumer:
         return [ConsumerRecord(partition.topic, partition.partition, *record) for partition, record in taken]
 
     async def _is_ready(self, deadline_ms: int) -> bool:
-        """Whether there is something to read from; waits for the group for a while."""
+        """Whether there are partitions to read; waits a moment for the group's assignment."""
         if self._is_subscribed and self._member is not None:
             self._member.changed.clear()
             self._member.polled()
@@ -269,18 +269,18 @@ class AsyncConsumer:
     # iteration
 
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
-        """For callers that take records one by one: poll for those that `next_ahead` gives."""
+        """Poll for an iteration: `next_ahead` returns these records one by one."""
         self._ahead.extend(await self.poll(timeout))
 
     def next_ahead(self) -> ConsumerRecord | None:
-        """The next record of an iteration, which is given out with this; None: poll ahead. From any thread."""
+        """The next record of an iteration, which counts as returned now; None: poll ahead. From any thread."""
         try:
             return self._ahead.popleft()
         except IndexError:
             return None
 
     def _take_ahead(self, limit: int) -> list[ConsumerRecord]:
-        """Take them one by one: an iteration on another thread may take some at the same time."""
+        """Up to `limit` records, one by one: an iteration on another thread may take some at the same time."""
         taken: list[ConsumerRecord] = []
         while len(taken) < limit and (record := self.next_ahead()) is not None:
             taken.append(record)
@@ -293,10 +293,10 @@ class AsyncConsumer:
     # progress
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
-        """Commit these offsets (each that of the next record to read), or what has been given out so far.
+        """Commit these offsets (each of the next record to read), or by default the position in every partition.
 
-        The latter is the position in every partition, moved or not: a group's offsets expire unless they are renewed.
-        Raises KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS when the group has moved on.
+        The default includes positions that have not moved: a group's offsets expire unless they are renewed. Raises
+        KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS when this member is out of the group.
         """
         self._check_open()
         if self._group is None:
@@ -306,7 +306,7 @@ class AsyncConsumer:
         if offsets is None:
             self._drop_auto_commit()
         elif self._committing is not None:
-            await asyncio.wait((self._committing,))  # older offsets must not come behind these
+            await asyncio.wait((self._committing,))  # its older offsets must not overwrite these
         wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._positions() if offsets is None else offsets
         await self._commit({p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()})
 
@@ -324,18 +324,18 @@ class AsyncConsumer:
         if self._member is not None and self._is_subscribed:
             member = self._member.identity
             if offsets and member.generation_id < 0:
-                raise self._not_a_member()  # the coordinator would take it for a client outside the group
+                raise self._not_a_member()  # to the coordinator it would be a client outside the group
         await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=timeout_ms)
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """The offset of the next record to give out, wherever that is decided."""
+        """The offset of the next record to return, in each partition where it is decided."""
         positions = self._fetcher.positions()
         for record in reversed(tuple(self._ahead)):
             positions[TopicPartition(record.topic, record.partition)] = record.offset
         return positions
 
     def _auto_commit_if_due(self) -> None:
-        """Commit beside the reading, once: the next one makes a failure good. Reading waits for neither."""
+        """Start a commit in a task of its own; a failed one is made up for by the next. Reading waits for neither."""
         now_ms = self._router.now_ms()
         if not self._auto_commit or now_ms < self._next_commit_ms or self._committing is not None:
             return
@@ -354,13 +354,13 @@ class AsyncConsumer:
                 self._committing = None
 
     def _drop_auto_commit(self) -> None:
-        """A commit that was not sent yet must not come behind a commit of all, nor after the partitions are gone."""
+        """Cancel the auto commit: it must not follow a commit of all offsets, nor the loss of the partitions."""
         if self._committing is not None:
             self._committing.cancel()
             self._committing = None
 
     async def _try_commit(self) -> None:
-        """The last commit before partitions are let go: a failure costs repetition, not records."""
+        """The last commit before partitions are revoked: after a failure records are read twice, and none is lost."""
         self._drop_auto_commit()
         with suppress(KafkaError):
             await self._commit(_offsets(self._positions()))
@@ -386,7 +386,7 @@ class AsyncConsumer:
         self._router.close()
 
     async def abandon(self) -> None:
-        """Stop at once: nothing is committed, and the group is not told. For the end of the interpreter."""
+        """Stop at once, without a commit and without leaving the group. For the end of the interpreter."""
         self._is_closed = True
         if self._member is not None:
             await self._member.stop()
@@ -394,18 +394,18 @@ class AsyncConsumer:
         self._drop_auto_commit()
         await self._fetcher.close()
         self._router.close()
-        await asyncio.sleep(0)  # what was cancelled ends now
+        await asyncio.sleep(0)  # cancelled tasks end now
 
-    # the group's side
+    # callbacks of the group
 
     async def revoke(self) -> None:
-        """The group rebalances: commit what has been given out, then stop reading."""
+        """The group rebalances: commit the positions, then stop reading."""
         if self._auto_commit:
             await self._try_commit()
         self.assigned(())
 
     def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """The group has given this consumer these partitions."""
+        """Read these partitions: the group has assigned them to this consumer."""
         self._has_lost_partitions = False
         self._search.give_up()
         self._drop_auto_commit()
@@ -413,7 +413,7 @@ class AsyncConsumer:
         self._fetcher.assign(partitions)
 
     def lost(self) -> None:
-        """The group has gone on without this consumer: others may read its partitions already."""
+        """Stop reading: the group has removed this consumer, and others may read its partitions already."""
         self.assigned(())
         self._has_lost_partitions = True
 

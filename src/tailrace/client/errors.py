@@ -1,4 +1,4 @@
-"""Errors for callers: from the error codes of servers of any age, and for arguments of the wrong type."""
+"""KafkaErrors from the error codes of servers of any version, and for arguments of the wrong type."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 
 
 def code_of(number: int) -> ErrorCode:
-    """The code of this number; UNKNOWN_SERVER_ERROR for one that a newer server has and we have not."""
+    """The code of this number; UNKNOWN_SERVER_ERROR for a code of a newer server."""
     try:
         return ErrorCode(number)
     except ValueError:
@@ -14,7 +14,7 @@ def code_of(number: int) -> ErrorCode:
 
 
 def check(number: int, detail: str) -> None:
-    """Raise the KafkaError that this number stands for, unless it stands for success."""
+    """Raise KafkaError for this error code, unless it is 0."""
     if not number:
         return
     code = code_of(number)
@@ -26,7 +26,7 @@ def check(number: int, detail: str) -> None:
 
 
 def several(names: Iterable[str]) -> tuple[str, ...]:
-    """The names. Raises KafkaError(INVALID_REQUEST) for a single one, which Python takes for a list of letters."""
+    """The names. Raises KafkaError(INVALID_REQUEST) for a single string, which would be a list of letters."""
     if isinstance(names, str):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"this takes several names: say [{names!r}] for one")
     return tuple(names)

@@ -1,7 +1,7 @@
-"""Keeps one fetch per leader on its way for the assigned partitions, and hands out the records in order.
+"""Keeps one fetch per leader in flight for the assigned partitions, and returns the records in order.
 
-A partition is fetched when it has a position and nothing of it waits to be handed out. An answer counts only if the
-partition is still assigned and its position is still where the fetch began: after a seek or a rebalance it is dropped.
+A partition is fetched when it has a position and all its fetched records have been returned. An answer is used only if
+the partition is still assigned and its position is the offset of the fetch: after a seek or a rebalance it is dropped.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ _USE = "fetch"
 
 
 class _Partition:
-    """One assigned partition: its position, and what has been fetched from there."""
+    """One assigned partition: its position, and the records fetched from there."""
 
     __slots__ = ("batches", "is_out_of_range", "next_offset", "node", "position", "records")
 
     def __init__(self) -> None:
         self.position: int | None = None
-        """The next offset to hand out; None until it is decided."""
+        """The offset of the next record to return; None until it is decided."""
         self.next_offset = 0
         """The offset of the next fetch."""
         self.batches: deque[Buffer] = deque()
@@ -63,7 +63,7 @@ class Fetcher:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """A fault that goes on being retried; None while reading goes well."""
+        """A fault that is being retried; None without one."""
         return next(iter(self._troubles.values()), None)
 
     @property
@@ -71,20 +71,20 @@ class Fetcher:
         return frozenset(self._partitions)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these; those assigned before keep their positions."""
+        """Read exactly these partitions; those assigned before keep their positions."""
         before = self._partitions
         self._partitions = {partition: before.get(partition) or _Partition() for partition in sorted(partitions)}
         self._troubles.clear()
         self._news.set()
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Read on from this offset; what was fetched is dropped."""
+        """Read on from this offset; fetched records are dropped."""
         if topic_partition not in self._partitions:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic_partition} is not assigned to this consumer")
         self._partitions[topic_partition].move_to(offset)
 
     def start_at(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """The decision for a partition that was undecided; False for one that is gone or was sought meanwhile."""
+        """Set the position of an undecided partition; False if it was revoked or sought meanwhile."""
         partition = self._partitions.get(topic_partition)
         if partition is None or not (partition.position is None or partition.is_out_of_range):
             return False
@@ -110,7 +110,7 @@ class Fetcher:
         }
 
     def take(self, limit: int) -> list[tuple[TopicPartition, Record]]:
-        """Up to `limit` records that have been fetched; sends the next fetches. Raises KafkaError from the cluster."""
+        """Up to `limit` fetched records; sends the next fetches. Raises KafkaError from the cluster."""
         if self._fault is not None:
             fault, self._fault = self._fault, None
             raise fault
@@ -120,12 +120,12 @@ class Fetcher:
                 while len(taken) < limit and not partition.is_drained:
                     self._take_from(name, partition, limit - len(taken), taken)
             except KafkaError:
-                # Records of other partitions are handed out first; the damage is met again after their turn.
+                # Records of other partitions are returned first; the next turn of this one meets the damage again.
                 self._partitions[name] = self._partitions.pop(name)
                 if not taken:
                     raise
         if taken:
-            # A partition that was served now comes last next time.
+            # The partition that was served first comes last next time.
             first = taken[0][0]
             self._partitions[first] = self._partitions.pop(first)
         self._send_fetches()
@@ -150,11 +150,11 @@ class Fetcher:
             partition.position = max(partition.position, partition.next_offset)
 
     def wake(self) -> None:
-        """End a wait: there are news from elsewhere."""
+        """End a wait: a position has been decided, or a search has failed."""
         self._news.set()
 
     async def wait(self, deadline_ms: int) -> None:
-        """Return when something has come, or at the deadline."""
+        """Return when there are records, a fault or a wake-up, or at the deadline."""
         if any(not partition.is_drained for partition in self._partitions.values()) or self._fault is not None:
             return
         self._news.clear()
@@ -181,8 +181,8 @@ class Fetcher:
             node = leader.node_id if partition.node is None else partition.node
             if node not in self._fetches:
                 by_node[node].append(self._wanted(name, partition))
-        # While some partitions still have records to hand out, the fetch for the others must not wait at the broker:
-        # the node gets one fetch at a time, and those partitions will need the next.
+        # While some partitions still have records to return, the fetch for the other partitions must not wait at the
+        # broker: a node gets one fetch at a time, and the former will soon need it.
         is_busy = any(not partition.is_drained for partition in self._partitions.values())
         options = self._options._replace(max_wait_ms=0) if is_busy else self._options
         for node, wanted in by_node.items():
@@ -208,8 +208,8 @@ class Fetcher:
     def _start(self, node: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
         if node in self._fetches:
             return
-        # The task itself makes its coroutine: one that is made here would stay unawaited if close comes before the
-        # task's first step.
+        # The task itself makes its coroutine: one that is made here would stay unawaited if `close` comes before the
+        # first step of the task.
         self._fetches[node] = asyncio.get_running_loop().create_task(self._guarded(node, work))
 
     async def _guarded(self, node: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -225,7 +225,7 @@ class Fetcher:
             else:
                 self._fault = fault
         except Exception as bug:
-            # A mistake of ours: let it be seen, and let no caller poll for ever.
+            # A bug: raise it for the log, and fail the next poll, so that no caller polls for ever.
             self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this consumer has failed: {bug!r}")
             raise
         finally:
@@ -251,14 +251,14 @@ class Fetcher:
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)
 
     def _leave_replicas(self, wanted: Iterable[PartitionFetch]) -> None:
-        """The node cannot be asked: if it was a replica near by, the leader serves, and names one that can be."""
+        """Fetch from the leader again: this node does not answer. The leader may name another near replica."""
         for want in wanted:
             partition = self._partitions.get(want.topic_partition)
             if partition is not None:
                 partition.node = None
 
     def _take_in(self, fetched: Fetched) -> bool:
-        """Keep what came; True if the partition must be tried again after a pause."""
+        """Keep the answer for one partition; True if it must be fetched again after a pause."""
         partition = self._partitions.get(fetched.topic_partition)
         if partition is None or partition.position is None or not partition.is_drained:
             return False
@@ -291,7 +291,7 @@ class Fetcher:
         return True
 
     async def close(self) -> None:
-        """Give up what is on its way."""
+        """Cancel the fetches in flight."""
         tasks = list(self._fetches.values())
         for task in tasks:
             task.cancel()

@@ -1,7 +1,7 @@
 """One event loop in one background thread per process, and asyncio clients on it for callers that do not use asyncio.
 
-Keyed by process id: after a fork the child has a loop and clients of its own, made when it first needs them, since
-threads do not survive a fork (Spark forks its Python workers from a daemon).
+A forked child makes a loop and clients of its own when it first uses them, since threads do not survive a fork (Spark
+forks its Python workers from a daemon).
 """
 
 import asyncio
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """A running loop. The thread is a daemon: it does not keep the process alive."""
+    """A running event loop. Its thread is a daemon: it does not keep the process alive."""
 
     def __init__(self) -> None:
         self.loop = _new_loop()
@@ -34,7 +34,7 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is on this thread, and must not wait for it."""
+        """Whether the caller runs on this thread, and so must not wait for it."""
         return threading.current_thread() is self._thread
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:

@@ -1,4 +1,4 @@
-"""The start and end of a partition's log, and the offset of a time (ListOffsets, asked at the leaders)."""
+"""ListOffsets: the start and end of a partition's log, and the offset of a time, from the leaders."""
 
 import asyncio
 from collections import defaultdict
@@ -30,11 +30,11 @@ _CONSUMER = -1
 
 
 class OffsetAt(NamedTuple):
-    """An answer of ListOffsets. Offset -1: no record is that young."""
+    """An answer of ListOffsets. Offset -1: no record has this timestamp or a later one."""
 
     offset: int
     timestamp: int
-    """ms; -1 where the question was not about a time."""
+    """ms; -1 for LATEST and EARLIEST."""
     leader_epoch: int
 
 
@@ -47,8 +47,8 @@ async def list_offsets(
 ) -> dict[TopicPartition, OffsetAt]:
     """For each partition the offset that its spec names: LATEST, EARLIEST, MAX_TIMESTAMP, or of a time in ms.
 
-    A time stands for the first record at or after it. Partitions whose leader is moving are asked again until
-    `timeout_ms`. Raises KafkaError, UNKNOWN_TOPIC_OR_PARTITION at once for a topic that does not exist.
+    A time stands for the first record at or after it. Requests are repeated until `timeout_ms` while a leader moves.
+    Raises KafkaError, UNKNOWN_TOPIC_OR_PARTITION at once for a topic that does not exist.
     """
     found: dict[TopicPartition, OffsetAt] = {}
     final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,)
@@ -57,7 +57,7 @@ async def list_offsets(
         missing = {partition: spec for partition, spec in specs.items() if partition not in found}
         faults = await ask_for_offsets(router, missing, found.update, isolation_level=isolation_level)
         if faults:
-            # An error that does not get better by waiting comes first.
+            # An error that a retry does not cure comes first.
             raise min(faults.values(), key=lambda fault: fault.code.retriable and fault.code not in final)
 
     await router.retry(attempt, timeout_ms=timeout_ms, final=final)
@@ -71,10 +71,10 @@ async def ask_for_offsets(
     *,
     isolation_level: int = READ_UNCOMMITTED,
 ) -> dict[TopicPartition, KafkaError]:
-    """Ask every leader once; `take` gets what one answers as soon as it does.
+    """Send one request to every leader; `take` gets each answer as soon as it is there.
 
-    Returns the faults of the others: a partition without a leader, or a node that is gone, keeps back no other answer.
-    Raises KafkaError if no node knows the leaders.
+    Returns the faults by partition: a partition without a leader, or a node that is gone, does not hold back the other
+    answers. Raises KafkaError if no node has metadata.
     """
     await router.ensure_fresh({partition.topic for partition in specs})
     faults: dict[TopicPartition, KafkaError] = {}

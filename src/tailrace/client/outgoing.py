@@ -1,4 +1,4 @@
-"""A batch of records on its way out, and the futures of its records. Pure."""
+"""An outgoing batch of records, and the futures of its records. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -14,7 +14,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a written record. Offset -1: the broker gave none (acks=0, or a repetition it recognised)."""
+    """The place of a written record. Offset -1: the broker gave none (acks=0, or a repeated batch)."""
 
     topic: str
     partition: int
@@ -55,7 +55,7 @@ class Identity(NamedTuple):
 
 
 def record_cost(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Bytes of buffer.memory that a record counts for."""
+    """The bytes of buffer.memory that a record takes."""
     cost = _RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
     for name, content in headers:
         cost += len(name) + (len(content) if content else 0) + 4
@@ -90,7 +90,7 @@ class OutgoingBatch:
         self.topic_partition = topic_partition
         self.builder = builder
         self.number = number
-        """Counts up per partition, with room for a number for each record: the order of sending."""
+        """The order of sending: rises per partition, by at least the number of records, for the parts of a split."""
         self.payload = bytearray()
         self.count = 0
         self.cost = 0
@@ -99,7 +99,7 @@ class OutgoingBatch:
         self.attempts = 0
         self._is_settled = False
         self.halves: tuple[OutgoingBatch, ...] = ()
-        """The batches that are sent in its place."""
+        """The two parts that are sent instead, after a split."""
         self.may_be_written = False
         """An attempt has ended without a clear answer."""
         self.identity: Identity | None = None
@@ -109,12 +109,12 @@ class OutgoingBatch:
 
     @property
     def size_bytes(self) -> int:
-        """As it will be sent; before compression while it is open."""
+        """The size on the wire; before compression while the batch is open."""
         return self.builder.size_bytes if self.builder is not None else len(self.payload)
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether other numbers could write it a second time."""
+        """Whether other sequence numbers could write it a second time."""
         return self.may_be_written and self.identity is not None
 
     @property
@@ -122,7 +122,7 @@ class OutgoingBatch:
         return self._is_settled or (bool(self.halves) and all(half.is_settled for half in self.halves))
 
     def split(self) -> None:
-        """Two batches of half its records each take its place, under its sequence numbers (KIP-126)."""
+        """Make two batches of half the records each, with the same sequence numbers (KIP-126)."""
         records, middle = read_records(self.payload), self.count // 2
         self.halves = (self._part(records, 0, middle), self._part(records, middle, self.count))
         self.halves[1].cost = self.cost - self.halves[0].cost
@@ -173,7 +173,7 @@ class OutgoingBatch:
             offset += step
 
     def fail(self, fault: KafkaError) -> None:
-        """Fail every completion: the records are not written, or it is not known whether they are."""
+        """Fail every future: the records are not written, or it is not known whether they are."""
         self._is_settled = True
         topic, partition = self.topic_partition
         records = self.count // max(1, len(self.completions))  # a prebuilt batch has one completion for all of it

@@ -1,9 +1,10 @@
-"""Notices of a consumer by itself, in the log `tailrace.client`, about records that its user does not get.
+"""Notices of a consumer in the log `tailrace.client`, about records that its user does not get.
 
-It warns while it cannot read, every 30 s, and says when it reads again; and it tells what a new group skips, and what
-is not read where the log does not hold an offset any more. The first
-warning comes at once where waiting is not likely to help: no broker has ever answered, a topic does not exist. An
-election or a restart has two seconds to be over.
+1. A fault that keeps the consumer from reading, every 30 s, and its end. The first warning comes at once where waiting
+   is not likely to help: no broker has ever answered, a topic does not exist. Otherwise it comes after two seconds,
+   the time of an election or a restart.
+2. The records that a new group skips.
+3. The records that are not read because the log does not have the position any more.
 """
 
 import logging
@@ -28,7 +29,7 @@ class Jump(NamedTuple):
     offset: int
     start: int
     log_start: int | None = None
-    """None: could not be asked for, as with the end."""
+    """None: not known, as with `log_end`."""
     log_end: int | None = None
 
     def __str__(self) -> str:
@@ -50,19 +51,20 @@ class Jump(NamedTuple):
 
 
 class ReadNotices:
-    """Those of one consumer."""
+    """The notices of one consumer."""
 
     def __init__(self, group: str | None, client_id: str, *, bootstrap_timeout_ms: int) -> None:
         self._group = group
         self._name = f"consumer {client_id}" if group is None else f"group {group}"
         self._bootstrap_timeout_ms = bootstrap_timeout_ms
         self._last_ms: int | None = None
-        """When a poll began or looked last."""
+        """The time of the last `begin_poll` or `look`."""
         self._unreached_ms = 0
-        """Polling without an answer of any broker."""
+        """The time of polling without an answer of any broker."""
         self._stretch_began_ms = 0
-        """Of the polls since the last pause; and their share of that."""
+        """The begin of the polls since the last pause between polls."""
         self._stretch_ms = 0
+        """The time of polling in this stretch."""
         self._warnings = Throttle(_WARNING_PERIOD_MS)
         self._has_warned = False
         self._trouble_since_ms: int | None = None
@@ -72,7 +74,7 @@ class ReadNotices:
         """The last jump of a partition since the last line about it, and how many there have been."""
 
     def begin_poll(self, now_ms: int) -> None:
-        """Time between polls is not time of polling. After a pause an attempt from before it says nothing any more."""
+        """Begin to count time of polling. After a pause between polls, an older failed attempt does not count."""
         if self._last_ms is None or now_ms - self._last_ms > _PAUSE_MS:
             self._begin_stretch(now_ms)
         self._last_ms = now_ms
@@ -89,11 +91,11 @@ class ReadNotices:
         has_answered: bool,
         failed_attempt_ms: int | None = None,
     ) -> None:
-        """Warn of what keeps the consumer from reading. To be called about once a second while it polls.
+        """Warn of the fault that keeps the consumer from reading. Call it about once a second during a poll.
 
-        Raises it as KafkaError when no broker at all has answered for bootstrap.timeout.ms of polling: the address is
-        more likely wrong than the cluster about to start. The next poll has that time again. `failed_attempt_ms`: when
-        the last attempt began that reached no broker; one since the last pause has to have failed.
+        Raises KafkaError when no broker at all has answered for bootstrap.timeout.ms of polling: the address is
+        probably wrong. The next poll has that time again. `failed_attempt_ms`: the begin of the last attempt that
+        reached no broker; it must be later than the last pause between polls.
         """
         if trouble is None:
             self._trouble_since_ms = None
@@ -128,13 +130,13 @@ class ReadNotices:
             _logger.warning("%s cannot read: %s", self._name, trouble.detail or trouble.code.name)
 
     def untold(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of which `skipped` has not told yet: a rebalance may bring them again."""
+        """The partitions that `skipped` has not reported: a rebalance may assign a partition again."""
         return [partition for partition in partitions if partition not in self._told]
 
     def skipped(self, counts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
-        """The group begins at the end of these partitions, and does not get so many records that are there.
+        """Report the numbers of older records that the group skips: it begins at the end of these partitions.
 
-        `has_offsets`: it has some in other partitions.
+        `has_offsets`: the group has committed offsets in other partitions.
         """
         self._told.update(counts)
         by_topic: dict[str, list[int]] = {}
@@ -156,9 +158,9 @@ class ReadNotices:
             )
 
     def out_of_range(self, jumps: Mapping[TopicPartition, Jump], now_ms: int) -> None:
-        """The log does not hold the offsets of these partitions: what has become of their records.
+        """Report positions that the log does not have, and the fate of their records.
 
-        Told at once, and again every 30 s at most: `look` tells of those that came meanwhile.
+        The log line comes at once, then at most every 30 s per partition: `look` writes the later ones.
         """
         for partition, jump in jumps.items():
             _, times = self._untold_jumps.get(partition, (jump, 0))

@@ -1,4 +1,4 @@
-"""Checks of a record that are possible when it is handed over: types, the name of the topic, the size."""
+"""Checks of a record before it is sent: types, the name of the topic, the size."""
 
 from collections.abc import Iterable
 from functools import lru_cache
@@ -30,12 +30,12 @@ def check_record(
     *,
     max_request_size: int,
 ) -> CheckedRecord:
-    """The record, if it can be written as far as a client may know. A bytearray or memoryview is copied.
+    """The record, checked as far as a client can. A bytearray or memoryview is copied.
 
-    Headers may come from any iterable; None stands for none of them.
+    Headers may come from any iterable; None stands for no headers.
 
-    Raises TypeError that says what to write instead, or KafkaError: INVALID_TOPIC_EXCEPTION, MESSAGE_TOO_LARGE,
-    INVALID_RECORD for a header whose name UTF-8 cannot hold.
+    Raises TypeError with the right form, or KafkaError: INVALID_TOPIC_EXCEPTION, MESSAGE_TOO_LARGE, INVALID_RECORD for
+    a header whose name cannot be encoded as UTF-8.
     """
     check_topic(topic)
     if partition is not None and type(partition) is not int:
@@ -57,7 +57,7 @@ def check_record(
 
 
 _name_fault = lru_cache(maxsize=1_000)(topic_name_fault)
-"""A producer asks for the same few topics, once per record."""
+"""Cached: a producer checks the same few topics again for every record."""
 
 
 def check_topic(topic: object) -> None:

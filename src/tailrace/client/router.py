@@ -1,4 +1,4 @@
-"""Finds the node that must answer a request, and tries again where an answer says "not here" or "not yet"."""
+"""Finds the node for a request, and retries after errors of a moved leader, controller or coordinator."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
@@ -57,10 +57,10 @@ class Router:
         self.retry_backoff_ms = retry_backoff_ms
         self.retry_backoff_max_ms = retry_backoff_max_ms
         self.bootstrap_timeout_ms = bootstrap_timeout_ms
-        """The longest wait for a cluster that has never answered: its address is probably misspelt."""
+        """The longest wait for the first answer of the cluster: after that, its address is probably wrong."""
         self._has_answered = False
         self.failed_attempt_ms: int | None = None
-        """When the last attempt began to which no node answered."""
+        """The begin of the last attempt to connect that no node answered."""
         self.view = ClusterView(max_age_ms=metadata_max_age_ms)
         self._pool = ConnectionPool(client_id=client_id, connect_timeout_ms=connect_timeout_ms)
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
@@ -77,7 +77,7 @@ class Router:
     # connections
 
     async def any_connection(self) -> Connection:
-        """To whichever node answers. Raises KafkaError(NETWORK_EXCEPTION) with every node's reason if none does."""
+        """To the first node that answers. Raises KafkaError(NETWORK_EXCEPTION) with every node's fault if none does."""
         addresses = [Address(broker.host, broker.port) for broker in self.view.brokers.values()]
         addresses += [address for address in self.bootstrap if address not in addresses]
         for address in addresses:
@@ -101,7 +101,7 @@ class Router:
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
 
     async def node_connection(self, node_id: int, use: str = "") -> Connection:
-        """To this node; asks for the cluster's brokers once more if it is not known."""
+        """To this node; refreshes the list of brokers if the node is unknown."""
         if node_id not in self.view.brokers:
             await self.refresh(())
         broker = self.view.brokers.get(BrokerId(node_id))
@@ -110,7 +110,7 @@ class Router:
         return await self.broker_connection(broker, use)
 
     async def broker_connection(self, broker: BrokerAddress, use: str = "") -> Connection:
-        """To this node. One that cannot be reached may lead no more: what it led is asked for again."""
+        """To this node. If it cannot be reached, the topics that it leads are marked stale."""
         try:
             return await self._pool.get(Address(broker.host, broker.port), use)
         except KafkaError:
@@ -118,23 +118,23 @@ class Router:
             raise
 
     def open_connection(self, broker: BrokerAddress, use: str) -> Connection | None:
-        """To this node, if there is one that works now."""
+        """The open connection to this node, if there is one."""
         return self._pool.open_connection(Address(broker.host, broker.port), use)
 
     async def leader_connection(self, topic_partition: TopicPartition, use: str = "") -> Connection:
-        """To the leader as known now or after one more question."""
+        """To the leader, after a refresh if its topic is unknown or stale."""
         await self.ensure_fresh((topic_partition.topic,))
         return await self.broker_connection(self.view.leader(topic_partition), use)
 
     async def controller_connection(self) -> Connection:
-        """To the node that takes changes of topics; any node if none is named (it passes the request on)."""
+        """To the node that metadata names as controller; without one, to any node, which forwards the request."""
         if self.view.controller_id not in self.view.brokers:
             await self.refresh(())
         if self.view.controller_id in self.view.brokers:
             try:
                 return await self.node_connection(self.view.controller_id)
             except KafkaError:
-                # It may be gone for good; the view says so only later, and any other node passes the request on.
+                # The node may be gone for good, and metadata shows that later. Any other node forwards the request.
                 self.view.controller_id = NO_LEADER
         return await self.any_connection()
 
@@ -146,7 +146,7 @@ class Router:
         return await self.broker_connection(broker, use)
 
     async def coordinator(self, name: str, *, key_type: int = GROUP_COORDINATOR) -> BrokerAddress:
-        """The node that keeps this group, or transactional id.
+        """The coordinator of this group, or transactional id.
 
         Raises KafkaError(COORDINATOR_NOT_AVAILABLE) while there is none.
         """
@@ -156,7 +156,7 @@ class Router:
         return self._coordinators[key]
 
     def forget_coordinator(self, name: str, *, key_type: int = GROUP_COORDINATOR) -> None:
-        """An answer has shown that it has moved."""
+        """Look the coordinator up again at the next request: an answer has shown that it has moved."""
         self._coordinators.pop((key_type, name), None)
 
     async def _find_coordinator(self, key_type: int, key: str) -> BrokerAddress:
@@ -175,7 +175,7 @@ class Router:
     async def refresh(
         self, topics: Iterable[str] | None, *, allow_auto_create: bool = False, forget_others: bool = False
     ) -> None:
-        """Ask for these topics, all of them with None, only the brokers with none given.
+        """Request metadata of these topics: None for all topics, an empty list for the brokers only.
 
         `forget_others` drops topics that are not in the answer.
         """
@@ -191,7 +191,7 @@ class Router:
         self.view.update(response, self.now_ms())
 
     async def ensure_fresh(self, topics: Iterable[str], *, allow_auto_create: bool = False) -> None:
-        """Ask for those of the topics whose description is missing or old."""
+        """Refresh those of the topics whose metadata is missing, stale or old."""
         old = self.view.needs_refresh(topics, self.now_ms())
         if old:
             await self.refresh(old, allow_auto_create=allow_auto_create)
@@ -206,7 +206,7 @@ class Router:
     ) -> TopicInfo:
         """The topic, once it exists and each of its partitions has a leader.
 
-        A topic that does not exist is waited for only when told so.
+        `wait_for_unknown`: wait also for a topic that does not exist.
         """
 
         async def attempt() -> TopicInfo:
@@ -259,7 +259,7 @@ class Router:
         key_type: int = GROUP_COORDINATOR,
         timeout_ms: int | None = None,
     ) -> T:
-        """The result of `ask` at the coordinator of this name, which is looked up again when it has moved."""
+        """The result of `ask` on a connection to the coordinator of this name, which is looked up again if it moves."""
 
         async def attempt() -> T:
             try:

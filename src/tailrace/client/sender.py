@@ -1,4 +1,4 @@
-"""Carries the accumulator's batches to the leaders: at most five requests under way per node."""
+"""Sends the accumulator's batches to the leaders, at most five requests per node in flight."""
 
 import asyncio
 from collections import defaultdict
@@ -33,7 +33,7 @@ _USE = "produce"
 _LAST_WITH_NAMES = 12
 """From version 13 Produce names topics by id."""
 _IDENTITY = "identity"
-"""One of the names of jobs; the others are made by `_describing` and `_connecting`."""
+"""The name of a job; `_describing` and `_connecting` give the names of the other jobs."""
 _AGAIN = (BatchOutcome.RETRY, BatchOutcome.BEHIND, BatchOutcome.DOUBT, BatchOutcome.RENEW)
 _STALE = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -62,7 +62,7 @@ class Sender:
         self._on_release = on_release
         self._identity: Identity | None = None
         self._identity_cluster: str | None = None
-        """The cluster that gave the identity."""
+        """The cluster of the identity."""
         self._in_flight: dict[int, int] = defaultdict(int)
         self._wake = asyncio.Event()
         self._stopping = False
@@ -100,9 +100,9 @@ class Sender:
         return self._stopping and self._accumulator.is_empty and not any(self._in_flight.values())
 
     async def _sleep(self, now_ms: int) -> None:
-        """Until there may be something to do. `now_ms` is that of the turn: what it found to be too early is to come.
+        """Sleep until a batch or a pause may be due. `now_ms` is the time of the last turn.
 
-        With a later time, what has become due since the turn would be taken for done, and slept over.
+        With a later time, a batch that became due since the turn would count as sent, and the sleep would skip it.
         """
         times = [time for time in self._paused_until_ms.values() if time > now_ms]
         deadline_ms = self._accumulator.next_deadline_ms(now_ms)
@@ -114,13 +114,13 @@ class Sender:
             await self._wake.wait()
             return
         loop = asyncio.get_running_loop()
-        # One tick later: the loop's clock in ms is cut, and a timer that fires early would turn in vain.
+        # One ms later: `now_ms` is rounded down, and a timer that fires early would cause a turn without work.
         timer = loop.call_at((min(times) + 1) / 1000, self._wake.set)
         await self._wake.wait()
         timer.cancel()
 
     def _turn(self, now_ms: int) -> None:
-        """Send all that can be sent now."""
+        """Send all batches that can be sent now."""
         for batch in self._accumulator.expire(now_ms):
             self._finish(batch, self._expired(batch))
         if self._troubles:
@@ -129,7 +129,7 @@ class Sender:
         if not ready:
             return
         if self._identity is not None and self._identity_cluster != self._router.view.cluster_id:
-            # The same numbers may belong to another producer there, and the records be taken for repetitions.
+            # Another producer may have this id there, and the broker would drop the records as repetitions.
             self._identity = None
             self._accumulator.restart()
         if self._idempotent and self._identity is None:
@@ -144,7 +144,7 @@ class Sender:
             self._send_to(leader, queues, now_ms)
 
     def _forget_troubles(self) -> None:
-        """Keep the faults of nodes that lead partitions with records to send; others do not matter."""
+        """Keep only the faults of nodes that lead partitions with unsent records."""
         unsettled = self._accumulator.unsettled
         met: set[TopicPartition | str] = {*unsettled, *(_describing(topic) for topic, _ in unsettled)}
         if unsettled:
@@ -182,7 +182,7 @@ class Sender:
                 if size_bytes >= self._accumulator.max_request_size:
                     break
             self._send(connection, leader, batches)
-            # Those that had no room in this request come first in the next.
+            # Queues without room in this request come first in the next one.
             served, left = queues[: len(batches)], queues[len(batches) :]
             linger_ms = self._accumulator.effective_linger_ms
             queues = left + [queue for queue in served if queue.can_send(now_ms, linger_ms)]
@@ -216,10 +216,10 @@ class Sender:
     def _send_unanswered(
         self, connection: Connection, leader: BrokerAddress, request: ProduceRequest, batches: list[OutgoingBatch]
     ) -> None:
-        """Produce with acks=0, and behind it a question: its answer tells that the node has read what stands before.
+        """Send Produce with acks=0, then ApiVersions: the answer confirms that the node has read both requests.
 
-        Without it nothing would bound what waits in the socket's buffer, and a close would throw that away. A node that
-        leads no more closes the connection, as its only way to say so.
+        Without it, the bytes in the socket's buffer would have no bound, and `close` would lose them. A node that does
+        not lead any more closes the connection: acks=0 has no error response.
         """
         connection.send_unanswered(request, max_version=_LAST_WITH_NAMES)
         question = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
@@ -321,10 +321,10 @@ class Sender:
             detail += f"; last error {self._last_fault}"
         return KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
 
-    # what must be waited for
+    # Jobs: metadata, connections, the producer id
 
     def _start(self, name: str, job: Callable[[], Coroutine[None, None, object]]) -> None:
-        """Run this job unless it runs already or has failed a moment ago; wake up when it ends."""
+        """Run this job unless it is running or pauses after a failure. The sender wakes when it ends."""
         assert self._jobs is not None, "jobs run inside run()"
         if name in self._running_jobs or self._router.now_ms() < self._paused_until_ms.get(name, 0):
             return
@@ -346,7 +346,7 @@ class Sender:
             self._wake.set()
 
     async def _describe(self, topic_partition: TopicPartition) -> None:
-        """Ask for the topic. Raises KafkaError, for a pause before the next question, while something is missing."""
+        """Refresh the topic. Raises KafkaError, for a pause before the next request, while a leader is missing."""
         router, topic = self._router, topic_partition.topic
         await router.ensure_fresh((topic,))
         if router.view.needs_refresh((topic,), router.now_ms()):
@@ -357,7 +357,7 @@ class Sender:
         try:
             await self._router.broker_connection(leader, _USE)
             if self._identity is not None:
-                await self._router.refresh(())  # a connection was lost: is this still the same cluster?
+                await self._router.refresh(())  # after a lost connection: the cluster may be another one
         except KafkaError:
             for topic in self._router.view.topics:
                 self._router.view.mark_stale(topic.name)
@@ -375,12 +375,12 @@ class Sender:
         self._identity_cluster = self._router.view.cluster_id
 
     def fail_all(self, fault: KafkaError) -> None:
-        """Give up everything that is not on its way."""
+        """Fail every batch that is not in flight."""
         for batch in self._accumulator.give_up_unsent():
             self._finish(batch, fault)
 
     def collapse(self, fault: KafkaError) -> None:
-        """`run` has ended by a fault of its own: nothing is sent any more, and every future fails."""
+        """Fail every future: `run` has ended with an exception."""
         for batch in self._accumulator.give_up_all():
             self._finish(batch, fault)
 

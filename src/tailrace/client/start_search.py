@@ -1,7 +1,7 @@
-"""Decides where a consumer starts in partitions without a position: at the committed offset, or by the reset rule.
+"""Finds the first position of a consumer in each new partition: the committed offset, or by auto.offset.reset.
 
-It runs beside `poll`, as in Java's client: a partition without a leader, or a node that hangs, keeps the records of no
-other partition waiting.
+The search runs in a task beside `poll`, as in Java's client: a partition without a leader, or a node that hangs, does
+not hold back the records of other partitions.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tailrace.model.partitions import TopicPartition
 
 
 class StartSearch:
-    """At most one search at a time; after one that failed the next waits, twice as long each time."""
+    """At most one search runs at a time; after a failed search the next one waits, twice as long each time."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class StartSearch:
         self._pause_ms = router.retry_backoff_ms
         self._not_before_ms = 0
         self.trouble: KafkaError | None = None
-        """The reason why some partition is not found now, while that is retried."""
+        """The fault of the last search while it is retried."""
 
     def go_on(self) -> None:
-        """Look for what is undecided, unless a search is under way.
+        """Start a search for undecided positions, unless one is under way.
 
-        Raises KafkaError for what does not get better by waiting.
+        Raises KafkaError for a fault of the last search that a retry does not cure.
         """
         undecided = self._fetcher.undecided()
         fault, self._fault = self._fault, None
@@ -59,13 +59,13 @@ class StartSearch:
             self._task = asyncio.get_running_loop().create_task(self._run(undecided))
 
     def until(self, deadline_ms: int) -> int:
-        """The deadline, or when the next search is due if that is before it."""
+        """The earlier one of the deadline and the time at which the next search is due."""
         if self._task is not None or not self._fetcher.undecided():
             return deadline_ms
         return min(deadline_ms, self._not_before_ms)
 
     def give_up(self) -> None:
-        """Other partitions are read now: what is on its way says nothing about them."""
+        """Cancel the search: other partitions are assigned now."""
         if self._task is not None:
             self._task.cancel()
         self._task = self._fault = self.trouble = None
@@ -88,7 +88,7 @@ class StartSearch:
             else:
                 self._fault = fault
         except Exception as bug:
-            # A mistake of ours: let it be seen, and let no caller poll for ever.
+            # A bug: raise it for the log, and fail the next poll, so that no caller polls for ever.
             self._fault = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"this consumer has failed: {bug!r}")
             raise
         finally:
@@ -97,7 +97,7 @@ class StartSearch:
             self._fetcher.wake()
 
     async def _decide(self, undecided: Mapping[TopicPartition, bool]) -> None:
-        """One attempt. Found offsets are used at once, whatever becomes of the rest."""
+        """One attempt. Found offsets are used at once, even if other partitions fail."""
         fresh = [partition for partition, was_out_of_range in undecided.items() if not was_out_of_range]
         committed: Mapping[TopicPartition, OffsetAndMetadata] = {}
         if self._group is not None and fresh:
@@ -132,7 +132,7 @@ class StartSearch:
             faults = await ask_for_offsets(self._router, specs, start, isolation_level=self._isolation_level)
             await self._add_bounds(jumps)
         finally:
-            # Their reading goes on from there, also when this search is given up.
+            # Reading goes on at these offsets, also when this search is cancelled.
             self._notices.out_of_range(jumps, self._router.now_ms())
         if self._group is not None and self._reset == LATEST:
             await self._tell_skipped(new, has_offsets=bool(committed))
@@ -140,7 +140,7 @@ class StartSearch:
             raise min(faults.values(), key=_gets_better)
 
     async def _add_bounds(self, jumps: dict[TopicPartition, Jump]) -> None:
-        """Each started at one end of its log: ask for the other. Without an answer the error has less detail."""
+        """Request the other end of each log, for the notice. Without an answer the notice has less detail."""
         if not jumps:
             return
         is_at_end = self._reset == LATEST
@@ -156,7 +156,7 @@ class StartSearch:
             await ask_for_offsets(self._router, specs, add, isolation_level=self._isolation_level)
 
     async def _tell_skipped(self, starts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
-        """A group without offsets begins at the end: what lies before it was perhaps meant to be read."""
+        """Log how many records a group without offsets skips when it begins at the end."""
         untold = self._notices.untold(starts)
         if not untold:
             return

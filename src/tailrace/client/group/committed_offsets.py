@@ -1,4 +1,4 @@
-"""A group's committed offsets: asked for and set at its coordinator."""
+"""A group's committed offsets: OffsetFetch and OffsetCommit at its coordinator."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ from tailrace.protocol.messages.offsets import (
 
 
 class OffsetAndMetadata(NamedTuple):
-    """The next offset a group will read, with whatever it wrote beside it."""
+    """The next offset that a group will read, with the metadata of its commit."""
 
     offset: int
     leader_epoch: int = -1
@@ -44,7 +44,7 @@ OUTSIDE = ConsumerGroupMetadata()
 
 _NO_OFFSET = -1
 _LAST_WITH_NAMES = 9
-"""From version 10 both requests name topics by id; names do for groups that outlive a topic's id."""
+"""From version 10 both requests name topics by id. Names are enough, and outlive a deleted topic's id."""
 
 
 async def fetch_group_offsets(
