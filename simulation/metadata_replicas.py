@@ -13,9 +13,9 @@ from simulation.breach import Breach
 from simulation.world import World
 from tailrace.metadata import broker_commands as brokers
 from tailrace.metadata import commands
+from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncReplica
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, InSyncReplica
 from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
 from tailrace.metadata.replay import BrokerEvent, apply, apply_all, derived_changes
 from tailrace.metadata.snapshot_image import records_of

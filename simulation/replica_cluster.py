@@ -13,8 +13,15 @@ from simulation.replica_plan import ReplicaPlan
 from simulation.replica_producer import CLIENT, Producer
 from simulation.world import Action, World
 from tailrace.metadata.broker_commands import FenceBroker
-from tailrace.metadata.commands import CreateTopics, TopicsCreated, TopicSpec
-from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, ElectLeaders, Reassignment
+from tailrace.metadata.commands import (
+    AlterPartition,
+    AlterReassignments,
+    CreateTopics,
+    ElectLeaders,
+    Reassignment,
+    TopicsCreated,
+    TopicSpec,
+)
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.model.topic_config import TopicConfig

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from simulation.breach import Breach
 from simulation.replica_node import ReplicaNode
 from simulation.world import Life
+from tailrace.metadata.commands import AlterPartition, InSyncChange
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
-from tailrace.metadata.partition_commands import AlterPartition, InSyncChange
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition

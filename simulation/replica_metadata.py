@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple, Protocol
 from simulation.network import Network
 from simulation.world import Life, World
 from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadataVersion
+from tailrace.metadata.commands import AlterPartition
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.partition_commands import AlterPartition
 from tailrace.metadata.snapshot_image import difference
 from tailrace.model.errors import ErrorCode, KafkaError
 

@@ -13,11 +13,10 @@ from tailrace.metadata.broker_commands import (
     RegisterBroker,
     RegisterController,
 )
-from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicCreated, TopicRefused, TopicSpec
-from tailrace.metadata.image import EMPTY_IMAGE, Endpoint, SupportedFeature, TopicImage
-from tailrace.metadata.partition_commands import (
+from tailrace.metadata.commands import (
     AlterPartition,
     AssignDirectories,
+    CreateTopics,
     DirectoriesAssigned,
     DirectoryAssignment,
     InSyncChange,
@@ -25,7 +24,12 @@ from tailrace.metadata.partition_commands import (
     InSyncReplica,
     LeaveReason,
     PartitionsAltered,
+    ReplicaAssignment,
+    TopicCreated,
+    TopicRefused,
+    TopicSpec,
 )
+from tailrace.metadata.image import EMPTY_IMAGE, Endpoint, SupportedFeature, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState

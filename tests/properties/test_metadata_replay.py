@@ -23,13 +23,19 @@ from tailrace.metadata.broker_commands import (
 from tailrace.metadata.changed_records import ChangedRecords, key_of
 from tailrace.metadata.commands import (
     AlterConfigs,
+    AlterPartition,
+    AlterReassignments,
     ConfigChange,
     ConfigOperation,
     ControllerCommand,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
+    InSyncChange,
+    InSyncReplica,
     PartitionIncrease,
+    Reassignment,
     ResourceChanges,
     TopicReference,
     TopicSpec,
@@ -43,14 +49,6 @@ from tailrace.metadata.image import (
     RecordKey,
     ResourceType,
     confusable_form,
-)
-from tailrace.metadata.partition_commands import (
-    AlterPartition,
-    AlterReassignments,
-    ElectLeaders,
-    InSyncChange,
-    InSyncReplica,
-    Reassignment,
 )
 from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
 from tailrace.metadata.replay import apply_all

@@ -5,14 +5,14 @@ from typing import Any
 import pytest
 
 from scenarios.test_partition_leadership import ORDERS, Cluster, code, ids, led, update
-from tailrace.metadata.image_values import created_partition
-from tailrace.metadata.partition_commands import (
+from tailrace.metadata.commands import (
     AlterPartition,
     InSyncChange,
     InSyncReplica,
     LeaveReason,
     PartitionsAltered,
 )
+from tailrace.metadata.image import created_partition
 from tailrace.metadata.snapshot_image import partition_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId

@@ -25,21 +25,13 @@ from tailrace.metadata.broker_commands import (
 )
 from tailrace.metadata.commands import (
     AlterConfigs,
+    AlterPartition,
+    AlterReassignments,
     ConfigChange,
     ConfigOperation,
     ConfigsAltered,
     ControllerCommand,
     CreateTopics,
-    ReplicaAssignment,
-    ResourceChanges,
-    TopicSpec,
-)
-from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ConfigResource, ResourceType, SupportedFeature
-from tailrace.metadata.image_values import created_partition
-from tailrace.metadata.partition_commands import (
-    AlterPartition,
-    AlterReassignments,
     ElectLeaders,
     InSyncChange,
     InSyncReplica,
@@ -47,6 +39,18 @@ from tailrace.metadata.partition_commands import (
     PartitionsAltered,
     Reassignment,
     ReassignmentsAltered,
+    ReplicaAssignment,
+    ResourceChanges,
+    TopicSpec,
+)
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.image import (
+    ALL_BROKERS,
+    EMPTY_IMAGE,
+    ConfigResource,
+    ResourceType,
+    SupportedFeature,
+    created_partition,
 )
 from tailrace.metadata.records import ConfigRecord, decode_record, encode_record
 from tailrace.metadata.replay import apply_all

@@ -27,25 +27,27 @@ from tailrace.metadata.broker_commands import (
 )
 from tailrace.metadata.commands import (
     AlterConfigs,
+    AlterPartition,
+    AlterReassignments,
+    AssignDirectories,
     ControllerCommand,
     ControllerResponse,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
+    ElectLeaders,
 )
+from tailrace.metadata.deciding.assignments import DirectoryAssignments, Reassignments
 from tailrace.metadata.deciding.broker_lifecycle import BrokerLifecycle
 from tailrace.metadata.deciding.config_changes import ConfigChanges
-from tailrace.metadata.deciding.directory_assignments import DirectoryAssignments
 from tailrace.metadata.deciding.elections import LeaderElections
 from tailrace.metadata.deciding.feature_updates import FeatureUpdates
 from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
-from tailrace.metadata.deciding.new_partitions import RandomBytes
-from tailrace.metadata.deciding.reassignments import Reassignments
+from tailrace.metadata.deciding.placement import RandomBytes
 from tailrace.metadata.deciding.topics import PartitionCreation, TopicCreation, TopicDeletions, TopicRules
 from tailrace.metadata.derive import Steps, finished
 from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS, Heartbeats
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, Empty, ImageDelta
-from tailrace.metadata.partition_commands import AlterPartition, AlterReassignments, AssignDirectories, ElectLeaders
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,

@@ -20,13 +20,11 @@ from tailrace.metadata.image import (
     RecordKey,
     RecordKind,
     ResourceType,
-    sorted_resources,
-)
-from tailrace.metadata.image_values import (
     changed_flag,
     created_partition,
     registered_broker,
     registered_controller,
+    sorted_resources,
 )
 from tailrace.metadata.persistent_map import MapDraft
 from tailrace.metadata.records import (

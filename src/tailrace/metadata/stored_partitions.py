@@ -9,7 +9,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, cast
 
-from tailrace.metadata.image_values import created_partition
+from tailrace.metadata.image import created_partition
 from tailrace.metadata.records import (
     FRAME_VERSION,
     HIGHEST_VERSIONS,

@@ -12,9 +12,9 @@ from tailrace.metadata.image import (
     RecordKey,
     RecordKind,
     TopicImage,
+    changed_partition,
     confusable_form,
 )
-from tailrace.metadata.image_values import changed_partition
 from tailrace.metadata.persistent_map import MapDraft
 from tailrace.metadata.records import PartitionChangeRecord
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId

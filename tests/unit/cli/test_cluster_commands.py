@@ -10,8 +10,14 @@ import pytest
 from tailrace.cli.main import main
 from tailrace.client.admin.configs import BROKER as BROKER_RESOURCE
 from tailrace.client.blocking import Admin
-from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
-from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, LeaveReason
+from tailrace.metadata.commands import (
+    AlterPartition,
+    CreateTopics,
+    InSyncChange,
+    LeaveReason,
+    ReplicaAssignment,
+    TopicSpec,
+)
 from tailrace.model.ids import NO_LEADER, BrokerId, format_topic_id
 from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tailrace.server.admin.log_dirs import DescribeLogDirsHandler

@@ -7,8 +7,14 @@ import pytest
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.admin.quorum import QuorumDescription, QuorumReplicaState
 from tailrace.client.blocking import Admin
-from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
-from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, InSyncReplica
+from tailrace.metadata.commands import (
+    AlterPartition,
+    CreateTopics,
+    InSyncChange,
+    InSyncReplica,
+    ReplicaAssignment,
+    TopicSpec,
+)
 from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.metadata.image_values import created_partition
+from tailrace.metadata.image import created_partition
 from tailrace.metadata.records import (
     MetadataRecord,
     PartitionChangeRecord,

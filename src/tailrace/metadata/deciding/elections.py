@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from tailrace.metadata.deciding.new_partitions import MAX_PARTITIONS_PER_REQUEST
+from tailrace.metadata.commands import ElectLeaders, LeadersElected, PartitionOutcome
+from tailrace.metadata.deciding.placement import MAX_PARTITIONS_PER_REQUEST
 from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import ElectLeaders, LeadersElected, PartitionOutcome
 from tailrace.metadata.records import MetadataRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch

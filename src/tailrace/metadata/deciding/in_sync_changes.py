@@ -1,25 +1,35 @@
-"""The outcome of a leader's proposal of in-sync replicas, and of a replica's word that it leaves (pure).
+"""Decisions on in-sync replicas: a leader's proposals, and replicas that leave at their broker's request (pure).
 
 The order of the checks and the codes are Kafka's.
 
-Every proposal that is carried out raises the partition epoch, also one of what is so already: late copies of whatever
-was proposed in the epoch before are INVALID_UPDATE_VERSION from then on (decision 0025). Kafka's controller writes
-nothing in that case.
+Every proposal that is carried out raises the partition epoch, also a proposal of the present state: late copies of
+proposals in the epoch before are INVALID_UPDATE_VERSION from then on (decision 0025). Kafka's controller writes nothing
+in that case.
+
+Replicas that leave (decision 0027):
+1. A replica that is LOST lacks, or may lack, something that it has acknowledged. It leaves the in-sync replicas, the
+   eligible and the last known leaders, even as the last of them: only an election that is known to be unclean may
+   elect it. The leader is the present one, else the first other replica that is in sync, else the first eligible
+   replica; with none of these the partition has no leader.
+2. A replica that is STALLED has everything, and cannot store more. It leaves if another replica that is in sync or
+   eligible is alive and can lead; otherwise it stays, since no other copy could take its place.
+3. With each replica that is LOST the leader begins a new epoch, also if it stays the leader: a fetch that the replica
+   sent before the loss acknowledges records that it lacks now, and must not bring it back in sync.
+4. As for eligible leaders (KIP-966): a replica that leaves while the high watermark stands still is eligible.
 """
 
 from collections import Counter
 from dataclasses import replace
 
-from tailrace.metadata.deciding.leaving_replicas import without_replica
-from tailrace.metadata.deciding.reassignments import finished
-from tailrace.metadata.deciding.state_changes import change_record, with_in_sync
+from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncOutcome, LeaveReason, PartitionsAltered
+from tailrace.metadata.deciding.assignments import finished
+from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, InSyncOutcome, PartitionsAltered
 from tailrace.metadata.records import MetadataRecord
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, format_topic_id
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, format_topic_id
 from tailrace.model.machines import Decision
-from tailrace.model.partitions import PartitionState
+from tailrace.model.partitions import PartitionState, unclean_epoch_after
 
 
 class InSyncChanges:
@@ -144,3 +154,66 @@ def _old_partition_epoch(where: str, change: InSyncChange, state: PartitionState
 
 def _invalid(fault: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, fault)
+
+
+def is_wanted(broker_id: BrokerId, state: PartitionState, leaving: LeaveReason) -> bool:
+    """Whether the cluster counts on this replica in a way that ends when it leaves like this."""
+    if broker_id == state.leader or broker_id in state.in_sync_replicas:
+        return True
+    is_candidate = broker_id in state.eligible_leader_replicas or broker_id in state.last_known_leaders
+    return leaving is LeaveReason.LOST and is_candidate
+
+
+def without_replica(
+    image: ClusterImage, broker_id: BrokerId, state: PartitionState, leaving: LeaveReason
+) -> PartitionState:
+    """The state without this replica; the same one if nothing counts on it, and no leader could by its old fetches.
+
+    Raises KafkaError ELIGIBLE_LEADERS_NOT_AVAILABLE (83) for a stalled one that no other could stand in for.
+    """
+    if not is_wanted(broker_id, state, leaving):
+        return state if leaving is LeaveReason.STALLED or state.leader == NO_LEADER else _in_new_epoch(state)
+    circumstances = ImageCircumstances(image)
+
+    def may_lead(replica: BrokerId) -> bool:
+        return replica != broker_id and circumstances.is_alive(replica)
+
+    remaining = _without(state.in_sync_replicas, broker_id)
+    if leaving is LeaveReason.STALLED:
+        if not any(map(may_lead, (*remaining, *state.eligible_leader_replicas))):
+            raise KafkaError(
+                ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+                f"of the replicas {list(state.replicas)} none but broker {broker_id} is alive and complete; it stays",
+            )
+        in_sync = remaining if any(map(may_lead, remaining)) else ()
+        return with_in_sync(image, state, in_sync, may_lead=may_lead)
+    after = with_in_sync(
+        image,
+        replace(
+            state,
+            in_sync_replicas=remaining,
+            eligible_leader_replicas=_without(state.eligible_leader_replicas, broker_id),
+            last_known_leaders=_without(state.last_known_leaders, broker_id),
+        ),
+        remaining,
+        may_lead=may_lead,
+    )
+    # Where it led, there is nothing that a last known leader could bring back.
+    after = replace(after, last_known_leaders=_without(after.last_known_leaders, broker_id))
+    return after if after.leader != state.leader or after.leader == NO_LEADER else _in_new_epoch(state, after)
+
+
+def _in_new_epoch(state: PartitionState, after: PartitionState | None = None) -> PartitionState:
+    """With the same leader in a new epoch: it refuses fetches of the epoch before."""
+    return replace(
+        after or state,
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+        partition_epoch=state.partition_epoch + 1,
+        unclean_epoch=unclean_epoch_after(
+            state, state.leader, state.leader_epoch + 1, is_recovering=(after or state).is_recovering
+        ),
+    )
+
+
+def _without(replicas: tuple[BrokerId, ...], broker_id: BrokerId) -> tuple[BrokerId, ...]:
+    return tuple(replica for replica in replicas if replica != broker_id)

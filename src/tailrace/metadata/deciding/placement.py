@@ -1,16 +1,19 @@
-"""Placement of the replicas of a new topic on brokers (pure).
+"""Placement of new partitions: the brokers of their replicas, the limits of the cluster, and their records (pure).
 
+Replicas that a person has not assigned are placed by these rules:
 1. The replicas of a partition are on distinct brokers, and on as many racks as there are.
 2. Leaders are dealt out in turn, so no broker leads two more partitions of a topic than another.
 3. The followers of one broker's partitions are spread too: if it dies, its load does not fall on a single neighbour.
 """
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tailrace.metadata.image import BrokerImage, ClusterImage
+from tailrace.metadata.records import UNASSIGNED_DIRECTORY, PartitionRecord
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId
+from tailrace.model.ids import BrokerId, TopicId
 
 Replicas = tuple[BrokerId, ...]
 
@@ -74,3 +77,91 @@ def _replicas_of(ring: list[UsableBroker], *, first: int, turn: int, wanted: int
         chosen.append(follower)
         racks.add(follower.rack)
     return tuple(broker.broker_id for broker in chosen)
+
+
+MAX_PARTITIONS_PER_REQUEST = 10_000
+"""Kafka's limit too: one request is one batch in the log."""
+
+RandomBytes = Callable[[int], bytes]
+
+
+class NewPartitions:
+    """The partitions of one command. Those that passed `check_limits` count against the limits of the next ones."""
+
+    def __init__(
+        self, image: ClusterImage, random_bytes: RandomBytes, *, max_per_topic: int | None, max_per_broker: int | None
+    ) -> None:
+        self._image = image
+        self._random_bytes = random_bytes
+        self._max_per_topic = max_per_topic
+        self._max_per_broker = max_per_broker
+        self._replicas_per_broker = Counter(image.replica_counts)
+
+    def placed(self, count: int, replication_factor: int) -> tuple[Replicas, ...]:
+        """Replicas for so many partitions. Raises KafkaError(INVALID_REPLICATION_FACTOR)."""
+        usable = [UsableBroker(broker_id=b.broker_id, rack=b.rack) for b in self._image.alive_brokers()]
+        start = int.from_bytes(self._random_bytes(4), "big")
+        return place(usable, num_partitions=count, replication_factor=replication_factor, start=start)
+
+    def check_assignment(self, partition: int, replicas: Replicas, replication_factor: int) -> None:
+        """Raises KafkaError(INVALID_REPLICA_ASSIGNMENT) for replicas that a person must not have asked for."""
+        where = f"partition {partition}"
+        if not replicas:
+            raise bad_assignment(f"{where} has no replicas")
+        if len(set(replicas)) < len(replicas):
+            raise bad_assignment(f"{where} names a broker twice: {list(replicas)}")
+        unknown = [broker_id for broker_id in replicas if broker_id not in self._image.brokers]
+        if unknown:
+            raise bad_assignment(f"{where} names brokers that are not registered: {unknown}")
+        if len(replicas) != replication_factor:
+            raise bad_assignment(f"{where} has {len(replicas)} replicas where another one has {replication_factor}")
+        if not any(self._image.brokers[broker_id].is_alive for broker_id in replicas):
+            raise bad_assignment(f"every broker of {where} is fenced: {list(replicas)}")
+
+    def check_limits(self, replicas: tuple[Replicas, ...], *, existing: int = 0) -> None:
+        """Refuse more than the cluster takes; count what it does take. The topic has `existing` partitions already.
+
+        Raises KafkaError INVALID_PARTITIONS, POLICY_VIOLATION.
+        """
+        total = existing + len(replicas)
+        if self._max_per_topic is not None and total > self._max_per_topic:
+            raise KafkaError(
+                ErrorCode.INVALID_PARTITIONS, f"{total} partitions: max.partitions.per.topic is {self._max_per_topic}"
+            )
+        if self._max_per_broker is None or not replicas:
+            return
+        more = Counter(broker_id for each in replicas for broker_id in each)
+        wanted = self._replicas_per_broker + more
+        # Another broker may keep too many already: a reassignment is not held to the limit, which may have fallen too.
+        broker_id, most = max(((one, wanted[one]) for one in more), key=lambda item: item[1])
+        if most > self._max_per_broker:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"broker {broker_id} would keep {most} partitions: max.partitions.per.node is {self._max_per_broker}",
+            )
+        self._replicas_per_broker = wanted
+
+    def record(self, topic_id: TopicId, number: int, replicas: Replicas) -> PartitionRecord:
+        """The record of one partition, led by the first of its brokers that is alive. One must be."""
+        brokers = [self._image.brokers[broker_id] for broker_id in replicas]
+        in_sync = tuple(broker.broker_id for broker in brokers if broker.is_alive)
+        return PartitionRecord(
+            partition_id=number,
+            topic_id=topic_id,
+            replicas=replicas,
+            isr=in_sync,
+            leader=in_sync[0],
+            leader_epoch=0,
+            partition_epoch=0,
+            directories=tuple(_directory(broker) for broker in brokers),
+        )
+
+
+def bad_assignment(fault: str) -> KafkaError:
+    """The refusal of replicas that a person has asked for."""
+    return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
+
+
+def _directory(broker: BrokerImage) -> bytes:
+    """The broker's log directory if it has only one; else it will choose and tell."""
+    return broker.log_directories[0] if len(broker.log_directories) == 1 else UNASSIGNED_DIRECTORY

@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import islice
 
 from tailrace.metadata import derive, rules_26
-from tailrace.metadata.deciding.new_partitions import MAX_PARTITIONS_PER_REQUEST
+from tailrace.metadata.deciding.placement import MAX_PARTITIONS_PER_REQUEST
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import (
     NO_LEADER_CHANGE,

@@ -20,13 +20,13 @@ from tailrace.metadata.commands import (
     TopicSpec,
 )
 from tailrace.metadata.deciding.config_changes import stated_value
-from tailrace.metadata.deciding.new_partitions import (
+from tailrace.metadata.deciding.placement import (
     MAX_PARTITIONS_PER_REQUEST,
     NewPartitions,
     RandomBytes,
+    Replicas,
     bad_assignment,
 )
-from tailrace.metadata.deciding.placement import Replicas
 from tailrace.metadata.image import ClusterImage, ResourceType, TopicImage, confusable_form
 from tailrace.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
 from tailrace.model.errors import ErrorCode, KafkaError

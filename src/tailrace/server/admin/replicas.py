@@ -9,16 +9,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from tailrace.metadata.commands import ControllerResponse
-from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import (
+from tailrace.metadata.commands import (
     AlterReassignments,
+    ControllerResponse,
     ElectLeaders,
     LeadersElected,
     PartitionOutcome,
     Reassignment,
     ReassignmentsAltered,
 )
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import ElectionType, TopicPartition

@@ -31,9 +31,14 @@ from tailrace.metadata.broker_commands import (
     RegisterController,
     UnfenceBroker,
 )
-from tailrace.metadata.commands import ControllerCommand, ControllerResponse, CreateTopics
+from tailrace.metadata.commands import (
+    AlterPartition,
+    AssignDirectories,
+    ControllerCommand,
+    ControllerResponse,
+    CreateTopics,
+)
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import AlterPartition, AssignDirectories
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.server.controller_link import controller_wire as wire

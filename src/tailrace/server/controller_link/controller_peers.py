@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.metadata.broker_commands import AllocateProducerIds, BrokerRegistered, BrokerStanding, ProducerIdBlock
-from tailrace.metadata.commands import ControllerCommand, ControllerResponse
-from tailrace.metadata.partition_commands import DirectoriesAssigned, PartitionsAltered
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse, DirectoriesAssigned, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages import log_dirs, registrations, replicas, transactions

@@ -5,8 +5,7 @@ As `controller_wire`.
 
 from dataclasses import replace
 
-from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import (
+from tailrace.metadata.commands import (
     AlterPartition,
     AssignDirectories,
     DirectoriesAssigned,
@@ -17,6 +16,7 @@ from tailrace.metadata.partition_commands import (
     LeaveReason,
     PartitionsAltered,
 )
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState

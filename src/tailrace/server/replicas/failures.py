@@ -1,7 +1,7 @@
 """Tells the active controller which replicas of this node have lost something or cannot store, until it agrees.
 
 Level-triggered: what has failed is kept, and whatever the image says of it is held against that. As long as the image
-counts on a failed replica (`metadata.deciding.leaving_replicas`), the controller is asked to take it out: in commands
+counts on a failed replica (`metadata.deciding.in_sync_changes`), the controller is asked to take it out: in commands
 of at most `MOST_PER_COMMAND` partitions, one at a time, each change on the state that this node knows. After a
 refusal it is asked again with the state of then. A stalled replica that no other can stand in for is looked at again
 when brokers come or go, when settings change (min.insync.replicas), and now and then.
@@ -20,10 +20,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from tailrace.metadata.deciding.leaving_replicas import is_wanted
+from tailrace.metadata.commands import AlterPartition, InSyncChange, LeaveReason, PartitionsAltered
+from tailrace.metadata.deciding.in_sync_changes import is_wanted
 from tailrace.metadata.deciding.state_changes import ImageCircumstances
 from tailrace.metadata.image import ClusterImage, ImageDelta
-from tailrace.metadata.partition_commands import AlterPartition, InSyncChange, LeaveReason, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition

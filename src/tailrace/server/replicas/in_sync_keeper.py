@@ -11,13 +11,13 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
-from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.partition_commands import (
+from tailrace.metadata.commands import (
     AlterPartition,
     InSyncChange,
     InSyncReplica,
     PartitionsAltered,
 )
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState

@@ -21,24 +21,22 @@ from tailrace.metadata.broker_commands import (
     UnfenceBroker,
 )
 from tailrace.metadata.commands import (
+    AlterPartition,
+    AssignDirectories,
     ControllerCommand,
     ControllerResponse,
     CreateTopics,
     DeleteTopics,
-    TopicCreated,
-    TopicReference,
-    TopicRefused,
-    TopicsCreated,
-    TopicSpec,
-)
-from tailrace.metadata.partition_commands import (
-    AlterPartition,
-    AssignDirectories,
     DirectoriesAssigned,
     DirectoryAssignment,
     InSyncChange,
     InSyncReplica,
     PartitionsAltered,
+    TopicCreated,
+    TopicReference,
+    TopicRefused,
+    TopicsCreated,
+    TopicSpec,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from tailrace.metadata.commands import InSyncOutcome, LeaveReason, PartitionsAltered
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage, ImageDelta, TopicImage
-from tailrace.metadata.partition_commands import InSyncOutcome, LeaveReason, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition

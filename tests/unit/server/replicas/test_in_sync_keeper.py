@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from tailrace.metadata.commands import InSyncOutcome, PartitionsAltered
 from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
-from tailrace.metadata.partition_commands import InSyncOutcome, PartitionsAltered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition

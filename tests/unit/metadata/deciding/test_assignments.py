@@ -5,10 +5,16 @@ from itertools import count
 import pytest
 
 from tailrace.metadata.broker_commands import RegisterBroker, UnfenceBroker
-from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
+from tailrace.metadata.commands import (
+    AssignDirectories,
+    CreateTopics,
+    DirectoriesAssigned,
+    DirectoryAssignment,
+    ReplicaAssignment,
+    TopicSpec,
+)
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import AssignDirectories, DirectoriesAssigned, DirectoryAssignment
 from tailrace.metadata.records import UNASSIGNED_DIRECTORY
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId

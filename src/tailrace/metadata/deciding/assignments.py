@@ -1,23 +1,27 @@
-"""Replicas move: what is asked for, what it comes to, and when it is done (KIP-455, pure).
+"""Assignments of replicas: to other brokers (reassignments, KIP-455), and to log directories (KIP-858). Pure.
 
-While replicas move, a partition has the old and the new ones. When all that are added are in sync, those that are to go
-are dropped, in the same change of in-sync replicas that made it so.
+While replicas move, a partition has the old and the new replicas. The change of in-sync replicas by which all added
+replicas are in sync also removes the old ones.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
-from tailrace.metadata.deciding.state_changes import change_record, with_in_sync
-from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.partition_commands import (
+from tailrace.metadata.commands import (
     AlterReassignments,
+    AssignDirectories,
+    DirectoriesAssigned,
+    DirectoryAssignment,
     PartitionOutcome,
     Reassignment,
     ReassignmentsAltered,
 )
+from tailrace.metadata.deciding.state_changes import change_record, with_in_sync
+from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import UNASSIGNED_DIRECTORY, MetadataRecord
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId
+from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import PartitionState, TopicPartition
 
@@ -122,3 +126,49 @@ def _same(before: PartitionState, after: PartitionState) -> bool:
 
 def _invalid(fault: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, fault)
+
+
+class DirectoryAssignments:
+    """One AssignDirectories command on its way to a decision."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._image = image
+        self._changed: dict[tuple[TopicId, int], PartitionState] = {}
+
+    def decide(self, command: AssignDirectories) -> Decision[MetadataRecord, DirectoriesAssigned]:
+        """One record per partition that changes; of two places for one replica the later holds, as in Kafka."""
+        errors: list[KafkaError | None] = []
+        for assignment in command.assignments:
+            try:
+                self._assign(command.broker_id, assignment)
+            except KafkaError as refusal:
+                errors.append(refusal)
+            else:
+                errors.append(None)
+        return Decision(records=tuple(self._records()), response=DirectoriesAssigned(errors=tuple(errors)))
+
+    def _records(self) -> Iterable[MetadataRecord]:
+        for (topic_id, number), after in self._changed.items():
+            before = self._state(topic_id, number)
+            if after != before:
+                yield change_record(number, before, after)
+
+    def _assign(self, broker_id: BrokerId, assignment: DirectoryAssignment) -> None:
+        where = (assignment.topic_id, assignment.partition)
+        state = self._changed.get(where) or self._state(*where)
+        if broker_id not in state.replicas:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {broker_id} has no replica of partition {where[1]}"
+            )
+        directories = list(state.directories or (UNASSIGNED_DIRECTORY,) * len(state.replicas))
+        directories[state.replicas.index(broker_id)] = assignment.directory_id
+        self._changed[where] = replace(state, directories=tuple(directories))
+
+    def _state(self, topic_id: TopicId, number: int) -> PartitionState:
+        topic = self._image.topic_by_id(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {format_topic_id(topic_id)}")
+        state = topic.partitions.get(number)
+        if state is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic.name}-{number}")
+        return state
