@@ -33,11 +33,17 @@ from tailrace.node.flush_thread import FlushThread
 from tailrace.node.metadata_quorum import Collector
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import SnapshotId
+from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.quorum.controller import OnImage, QuorumController
-from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.assembly.metadata_replica import (
+    MetadataReplica,
+    MetadataReplicaConfig,
+    MetadataReplicaPorts,
+    open_metadata_log,
+)
+from tailrace.server.quorum.controller import OnImage
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import OsFiles
 from tailrace.storage.snapshots.writer import Publication
 
@@ -88,11 +94,9 @@ def image_of(topics: int, partitions: int, brokers: int) -> ClusterImage:
 
 def opened_log(directory: Path, files: OsFiles | None = None) -> QuorumLog:
     """The metadata log in this directory."""
-    return QuorumLog.open(
-        MetadataDirectory(str(directory), files=OsFiles()).path,
-        METADATA_PARTITION,
-        files=files or OsFiles(),
-        config=TopicConfig(),
+    return open_metadata_log(
+        MetadataDirectory(str(directory), files=files or OsFiles()),
+        segment_bytes=TopicConfig().segment_bytes,
         now_ms=time.time_ns() // 1_000_000,
     )
 
@@ -160,24 +164,30 @@ class Replica:
             on_failure=self.turns._broken,
         )
         self._log = opened_log(directory)
-        host = QuorumHost(
-            key=VOTER,
-            cluster_id=None,
-            log=self._log,
+        self._replica = MetadataReplica(
+            MetadataReplicaConfig(
+                key=VOTER,
+                cluster_id=None,
+                voters=VoterSet((Voter(VOTER),)),
+                is_controller=False,
+                raft=RaftConfig(),
+                snapshot_trigger=SnapshotTrigger(),
+            ),
+            ports=MetadataReplicaPorts(
+                clock=self.clock,
+                disk=self.disk,
+                peer=_NoPeers(),
+                jitter=random.random,
+                random_bytes=secrets.token_bytes,
+                on_long_work=Collector().long_work,
+                on_storage_failed=self.turns._broken,
+                on_fatal=self.turns._broken,
+            ),
+            machine=ControllerMachine(random_bytes=secrets.token_bytes, broker_session_timeout_ms=3_600_000),
             directory=MetadataDirectory(str(directory), files=self.files),
-            initial_voters=VoterSet((Voter(VOTER),)),
-            config=RaftConfig(),
-            jitter=random.random,
-            clock=self.clock,
-            disk=self.disk,
-            peer=_NoPeers(),
+            log=self._log,
         )
-        self.controller = QuorumController(
-            ControllerMachine(random_bytes=secrets.token_bytes, broker_session_timeout_ms=3_600_000),
-            host=host,
-            clock=self.clock,
-            on_long_work=Collector().long_work,
-        )
+        self.controller = self._replica.controller
 
     async def __aenter__(self) -> Self:
         self.turns.run(self.controller.start)

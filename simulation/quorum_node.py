@@ -17,18 +17,22 @@ from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
-from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import FetchSnapshotReply, Response
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, VoterSet
+from tailrace.server.assembly.metadata_replica import (
+    MetadataReplica,
+    MetadataReplicaConfig,
+    MetadataReplicaPorts,
+    open_metadata_log,
+)
 from tailrace.server.ports import QuorumRequest, QuorumResponse
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.host import QuorumHost
-from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
 from tailrace.storage import Log
 from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
@@ -206,43 +210,41 @@ class QuorumNode:
         directory = MetadataDirectory(DATA, files=self.files)
         self.directory = directory.path
         try:
-            log = QuorumLog.open(
-                directory.path,
-                METADATA_PARTITION,
-                files=self.files,
-                config=TopicConfig(segment_bytes=4096),
-                now_ms=self.clock.now_ms(),
-            )
+            log = open_metadata_log(directory, segment_bytes=4096, now_ms=self.clock.now_ms())
         except CorruptRecords as fault:
             raise Breach("what a power cut leaves is a log", f"{self.key}: {fault.detail}") from fault
-        self.host = QuorumHost(
-            key=self.key,
-            cluster_id=CLUSTER_ID,
-            log=log,
+        replica = MetadataReplica(
+            MetadataReplicaConfig(
+                key=self.key,
+                cluster_id=CLUSTER_ID,
+                voters=self._voters,
+                is_controller=True,
+                raft=self._config,
+                snapshot_trigger=self._trigger,
+                slice_partitions=SLICE_PARTITIONS,
+            ),
+            ports=MetadataReplicaPorts(
+                clock=self.clock,
+                disk=SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms),
+                peer=self,
+                jitter=lambda: self._world.draw("jitter", self.key.id),
+                random_bytes=self._random_bytes,
+                on_long_work=lambda _: None,
+                on_storage_failed=self._storage_failed,
+                on_fatal=lambda _: None,
+            ),
+            machine=ControllerMachine(
+                random_bytes=self._random_bytes,
+                topic_rules=TopicRules(num_partitions=2),
+                broker_session_timeout_ms=2_500,
+            ),
             directory=directory,
-            initial_voters=self._voters,
-            config=self._config,
-            jitter=lambda: self._world.draw("jitter", self.key.id),
-            clock=self.clock,
-            disk=SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms),
-            peer=self,
-            on_storage_failed=self._storage_failed,
+            log=log,
         )
-        machine = ControllerMachine(
-            random_bytes=self._random_bytes,
-            topic_rules=TopicRules(num_partitions=2),
-            broker_session_timeout_ms=2_500,
-        )
-        self.controller = QuorumController(
-            machine,
-            host=self.host,
-            clock=self.clock,
-            snapshot_trigger=self._trigger,
-            slice_partitions=SLICE_PARTITIONS,
-        )
+        self.host, self.controller = replica.host, replica.controller
         self.controller.on_image(lambda image, delta: self._observer.changed(self, image))
         self._observer.started(self)
-        self.controller.start()
+        replica.start()
 
     def _random_bytes(self, size: int) -> bytes:
         return ((1 << 120) + (self.key.id << 64) + next(self._ids)).to_bytes(16, "big")[-size:]

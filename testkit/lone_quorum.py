@@ -5,12 +5,16 @@ from collections.abc import Callable
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.model.topic_config import TopicConfig
 from tailrace.raft.ports import RaftConfig
+from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
+from tailrace.server.assembly.metadata_replica import (
+    MetadataReplica,
+    MetadataReplicaConfig,
+    MetadataReplicaPorts,
+    open_metadata_log,
+)
 from tailrace.server.ports import Clock, Disk, Timer
-from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.host import QuorumHost
-from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import FileSystem
 from testkit.ports import NoPeer
 
@@ -57,30 +61,37 @@ class LoneQuorum:
     ) -> None:
         """Opens the log. Raises CorruptRecords."""
         metadata_directory = MetadataDirectory(directory, files=files)
-        self.log = QuorumLog.open(
-            metadata_directory.path,
-            METADATA_PARTITION,
-            files=files,
-            config=TopicConfig(max_message_bytes=MAX_BATCH_BYTES),
-            now_ms=clock.now_ms(),
+        self.log = open_metadata_log(
+            metadata_directory, segment_bytes=TopicConfig().segment_bytes, now_ms=clock.now_ms()
         )
-        unhurried = Unhurried(clock)
-        self.host = QuorumHost(
-            key=key,
-            cluster_id=cluster_id,
-            log=self.log,
+        self._replica = MetadataReplica(
+            MetadataReplicaConfig(
+                key=key,
+                cluster_id=cluster_id,
+                voters=VoterSet.of((Voter(key),)),
+                is_controller=True,
+                raft=RaftConfig(),
+                snapshot_trigger=SnapshotTrigger(),
+            ),
+            ports=MetadataReplicaPorts(
+                clock=Unhurried(clock),
+                disk=disk,
+                peer=NoPeer(clock.call_soon),
+                jitter=lambda: 0.5,
+                random_bytes=bytes,
+                on_long_work=lambda _: None,
+                on_storage_failed=lambda _: None,
+                on_fatal=lambda _: None,
+            ),
+            machine=machine,
             directory=metadata_directory,
-            initial_voters=VoterSet.of((Voter(key),)),
-            config=RaftConfig(),
-            jitter=lambda: 0.5,
-            clock=unhurried,
-            disk=disk,
-            peer=NoPeer(clock.call_soon),
+            log=self.log,
         )
-        self.controller = QuorumController(machine, host=self.host, clock=unhurried)
+        self.host = self._replica.host
+        self.controller = self._replica.controller
 
     def start(self, on_ready: Callable[[], None]) -> None:
         """Take the lead, and call `on_ready` when all of the log is in the image and commands are taken."""
         own_epoch = self.log.end_offset + 1
-        self.controller.start()
+        self._replica.start()
         self.controller.when_applied(own_epoch, on_ready)

@@ -23,10 +23,13 @@ from tailrace.node.peers import Peers
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, VoterSet
-from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.host import QuorumHost
-from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
+from tailrace.server.assembly.metadata_replica import (
+    MetadataReplica,
+    MetadataReplicaConfig,
+    MetadataReplicaPorts,
+    open_metadata_log,
+)
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import OsFiles
 
 _BOOTSTRAP_ID = -2
@@ -85,26 +88,32 @@ class Observer:
         )
         files.make_dirs(path)
         directory = MetadataDirectory(path, files=files)
-        log = QuorumLog.open(
-            directory.path, METADATA_PARTITION, files=files, config=TopicConfig(), now_ms=clock.now_ms()
-        )
-        self._host = QuorumHost(
-            key=ReplicaKey(self._node_id, secrets.token_bytes(16)),
-            cluster_id=None,
-            log=log,
+        log = open_metadata_log(directory, segment_bytes=TopicConfig().segment_bytes, now_ms=clock.now_ms())
+        replica = MetadataReplica(
+            MetadataReplicaConfig(
+                key=ReplicaKey(self._node_id, secrets.token_bytes(16)),
+                cluster_id=None,
+                voters=VoterSet(()),
+                bootstrap_ids=(_BOOTSTRAP_ID,),
+                is_controller=False,
+                raft=RaftConfig(snapshot_max_bytes=2_000),
+                snapshot_trigger=_NEVER,
+            ),
+            ports=MetadataReplicaPorts(
+                clock=clock,
+                disk=self._disk,
+                peer=self._peers,
+                jitter=random.random,
+                random_bytes=secrets.token_bytes,
+                on_long_work=lambda _: None,
+                on_storage_failed=self.faults.append,
+                on_fatal=self.faults.append,
+            ),
+            machine=ControllerMachine(random_bytes=secrets.token_bytes),
             directory=directory,
-            initial_voters=VoterSet(()),
-            bootstrap_ids=(_BOOTSTRAP_ID,),
-            config=RaftConfig(snapshot_max_bytes=2_000),
-            jitter=random.random,
-            clock=clock,
-            disk=self._disk,
-            peer=self._peers,
-            on_storage_failed=self.faults.append,
+            log=log,
         )
-        self._controller = QuorumController(
-            ControllerMachine(random_bytes=secrets.token_bytes), host=self._host, clock=clock, snapshot_trigger=_NEVER
-        )
+        self._host, self._controller = replica.host, replica.controller
         self._turns.run(self._controller.start)
 
     def _stop(self) -> None:

@@ -13,10 +13,9 @@ from tailrace.node.data_directory import DirectoryLock
 from tailrace.node.settings.config import NodeConfig, load_config
 from tailrace.raft.effects import AppendAsLeader, KRaftVersion, Voters
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
+from tailrace.server.assembly.metadata_replica import open_metadata_log
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import (
-    MAX_BATCH_BYTES,
-    METADATA_PARTITION,
     MetadataDirectory,
     StoredQuorumState,
 )
@@ -110,13 +109,7 @@ def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
     files = OsFiles()
     with DirectoryLock(config.data_directory):
         directory = MetadataDirectory(str(config.data_directory), files=files)
-        log = QuorumLog.open(
-            directory.path,
-            METADATA_PARTITION,
-            files=files,
-            config=TopicConfig(max_message_bytes=MAX_BATCH_BYTES),
-            now_ms=_now_ms(),
-        )
+        log = open_metadata_log(directory, segment_bytes=TopicConfig().segment_bytes, now_ms=_now_ms())
         try:
             yield OfflineQuorum(controller, directory, log)
         finally:

@@ -13,11 +13,8 @@ from dataclasses import replace
 from random import random
 from typing import Any, Final
 
-from tailrace.metadata.broker_commands import RegisterController
-from tailrace.metadata.image import Endpoint as ImageEndpoint
 from tailrace.model.errors import CorruptRecords, KafkaError
-from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId
-from tailrace.model.topic_config import TopicConfig
+from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
@@ -33,16 +30,19 @@ from tailrace.protocol.messages import quorum
 from tailrace.protocol.registry import CONTROLLER_APIS, Api, api_of
 from tailrace.raft.roles import Follower
 from tailrace.raft.voters import ReplicaKey, VoterListener
-from tailrace.server.controller_link.channel import ControllerLink
-from tailrace.server.controller_link.controller_registration import ControllerRegistration
+from tailrace.server.assembly.metadata_replica import (
+    MetadataReplica,
+    MetadataReplicaConfig,
+    MetadataReplicaPorts,
+    open_metadata_log,
+)
 from tailrace.server.dispatch import Dispatcher, Handler
-from tailrace.server.ports import Clock, Peer, QuorumRequest
+from tailrace.server.ports import QuorumRequest
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.description import FounderHandler, NotFoundedHandler
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
-from tailrace.server.quorum.raft_rpcs import VoterAddress
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import FileSystem
 from tailrace.storage.checkpoints import META_PROPERTIES, MetaProperties, write_meta_properties
 
@@ -105,15 +105,12 @@ class MetadataQuorum:
         self._key = ReplicaKey(config.node_id, bytes(identity.directory_id or ZERO_TOPIC_ID))
         self._metadata_directory = MetadataDirectory(directory, files=files)
         self._log = self._open_log()
-        self._host: QuorumHost | None = None
-        self._known: KnownController | None = None
-        self._controller: QuorumController | None = None
-        self._voter_address: VoterAddress | None = None
+        self._replica: MetadataReplica | None = None
         self._places = ControllerPlaces(
             node_id=config.node_id,
             founders=config.quorum.founders,
             places=config.quorum.places,
-            voters=lambda: None if self._host is None else self._host.node.voters,
+            voters=lambda: None if self._replica is None else self._replica.host.node.voters,
         )
         self.peers = Peers(
             address_of=self._places.address_of,
@@ -129,13 +126,9 @@ class MetadataQuorum:
         )
 
     def _open_log(self) -> QuorumLog:
-        log = QuorumLog.open(
-            self._metadata_directory.path,
-            METADATA_PARTITION,
-            files=self._files,
-            config=TopicConfig(
-                max_message_bytes=MAX_BATCH_BYTES, segment_bytes=self._config.integer("metadata.log.segment.bytes")
-            ),
+        log = open_metadata_log(
+            self._metadata_directory,
+            segment_bytes=self._config.integer("metadata.log.segment.bytes"),
             now_ms=self._clock.now_ms(),
         )
         if self._identity.cluster_id is None and (log.end_offset or log.founding_voters):
@@ -146,16 +139,20 @@ class MetadataQuorum:
         return log
 
     @property
-    def host(self) -> QuorumHost:
+    def replica(self) -> MetadataReplica:
         """This node's replica, once the quorum is found."""
-        assert self._host is not None, "the quorum has not been found yet"
-        return self._host
+        assert self._replica is not None, "the quorum has not been found yet"
+        return self._replica
+
+    @property
+    def host(self) -> QuorumHost:
+        """The host of the replica, once the quorum is found."""
+        return self.replica.host
 
     @property
     def controller(self) -> QuorumController:
         """The metadata on this node, once the quorum is found."""
-        assert self._controller is not None, "the quorum has not been found yet"
-        return self._controller
+        return self.replica.controller
 
     @property
     def cluster_id(self) -> str:
@@ -195,41 +192,33 @@ class MetadataQuorum:
         config = self._config
         for stated in self._log.voters_in_log[-1:]:
             say_if_wiped(self._key, stated.voters)
-        own = tuple(self._own_endpoint(listener) for listener in listeners)
-        host = self._host = QuorumHost(
-            key=self._key,
-            cluster_id=found.cluster_id,
-            log=self._log,
-            directory=self._metadata_directory,
-            initial_voters=found.voters,
-            bootstrap_ids=self._places.names,
-            config=config.quorum.raft,
-            jitter=random,
-            clock=self._clock,
-            disk=self.flush_thread,
-            peer=self,
-            listeners=own,
-            on_storage_failed=self._storage_failed,
-            on_broken_step=self._on_fatal,
-        )
-        self._voter_address = VoterAddress(host, endpoints=own, peer=self, clock=self._clock)
-        self._controller = QuorumController(
-            controller_machine(config, random_bytes=secrets.token_bytes, founding_settings=founding_settings(config)),
-            host=host,
-            clock=self._clock,
-            snapshot_trigger=config.quorum.snapshot_trigger,
-            on_long_work=Collector().long_work,
-        )
-        if config.quorum.is_controller and own:
-            self._known = KnownController(
-                self._controller,
-                node_id=config.node_id,
-                endpoints=own,
-                cluster_id=self.cluster_id,
-                peer=self,
+        self._replica = MetadataReplica(
+            MetadataReplicaConfig(
+                key=self._key,
+                cluster_id=found.cluster_id,
+                voters=found.voters,
+                bootstrap_ids=self._places.names,
+                endpoints=tuple(self._own_endpoint(listener) for listener in listeners),
+                is_controller=config.quorum.is_controller,
+                raft=config.quorum.raft,
+                snapshot_trigger=config.quorum.snapshot_trigger,
+            ),
+            ports=MetadataReplicaPorts(
                 clock=self._clock,
+                disk=self.flush_thread,
+                peer=self,
+                jitter=random,
+                random_bytes=secrets.token_bytes,
+                on_long_work=Collector().long_work,
+                on_storage_failed=self._storage_failed,
                 on_fatal=self._on_fatal,
-            )
+            ),
+            machine=controller_machine(
+                config, random_bytes=secrets.token_bytes, founding_settings=founding_settings(config)
+            ),
+            directory=self._metadata_directory,
+            log=self._log,
+        )
 
     def _own_endpoint(self, listener: Listener) -> VoterListener:
         addresses, founder = self._config.addresses, self._config.quorum.founders.get(self._key.id)
@@ -240,11 +229,7 @@ class MetadataQuorum:
 
     def start(self) -> None:
         """Take part from now on."""
-        self.controller.start()
-        if self._known is not None:
-            self._known.start()
-        assert self._voter_address is not None
-        self._voter_address.start()
+        self.replica.start()
 
     def _storage_failed(self, fault: KafkaError) -> None:
         """A node without a metadata log gets no changes any more. It stops, when the others know that it leads no
@@ -322,10 +307,7 @@ class MetadataQuorum:
 
     async def leave(self) -> None:
         """Let another voter lead, if there is one, and have all that was begun on disk."""
-        if self._voter_address is not None:
-            self._voter_address.stop()
-        if self._known is not None:
-            self._turns.run(self._known.close)
+        self._turns.run(self.replica.stop)
         left = asyncio.Event()
         self._turns.run(lambda: self.host.shut_down(left.set))
         try:
@@ -339,8 +321,8 @@ class MetadataQuorum:
         self.peers.close()
         self.flush_thread.stop()
         try:
-            if self._controller is not None:
-                self._controller.close()
+            if self._replica is not None:
+                self._replica.close()
             else:
                 self._log.close()
         except KafkaError as fault:
@@ -349,48 +331,3 @@ class MetadataQuorum:
 
 def _names(keys: Sequence[ReplicaKey]) -> str:
     return ",".join(str(key.id) for key in keys)
-
-
-class KnownController:
-    """A controller's own registration, with a way of its own to the active controller: it need not be a broker.
-
-    `start` once, then `close` once, both in a turn.
-    """
-
-    def __init__(
-        self,
-        metadata: QuorumController,
-        *,
-        node_id: int,
-        endpoints: Sequence[VoterListener],
-        cluster_id: str,
-        peer: Peer,
-        clock: Clock,
-        on_fatal: Callable[[BaseException], None],
-    ) -> None:
-        incarnation_id = secrets.token_bytes(16)
-        self._link = ControllerLink(
-            metadata, node_id=node_id, cluster_id=cluster_id, sender_id=incarnation_id, peer=peer, clock=clock
-        )
-        self._registration = ControllerRegistration(
-            metadata=metadata,
-            controller=self._link.channel,
-            clock=clock,
-            registration=RegisterController(
-                controller_id=BrokerId(node_id),
-                incarnation_id=incarnation_id,
-                endpoints=tuple(
-                    ImageEndpoint(listener_name=one.name, host=one.host, port=one.port) for one in endpoints
-                ),
-            ),
-            on_fatal=on_fatal,
-        )
-
-    def start(self) -> None:
-        """Register now, and whenever it is needed."""
-        self._registration.start()
-
-    def close(self) -> None:
-        """Register no more."""
-        self._registration.close()
-        self._link.close()

@@ -23,10 +23,9 @@ from tailrace.protocol.registry import api_of
 from tailrace.raft.effects import AppendAsLeader
 from tailrace.raft.roles import Follower
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener, VoterSet
+from tailrace.server.assembly.metadata_replica import MetadataReplica
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher
-from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.host import QuorumHost
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import MetaProperties
 
@@ -64,6 +63,12 @@ class FakeHost:
 class FakeController:
     applied_end_offset: int = 0
     is_active: bool = False
+
+
+@dataclass
+class FakeReplica:
+    host: FakeHost
+    controller: FakeController
 
 
 class Played:
@@ -128,13 +133,12 @@ class World:
             turns=self.turns,
             on_fatal=fail,
         )
-        opened._host = cast("QuorumHost", FakeHost(node))
-        opened._controller = cast("QuorumController", self.controller)
+        opened._replica = cast("MetadataReplica", FakeReplica(FakeHost(node), self.controller))
         return opened
 
     async def close(self) -> None:
         if self._quorum is not None:
-            self._quorum._controller = None  # without one, `close` closes the log
+            self._quorum._replica = None  # without one, `close` closes the log
             self._quorum.close()
         for listener in self._listeners:
             await listener.stop()

@@ -19,7 +19,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadataVersion
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
@@ -41,12 +41,9 @@ from tailrace.server.quorum.batches import prepared, read_committed
 from tailrace.server.quorum.change_log import Cause, ChangeLog
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.measure import QuorumMeasure, measure_of
-from tailrace.server.quorum.queued_work import OnLongWork, StepwiseWork, ignore_long_work
+from tailrace.server.quorum.queued_work import OnLongWork, StepwiseWork
 from tailrace.server.quorum.session_watch import SessionWatch
 from tailrace.server.quorum.snapshots import MetadataSnapshots, SnapshotLoading
-
-SLICE_PARTITIONS: Final = 200
-"""Partitions whose changes this node acts on in one turn: some are in use, and cost more."""
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
 OnImage = Callable[[ClusterImage, ImageDelta], None]
@@ -104,15 +101,15 @@ class QuorumController:
         *,
         host: QuorumHost,
         clock: Clock,
-        snapshot_trigger: SnapshotTrigger | None = None,
-        slice_partitions: int = SLICE_PARTITIONS,
-        on_long_work: OnLongWork = ignore_long_work,
+        snapshot_trigger: SnapshotTrigger,
+        slice_partitions: int,
+        on_long_work: OnLongWork,
     ) -> None:
         """`slice_partitions`: the number of changes that listeners get in one turn."""
         self._machine = machine
         self._host = host
         self._clock = clock
-        self._snapshots = MetadataSnapshots(host, clock=clock, trigger=snapshot_trigger or SnapshotTrigger())
+        self._snapshots = MetadataSnapshots(host, clock=clock, trigger=snapshot_trigger)
         self._committed = EMPTY_IMAGE
         self._applied = SnapshotId(0, 0)
         self._applied_ms = 0
@@ -128,7 +125,9 @@ class QuorumController:
         self._commands: deque[tuple[ControllerCommand, OnDone]] = deque()
         self._deciding_for: OnDone | None = None
         self._pending: deque[_Pending] = deque()
-        self._deciding = StepwiseWork(self._next_decision, later=self._later, on_long_work=on_long_work)
+        self._deciding = StepwiseWork(
+            self._next_decision, later=self._later, on_idle=lambda: None, on_long_work=on_long_work
+        )
         self._applying = StepwiseWork(
             self._next_change, later=self._later, on_idle=self._caught_up, on_long_work=on_long_work
         )

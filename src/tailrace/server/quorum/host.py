@@ -82,15 +82,15 @@ class QuorumHost:
         log: QuorumLog,
         directory: MetadataDirectory,
         initial_voters: VoterSet,
-        bootstrap_ids: Sequence[int] = (),
+        bootstrap_ids: Sequence[int],
         config: RaftConfig,
         jitter: Jitter,
         clock: Clock,
         disk: Disk,
         peer: Peer,
-        listeners: Sequence[VoterListener] = (),
-        on_storage_failed: Callable[[KafkaError], None] = lambda _: None,
-        on_broken_step: Callable[[Exception], None] = lambda _: None,
+        listeners: Sequence[VoterListener],
+        on_storage_failed: Callable[[KafkaError], None],
+        on_broken_step: Callable[[Exception], None],
     ) -> None:
         """`bootstrap_ids` are names below -1 of places that `peer` knows; `listeners` are this replica's own for
         others. `on_broken_step` gets an exception that is no fault of the log's storage: the state of the machine and

@@ -93,18 +93,18 @@ class MetadataDirectory:
 
     def __init__(self, metadata_directory: str, *, files: FileSystem) -> None:
         self.path = join(metadata_directory, str(METADATA_PARTITION))
-        self._files = files
+        self.files = files
 
     def read_quorum_state(self) -> StoredQuorumState:
         """The state that was written last; a new directory has no leader yet. Raises CorruptRecords if illegible."""
         path = join(self.path, QUORUM_STATE)
-        if not self._files.exists(path):
+        if not self.files.exists(path):
             return StoredQuorumState()
-        return parse_quorum_state(self._files.read_bytes(path), path=path)
+        return parse_quorum_state(self.files.read_bytes(path), path=path)
 
     def write_quorum_state(self, state: StoredQuorumState) -> None:
         """Write the leader, and the vote of this voter."""
-        replace_file(self._files, join(self.path, QUORUM_STATE), format_quorum_state(state))
+        replace_file(self.files, join(self.path, QUORUM_STATE), format_quorum_state(state))
 
 
 RECOVERY_POINT_INTERVAL: Final = 1_000

@@ -14,11 +14,7 @@ from tailrace.server.ports import Clock
 
 Task = Callable[[], None]
 OnLongWork = Callable[[bool], None]
-"""Told when work begins that takes several turns (True), and when that is over."""
-
-
-def ignore_long_work(_: bool) -> None:
-    """For hosts without observers of their long work."""
+"""Called with True when work begins that takes several turns, and with False when that work is over."""
 
 
 class StepwiseWork:
@@ -29,8 +25,8 @@ class StepwiseWork:
         next_work: Callable[[], Steps[None] | None],
         *,
         later: Callable[[Task], None],
-        on_idle: Task = lambda: None,
-        on_long_work: OnLongWork = ignore_long_work,
+        on_idle: Task,
+        on_long_work: OnLongWork,
     ) -> None:
         """`later` calls in a turn to come; `on_idle` is called when `next_work` has nothing more."""
         self._next_work = next_work

@@ -21,8 +21,8 @@ from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.control import LeaderChangeMessage, control_values
 from tailrace.protocol.records.record import BatchBuilder, read_records
 from tailrace.raft.effects import RoleChanged
+from tailrace.server.assembly.metadata_replica import SLICE_PARTITIONS
 from tailrace.server.controller_link.channel import ControllerChannel
-from tailrace.server.quorum.controller import SLICE_PARTITIONS
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import AppendBatch, Log
 from tailrace.testing.disk import SimulatedDisk

@@ -53,6 +53,10 @@ class BrokenLeader:
         on_reply(half_a_snapshot_id(self.answers))
 
 
+def raise_fault(fault: Exception) -> None:
+    raise fault
+
+
 class Replica:
     """The host of a replica; the test plays the machine."""
 
@@ -67,11 +71,15 @@ class Replica:
             log=log,
             directory=directory,
             initial_voters=VoterSet.of((Voter(KEY), Voter(LEADER))),
+            bootstrap_ids=(),
+            listeners=(),
             config=RaftConfig(),
             jitter=lambda: 0.5,
             clock=self.clock,
             disk=DeferredDisk(),
             peer=BrokenLeader(),
+            on_storage_failed=raise_fault,
+            on_broken_step=raise_fault,
         )
         self.outcomes: list[events.Event] = []
         self._effects: list[do.Effect] = []

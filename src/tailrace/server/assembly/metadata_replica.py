@@ -1,0 +1,180 @@
+"""The replica of the metadata log on one node, whole and synchronous: log, host, snapshots, controller, registrations.
+
+Two steps, since a node finds or founds its quorum by its log: `open_metadata_log`, then `MetadataReplica`. Nothing
+happens by itself before `start`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.metadata.broker_commands import RegisterController
+from tailrace.metadata.controller import ControllerMachine
+from tailrace.metadata.image import Endpoint
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.topic_config import TopicConfig
+from tailrace.raft.ports import Jitter, RaftConfig
+from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.raft.voters import ReplicaKey, VoterListener, VoterSet
+from tailrace.server.controller_link.channel import ControllerLink
+from tailrace.server.controller_link.controller_registration import ControllerRegistration
+from tailrace.server.ports import Clock, Disk, Peer
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.log import QuorumLog
+from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
+from tailrace.server.quorum.queued_work import OnLongWork
+from tailrace.server.quorum.raft_rpcs import VoterAddress
+
+SLICE_PARTITIONS: Final = 200
+"""Partitions whose changes a node acts on in one turn: some are in use, and cost more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataReplicaConfig:
+    """The settings of one replica, and the facts of its quorum."""
+
+    key: ReplicaKey
+    cluster_id: str | None
+    """None: requests and answers are not checked for another cluster's."""
+    voters: VoterSet
+    """The voters in force until the log states others."""
+    bootstrap_ids: Sequence[int] = ()
+    """Names below -1 of places that `MetadataReplicaPorts.peer` knows."""
+    endpoints: Sequence[VoterListener] = ()
+    """The addresses of this node's listeners for controllers."""
+    is_controller: bool
+    """Whether the node has the role: it registers then, if it has `endpoints`."""
+    raft: RaftConfig
+    snapshot_trigger: SnapshotTrigger
+    slice_partitions: int = SLICE_PARTITIONS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataReplicaPorts:
+    """The surroundings of one replica."""
+
+    clock: Clock
+    disk: Disk
+    """Flushes always, whatever log.durability is."""
+    peer: Peer
+    """The other replicas."""
+    jitter: Jitter
+    random_bytes: Callable[[int], bytes]
+    """So many bytes, never the same ones again: the id of this start is made of them."""
+    on_long_work: OnLongWork
+    on_storage_failed: Callable[[KafkaError], None]
+    """Called when the replica gives up its log."""
+    on_fatal: Callable[[BaseException], None]
+    """Called with the fault if the state of the Raft machine differs from that of the log, or if the cluster has
+    features that this release does not know."""
+
+
+def open_metadata_log(directory: MetadataDirectory, *, segment_bytes: int, now_ms: int) -> QuorumLog:
+    """The metadata log in this directory. Raises CorruptRecords, StorageError: see `QuorumLog.open`."""
+    return QuorumLog.open(
+        directory.path,
+        METADATA_PARTITION,
+        files=directory.files,
+        config=TopicConfig(max_message_bytes=MAX_BATCH_BYTES, segment_bytes=segment_bytes),
+        now_ms=now_ms,
+    )
+
+
+class MetadataReplica:
+    """`start` once, then `stop` and `close`."""
+
+    def __init__(
+        self,
+        config: MetadataReplicaConfig,
+        *,
+        ports: MetadataReplicaPorts,
+        machine: ControllerMachine,
+        directory: MetadataDirectory,
+        log: QuorumLog,
+    ) -> None:
+        """`log`: opened in `directory`. Raises CorruptRecords if `quorum-state` is illegible."""
+        self.host: Final = QuorumHost(
+            key=config.key,
+            cluster_id=config.cluster_id,
+            log=log,
+            directory=directory,
+            initial_voters=config.voters,
+            bootstrap_ids=config.bootstrap_ids,
+            config=config.raft,
+            jitter=ports.jitter,
+            clock=ports.clock,
+            disk=ports.disk,
+            peer=ports.peer,
+            listeners=config.endpoints,
+            on_storage_failed=ports.on_storage_failed,
+            on_broken_step=ports.on_fatal,
+        )
+        self.controller: Final = QuorumController(
+            machine,
+            host=self.host,
+            clock=ports.clock,
+            snapshot_trigger=config.snapshot_trigger,
+            slice_partitions=config.slice_partitions,
+            on_long_work=ports.on_long_work,
+        )
+        self.voter_address: Final = VoterAddress(
+            self.host, endpoints=config.endpoints, peer=ports.peer, clock=ports.clock
+        )
+        self.registration: Final = (
+            _RegisteredController(config, ports, self.controller) if config.is_controller and config.endpoints else None
+        )
+
+    def start(self) -> None:
+        """Load the newest snapshot, take part, and register, whenever it is needed."""
+        self.controller.start()
+        if self.registration is not None:
+            self.registration.start()
+        self.voter_address.start()
+
+    def stop(self) -> None:
+        """Register no more, neither as a controller nor with another address."""
+        self.voter_address.stop()
+        if self.registration is not None:
+            self.registration.close()
+
+    def close(self) -> None:
+        """Take part no more, and close the log. The disk has been stopped before."""
+        self.controller.close()
+
+
+class _RegisteredController:
+    """A controller's registration, with a way of its own to the active controller: the node need not be a broker."""
+
+    def __init__(self, config: MetadataReplicaConfig, ports: MetadataReplicaPorts, metadata: QuorumController) -> None:
+        assert config.cluster_id is not None, "a controller knows its cluster"
+        incarnation_id = ports.random_bytes(16)
+        self._link = ControllerLink(
+            metadata,
+            node_id=config.key.id,
+            cluster_id=config.cluster_id,
+            sender_id=incarnation_id,
+            peer=ports.peer,
+            clock=ports.clock,
+        )
+        self._registration = ControllerRegistration(
+            metadata=metadata,
+            controller=self._link.channel,
+            clock=ports.clock,
+            registration=RegisterController(
+                controller_id=BrokerId(config.key.id),
+                incarnation_id=incarnation_id,
+                endpoints=tuple(
+                    Endpoint(listener_name=one.name, host=one.host, port=one.port) for one in config.endpoints
+                ),
+            ),
+            on_fatal=ports.on_fatal,
+        )
+
+    def start(self) -> None:
+        self._registration.start()
+
+    def close(self) -> None:
+        self._registration.close()
+        self._link.close()
