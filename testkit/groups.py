@@ -6,7 +6,8 @@ from typing import Any
 
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.commands import Command, CommitOffsets, DeleteGroup, OffsetToCommit
-from tailrace.coordinators.groups.consumer.group import NoTopics
+from tailrace.coordinators.groups.consumer.group import SubscribableTopic
+from tailrace.coordinators.groups.consumer.records import RegularExpressionValue
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,
@@ -41,6 +42,21 @@ from tailrace.protocol.schema import replace
 NEWEST_JOIN = 9
 _FIRST_JOIN_WITH_GIVEN_ID = 4
 Identity = tuple[str, str | None]
+
+
+class NoTopics:
+    """A cluster without topics."""
+
+    version = 0
+
+    def find(self, name: str) -> SubscribableTopic | None:
+        return None
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return None
+
+    def matches(self, expression: str) -> RegularExpressionValue | None:
+        return None
 
 
 class GroupScene:

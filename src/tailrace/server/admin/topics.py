@@ -115,7 +115,7 @@ def _new_topic(topic: CreatableTopic) -> TopicSpec:
 class DeleteTopicsHandler:
     """Has the controller delete topics."""
 
-    def __init__(self, *, controller: Controller, deletion_enabled: bool = True) -> None:
+    def __init__(self, *, controller: Controller, deletion_enabled: bool) -> None:
         self._controller = controller
         self._deletion_enabled = deletion_enabled
 

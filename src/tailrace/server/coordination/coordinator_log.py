@@ -28,10 +28,8 @@ KeyValue = tuple[bytes, bytes | None]
 Outcome = Callable[[KafkaError | None], None]
 """Called once: with None for success, or with the error that the client is to see."""
 
-OnRecord = Callable[[Record, int], None]
-"""Takes a record, and the producer in whose transaction it was written; -1 if in none."""
 OnMarker = Callable[[int, EndTransactionMarker], None]
-"""Takes the end of a producer's transaction."""
+"""Called with a producer id and the end of a transaction of that producer."""
 
 _SLICE_BYTES = 64 * 1024
 """Replayed per turn: some hundred records, a few milliseconds."""
@@ -102,24 +100,31 @@ class _Write:
 
 
 class CoordinatorLog(Generic[R]):
-    """`R` are the machine's records; `encode` makes a log record of one."""
+    """`R` are the machine's records. Appends are reported to `on_committed` and `on_discarded`, which the host sets."""
+
+    on_committed: Callable[[Sequence[R]], None]
+    on_discarded: Callable[[Sequence[R]], None]
 
     def __init__(
         self,
         partition: Partition,
         *,
         encode: Callable[[R], KeyValue],
-        on_committed: Callable[[Sequence[R]], None],
-        on_discarded: Callable[[Sequence[R]], None],
+        decode: Callable[[Record, int], R | None],
+        on_marker: OnMarker = lambda producer_id, marker: None,
         clock: Clock,
         deadlines: Deadlines,
         timeout_ms: int,
     ) -> None:
+        """`encode` makes a log record of a machine's record; `decode` is its inverse, called with the producer in whose
+        transaction the log record was written, or -1, and None for a record to skip. `on_marker` is called with each
+        end of a transaction in a replay. An answer waits at most `timeout_ms` for its records.
+        """
         self.partition = partition
+        self.clock = clock
         self._encode = encode
-        self._on_committed = on_committed
-        self._on_discarded = on_discarded
-        self._clock = clock
+        self._decode = decode
+        self._on_marker = on_marker
         self._deadlines = deadlines
         self._timeout_ms = timeout_ms
         self._writes: dict[_Write, None] = {}
@@ -127,16 +132,16 @@ class CoordinatorLog(Generic[R]):
         self._is_closed = False
 
     def replay(
-        self,
-        on_record: OnRecord,
-        on_done: Callable[[], None],
-        on_failed: Callable[[KafkaError], None],
-        *,
-        on_marker: OnMarker = lambda producer_id, marker: None,
+        self, apply: Callable[[R], None], on_done: Callable[[], None], on_failed: Callable[[KafkaError], None]
     ) -> None:
-        """Hand out every record that the log has now, once it is committed; not before this has returned."""
-        log = self.partition.log
-        replay = _Replay(self.partition, log.log_start_offset, log.log_end_offset, on_record, on_marker)
+        """Call `apply` with every record that the log has now, once it is committed; never before this has returned."""
+
+        def on_record(record: Record, producer_id: int) -> None:
+            decoded = self._decode(record, producer_id)
+            if decoded is not None:
+                apply(decoded)
+
+        replay = _Replay(self.partition, on_record, self._on_marker)
 
         def slice_() -> None:
             if self._is_closed:
@@ -154,9 +159,9 @@ class CoordinatorLog(Generic[R]):
 
         def go_on(failure: KafkaError | None) -> None:
             if failure is None:
-                self._clock.call_soon(slice_)
+                self.clock.call_soon(slice_)
 
-        self._clock.call_soon(slice_)
+        self.clock.call_soon(slice_)
 
     def append(
         self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
@@ -169,7 +174,7 @@ class CoordinatorLog(Generic[R]):
         encoded = [self._encode(record) for record in records]
         batches = [(records, encoded)] if is_atomic else list(_batches(records, encoded))
         write = self._new_write(len(batches), outcome)
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         for batch, content in batches:
             self.partition.append_records(
                 content,
@@ -191,7 +196,7 @@ class CoordinatorLog(Generic[R]):
             marker,
             producer_id=within.producer_id,
             producer_epoch=within.producer_epoch,
-            now_ms=self._clock.now_ms(),
+            now_ms=self.clock.now_ms(),
             on_done=self._settler(self._new_write(1, outcome), records),
         )
 
@@ -211,9 +216,9 @@ class CoordinatorLog(Generic[R]):
                 return
             if isinstance(done, KafkaError):
                 write.error = write.error or coordinator_error(done)
-                self._on_discarded(batch)
+                self.on_discarded(batch)
             else:
-                self._on_committed(batch)
+                self.on_committed(batch)
             write.batches_left -= 1
             if write.batches_left == 0:
                 self._complete(write)
@@ -254,12 +259,10 @@ class CoordinatorLog(Generic[R]):
 class _Replay:
     """A replay, and the offset that it has come to."""
 
-    def __init__(
-        self, partition: Partition, offset: int, end_offset: int, on_record: OnRecord, on_marker: OnMarker
-    ) -> None:
+    def __init__(self, partition: Partition, on_record: Callable[[Record, int], None], on_marker: OnMarker) -> None:
         self._partition = partition
-        self.offset = offset
-        self._end_offset = end_offset
+        self.offset = partition.log.log_start_offset
+        self._end_offset = partition.log.log_end_offset
         self._on_record = on_record
         self._on_marker = on_marker
 

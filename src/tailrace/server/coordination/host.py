@@ -21,15 +21,12 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.machines import StagedMachine
-from tailrace.protocol.records.record import Record
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import call_safely
 from tailrace.server.coordination.coordinator_log import (
     IN_NONE,
     CoordinatorLog,
     InTransaction,
-    KeyValue,
-    OnMarker,
     Outcome,
 )
 from tailrace.server.ports import Clock, Timer
@@ -68,45 +65,25 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
     def __init__(
         self,
-        partition: Partition,
+        log: CoordinatorLog[R],
         machine: StagedMachine[C, R, A],
         *,
         keys: str,
-        encode: Callable[[R], KeyValue],
-        decode: Callable[[Record, int], R | None],
-        on_marker: OnMarker = lambda producer_id, marker: None,
         reads_latest: bool,
-        clock: Clock,
-        deadlines: Deadlines,
-        timeout_ms: int,
     ) -> None:
-        """`keys` is the noun for the keys in the log line of a load.
-
-        `encode` makes a log record of a machine's record; `decode` is its inverse, called with the producer in whose
-        transaction the log record was written, or -1, and None for a record to skip. `on_marker` is called with each
-        end of a transaction that a load finds. `reads_latest`: decisions read what is appended, not only what is
-        committed. An answer waits at most `timeout_ms` for its records.
-        """
-        self.partition = partition
-        self.leader_epoch = partition.leader_epoch
+        """`keys` is the noun for the keys in the log line of a load. `reads_latest`: decisions read all appended
+        records, not only the committed ones."""
+        self.partition = log.partition
+        self.leader_epoch = log.partition.leader_epoch
         """The epoch in which the partition was led when this host took it over."""
         self.state = HostState.LOADING
         self._machine = machine
         self._keys = keys
-        self._decode = decode
-        self._on_marker = on_marker
         self._reads_latest = reads_latest
-        self._clock = clock
+        self._clock = log.clock
         self._timers: list[Timer] = []
-        self._log: CoordinatorLog[R] = CoordinatorLog(
-            partition,
-            encode=encode,
-            on_committed=self._committed,
-            on_discarded=self._discarded,
-            clock=clock,
-            deadlines=deadlines,
-            timeout_ms=timeout_ms,
-        )
+        self._log = log
+        log.on_committed, log.on_discarded = self._committed, self._discarded
 
     @abstractmethod
     def has(self, key: K) -> bool:
@@ -137,12 +114,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
     def load(self) -> None:
         """Read the log, then serve."""
-        self._log.replay(self._load, self._loaded, self._load_failed, on_marker=self._on_marker)
-
-    def _load(self, record: Record, producer_id: int) -> None:
-        decoded = self._decode(record, producer_id)
-        if decoded is not None:
-            self._machine.apply(decoded)
+        self._log.replay(self._machine.apply, self._loaded, self._load_failed)
 
     def _loaded(self) -> None:
         self.state = HostState.ACTIVE

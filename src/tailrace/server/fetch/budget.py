@@ -24,7 +24,7 @@ class FetchBudget:
 
     __slots__ = ("left_bytes", "size_bytes")
 
-    def __init__(self, *, request_max_bytes: int, fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES) -> None:
+    def __init__(self, *, request_max_bytes: int, fetch_max_bytes: int) -> None:
         """A negative limit counts as 0: one batch can still be had."""
         self.left_bytes = max(0, min(request_max_bytes, fetch_max_bytes))
         self.size_bytes = 0
@@ -50,7 +50,7 @@ class FetchBudget:
             self.left_bytes = 0
 
 
-def wanted_bytes(request: FetchRequest, *, fetch_max_bytes: int = DEFAULT_FETCH_MAX_BYTES) -> int:
+def wanted_bytes(request: FetchRequest, *, fetch_max_bytes: int) -> int:
     """The bytes needed for an early answer: `min_bytes`, but never more than an answer can have."""
     return min(request.min_bytes, max(0, min(request.max_bytes, fetch_max_bytes)))
 

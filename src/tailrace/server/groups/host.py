@@ -54,7 +54,7 @@ from tailrace.protocol.records.record import Record
 from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import Alarm
-from tailrace.server.coordination.coordinator_log import IN_NONE, InTransaction
+from tailrace.server.coordination.coordinator_log import IN_NONE, CoordinatorLog, InTransaction
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, tell
 from tailrace.server.groups.topic_patterns import TopicPatterns
 from tailrace.server.ports import Clock
@@ -85,18 +85,16 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         deadlines: Deadlines,
     ) -> None:
         self.machine = GroupCoordinator(config=config, new_member_id=new_member_id, topics=topics)
-        super().__init__(
+        log: CoordinatorLog[GroupLogRecord] = CoordinatorLog(
             partition,
-            self.machine,
-            keys="groups",
             encode=encode_record,
             decode=_decode,
             on_marker=self._load_marker,
-            reads_latest=True,
             clock=clock,
             deadlines=deadlines,
             timeout_ms=config.offsets_commit_timeout_ms,
         )
+        super().__init__(log, self.machine, keys="groups", reads_latest=True)
         self._config = config
         self._topics = topics
         self._waiting: dict[RequestId, Respond] = {}

@@ -32,6 +32,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
 from tailrace.replication.partition import Partition
+from tailrace.server.coordination.coordinator_log import CoordinatorLog
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService
 from tailrace.server.ports import Clock, Timer
 from tailrace.server.transactions.next_transactions import Asked, NextTransactions, OnDone, WaitingRoom
@@ -78,17 +79,15 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         room: WaitingRoom,
     ) -> None:
         self.machine = TransactionCoordinator(config=config)
-        super().__init__(
+        log = CoordinatorLog(
             partition,
-            self.machine,
-            keys="ids",
             encode=encode_record,
             decode=lambda record, _: decode_record(record.key, record.value),
-            reads_latest=False,
             clock=clock,
             deadlines=deadlines,
             timeout_ms=_WRITE_TIMEOUT_MS,
         )
+        super().__init__(log, self.machine, keys="ids", reads_latest=False)
         self._config = config
         self._take_producer_id = take_producer_id
         self._marker_writer = marker_writer

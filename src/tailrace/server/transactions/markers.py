@@ -138,17 +138,15 @@ class WriteTxnMarkersHandler:
         clock: Clock,
         deadlines: Deadlines,
         pending_offsets: OffsetTransactions,
-        timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
         self._partitions = partitions
         self._clock = clock
         self._deadlines = deadlines
         self._pending_offsets = pending_offsets
-        self._timeout_ms = timeout_ms
 
     def handle(self, request: WriteTxnMarkersRequest, context: RequestContext) -> None:
-        waiting = _WaitingMarkers(request, context, self._deadlines, self._timeout_ms)
-        self._deadlines.add(waiting, self._timeout_ms)
+        waiting = _WaitingMarkers(request, context, self._deadlines)
+        self._deadlines.add(waiting, REQUEST_TIMEOUT_MS)
         waiting.known = write_markers(
             self._partitions,
             waiting.markers,
@@ -161,13 +159,10 @@ class WriteTxnMarkersHandler:
 class _WaitingMarkers:
     """One request until it is answered."""
 
-    def __init__(
-        self, request: WriteTxnMarkersRequest, context: RequestContext, deadlines: Deadlines, timeout_ms: int
-    ) -> None:
+    def __init__(self, request: WriteTxnMarkersRequest, context: RequestContext, deadlines: Deadlines) -> None:
         self._request = request
         self._context = context
         self._deadlines = deadlines
-        self._timeout_ms = timeout_ms
         self._is_answered = False
         self.markers = [
             TransactionMarker(
@@ -187,7 +182,7 @@ class _WaitingMarkers:
     def written(self, codes: Sequence[MarkerCodes]) -> None:
         """All markers are safe or refused."""
         if not self._is_answered:
-            self._deadlines.remove(self, self._timeout_ms)
+            self._deadlines.remove(self, REQUEST_TIMEOUT_MS)
             self._answer(codes)
 
     def expire(self) -> None:

@@ -12,6 +12,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.protocol.records.record import Record
 from tailrace.replication.partition import Partition
+from tailrace.server.coordination.coordinator_log import CoordinatorLog
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, HostState
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
@@ -96,16 +97,8 @@ def _text(key: Key) -> str:
 class CountersHost(CoordinatorHost[Key, Add, Total, int]):
     def __init__(self, partition: Partition, *, reads_latest: bool, **ports: Any) -> None:
         self.machine = Counters()
-        super().__init__(
-            partition,
-            self.machine,
-            keys="counters",
-            encode=_encode,
-            decode=_decode,
-            reads_latest=reads_latest,
-            timeout_ms=5_000,
-            **ports,
-        )
+        log = CoordinatorLog(partition, encode=_encode, decode=_decode, timeout_ms=5_000, **ports)
+        super().__init__(log, self.machine, keys="counters", reads_latest=reads_latest)
         self.history: list[str] = []
 
     def has(self, key: Key) -> bool:

@@ -1,11 +1,11 @@
 import pytest
 
 from tailrace.protocol.messages.fetch import FetchRequest
-from tailrace.server.fetch.budget import MAX_WAIT_MS, FetchBudget, wait_ms, wanted_bytes
+from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES, MAX_WAIT_MS, FetchBudget, wait_ms, wanted_bytes
 
 
 def test_a_partition_gets_the_smaller_of_its_own_limit_and_what_is_left() -> None:
-    budget = FetchBudget(request_max_bytes=100)
+    budget = FetchBudget(request_max_bytes=100, fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES)
     assert budget.limit_for(60) == 60
     budget.spend(60)
     assert budget.limit_for(60) == 40
@@ -14,7 +14,7 @@ def test_a_partition_gets_the_smaller_of_its_own_limit_and_what_is_left() -> Non
 
 
 def test_only_the_first_partition_that_has_anything_may_exceed_the_limits() -> None:
-    budget = FetchBudget(request_max_bytes=100)
+    budget = FetchBudget(request_max_bytes=100, fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES)
     budget.spend(0)
     assert budget.min_one_message
     budget.spend(500)
@@ -23,14 +23,14 @@ def test_only_the_first_partition_that_has_anything_may_exceed_the_limits() -> N
 
 
 def test_a_batch_that_does_not_fit_into_what_is_left_ends_the_answer() -> None:
-    budget = FetchBudget(request_max_bytes=100)
+    budget = FetchBudget(request_max_bytes=100, fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES)
     budget.spend(60)
     budget.refused(40)
     assert budget.limit_for(60) == 0
 
 
 def test_a_batch_that_is_too_large_for_its_partitions_own_limit_leaves_the_rest_to_the_others() -> None:
-    budget = FetchBudget(request_max_bytes=100)
+    budget = FetchBudget(request_max_bytes=100, fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES)
     budget.spend(60)
     budget.refused(39)
     assert budget.limit_for(60) == 40
@@ -38,7 +38,7 @@ def test_a_batch_that_is_too_large_for_its_partitions_own_limit_leaves_the_rest_
 
 @pytest.mark.parametrize("limit", [-1, -(2**31), 0])
 def test_a_limit_below_one_still_lets_one_batch_through(limit: int) -> None:
-    budget = FetchBudget(request_max_bytes=limit)
+    budget = FetchBudget(request_max_bytes=limit, fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES)
     assert (budget.limit_for(limit), budget.limit_for(100), budget.min_one_message) == (0, 0, True)
 
 
@@ -48,7 +48,7 @@ def test_the_brokers_limit_caps_the_requests() -> None:
 
 def test_an_early_answer_never_waits_for_more_than_an_answer_can_have() -> None:
     request = FetchRequest(max_wait_ms=500, min_bytes=5000, max_bytes=1000, topics=())
-    assert wanted_bytes(request) == 1000
+    assert wanted_bytes(request, fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES) == 1000
     assert wanted_bytes(request, fetch_max_bytes=10) == 10
 
 

@@ -299,18 +299,3 @@ class Topics(Protocol):
     def matches(self, expression: str) -> RegularExpressionValue | None:
         """The topics that an expression matches; None while not known yet: `version` is another when they are."""
         ...
-
-
-class NoTopics:
-    """A cluster without topics."""
-
-    version = 0
-
-    def find(self, name: str) -> SubscribableTopic | None:
-        return None
-
-    def name_of(self, topic_id: bytes) -> str | None:
-        return None
-
-    def matches(self, expression: str) -> RegularExpressionValue | None:
-        return None
