@@ -28,7 +28,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 CHECKED = ("src", "simulation", "testkit", "tests", "fuzz", "benchmarks", "scripts", "examples", "docs", *PAGES)
-"""Files and folders of the repository; of docs only the pages themselves, not the records of decisions below."""
+"""Files and folders of the repository."""
 
 DOCSTRING, COMMENT, MESSAGE, NAME, PAGE = "docstring", "comment", "message", "name", "page"
 _PROSE = frozenset({DOCSTRING, COMMENT, MESSAGE, PAGE})
@@ -122,7 +122,7 @@ def findings_in(path: str, source: str) -> list[Finding]:
     if not _SUSPECT.search(source):
         return []
     lines = source.splitlines()
-    texts = texts_of_page(source) if path.endswith(".md") else texts_of_module(source)
+    texts = _TEXTS_OF[PurePosixPath(path).suffix](source)
     found = {
         (line, rule.number, match["hit"]): Finding(path, line, rule, match["hit"], lines[line - 1])
         for text in texts
@@ -205,6 +205,27 @@ def texts_of_page(source: str) -> Iterator[Text]:
     yield Text(PAGE, 1, "\n".join(lines))
 
 
+def texts_of_kernel(source: str) -> Iterator[Text]:
+    """The docstrings and comments of a module of Cython, which has Python's tokens but not its grammar."""
+    before = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.STRING and before in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT):
+            yield Text(DOCSTRING, token.start[0], str(ast.literal_eval(token.string)))
+        if token.type not in (tokenize.NL, tokenize.COMMENT):
+            before = token.type
+    yield from _comments(source)
+
+
+def texts_of_toml(source: str) -> Iterator[Text]:
+    """The `what` and `law` of a mutant, each on one line; its patches quote code. A `what` is a sentence of its own."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if match := re.match(r'(?:what|law) = "(?P<text>.*)"$', line):
+            yield Text(DOCSTRING, number, match["text"].replace('\\"', "'"))
+
+
+_TEXTS_OF = {".py": texts_of_module, ".md": texts_of_page, ".pyx": texts_of_kernel, ".toml": texts_of_toml}
+
+
 @dataclass(frozen=True)
 class Exceptions:
     """The two lists beside this file."""
@@ -248,11 +269,11 @@ def _entries(path: Path) -> list[str]:
 
 
 def files_below(root: Path, paths: Iterable[str]) -> Iterator[Path]:
-    """The modules and pages that are checked below these paths, sorted."""
+    """The modules, kernels, pages and mutants that are checked below these paths, sorted."""
     for name in paths:
         path = root / name
         if path.is_dir():
-            yield from sorted(path.glob("*.md") if path == root / "docs" else path.rglob("*.py"))
+            yield from sorted(file for suffix in _TEXTS_OF for file in path.rglob(f"*{suffix}"))
         else:
             yield path
 

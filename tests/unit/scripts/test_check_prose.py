@@ -70,6 +70,29 @@ def test_pages(page: str, numbers: list[str]) -> None:
     assert _numbers(page, "docs/page.md") == numbers
 
 
+KERNEL = '''"""A kernel."""  # nobody reads it
+
+cdef class Rows:
+    """Where rows are."""
+
+    cdef int64_t place(self, int64_t row) except -1:
+        """The row."""
+        raise ValueError("""What is quoted.""")
+'''
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "findings"),
+    [
+        ("kernel.pyx", KERNEL, [(1, "P2"), (4, "P1")]),
+        ("mutant.toml", 'what = "Nobody votes."\nold = "nobody"\nlaw = "the leader is told"', [(1, "P2"), (3, "P5")]),
+        ("docs/decisions/0001.md", "One.\nWho leads?", [(2, "P3")]),
+    ],
+)
+def test_kernels_mutants_and_decisions_are_checked(path: str, source: str, findings: list[tuple[int, str]]) -> None:
+    assert [(found.line, found.rule.number) for found in findings_in(path, source)] == findings
+
+
 def test_a_finding_has_the_line_of_the_fault() -> None:
     (found,) = findings_in("m.py", '"""A log.\n\nRead by\nnobody.\n"""')
     assert (found.line, found.source) == (4, "nobody.")
@@ -81,7 +104,7 @@ def root(tmp_path: Path) -> Path:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "src/old/a.py").write_text('"""Who leads."""\n')
     (tmp_path / "src/new.py").write_text('"""A name: the WHO file."""\n')
-    (tmp_path / "docs/decisions/0001.md").write_text("Nobody reads it.")
+    (tmp_path / "docs/decisions/0001.md").write_text("A decision.")
     for name in ("simulation", "testkit", "tests", "fuzz", "benchmarks", "examples"):
         (tmp_path / name).mkdir()
     for name in PAGES:

@@ -932,7 +932,7 @@ cdef class NullableView:
         return not (self.validity.data[place >> 3] >> (place & 7)) & 1
 
     cdef int64_t place_of(self, int64_t row, int64_t places) except -1:
-        """Where a row is in buffers for this many rows."""
+        """The index of a row in buffers of this many rows."""
         if row < 0 or row > INT64_MAX - self.first or self.first + row >= places:
             raise outside(row)
         return self.first + row
