@@ -11,8 +11,7 @@ from itertools import islice
 from struct import Struct
 from typing import Any
 
-from tailrace.protocol.framing import frame_prefix
-from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.headers import decode_response, encode_request, frame_prefix
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

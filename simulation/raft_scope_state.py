@@ -24,13 +24,12 @@ from tailrace.raft.leadership import RaftLeadership
 from tailrace.raft.links import Links
 from tailrace.raft.node import RaftNode, Upkeep
 from tailrace.raft.progress import UNKNOWN, Progress
-from tailrace.raft.quorum import Tally
 from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
 from tailrace.raft.rpc import BeginEpoch, EndEpoch
 from tailrace.raft.serving import Serving
 from tailrace.raft.voter_changes import VoterChanges
-from tailrace.raft.voters import ReplicaKey, VoterHistory, VoterSet
+from tailrace.raft.voters import ReplicaKey, Tally, VoterHistory, VoterSet
 
 Names = Mapping[int, int]
 """The new name of each node."""

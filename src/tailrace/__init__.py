@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from tailrace.client.consumer import ConsumerRecord
     from tailrace.client.group.committed_offsets import OffsetAndMetadata
     from tailrace.client.outgoing import RecordMetadata
+    from tailrace.model import __version__
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
     from tailrace.model.partitions import TopicPartition
-    from tailrace.model.version import __version__
 
 __all__ = (
     "Admin",
@@ -37,7 +37,7 @@ __all__ = (
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "tailrace.model.version" if name == "__version__" else "tailrace.client.blocking"
+    home = "tailrace.model" if name == "__version__" else "tailrace.client.blocking"
     found: object = getattr(import_module(home), name)
     globals()[name] = found
     return found

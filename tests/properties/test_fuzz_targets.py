@@ -15,12 +15,12 @@ import fuzz
 from fuzz import golden
 from fuzz.mutation import Mutator
 from fuzz.targets import TARGETS, Target, records
-from tailrace.protocol import framing
 from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.records import _kernels_twin
 from tailrace.protocol.registry import APIS
 from tailrace.protocol.schema import decode_from
 from tailrace.storage import EpochCache, batch_file, recovery
+from testkit import framing
 
 ROOT = Path(fuzz.__file__).parents[1]
 REGRESSIONS = sorted((ROOT / "fuzz" / "regressions").glob("*/*"))

@@ -14,7 +14,7 @@ import typer
 from tailrace.cli.output import Format, Output, Row, one_line, show, write
 from tailrace.client.diagnosis.diagnosis import diagnose
 from tailrace.client.diagnosis.findings import Finding, Verdict
-from tailrace.model.version import __version__
+from tailrace.model import __version__
 from tailrace.net.connection import parse_addresses
 from tailrace.protocol.records.kernels import KERNEL
 from tailrace.spark.java import OLDEST_JAVA, java_version

@@ -22,8 +22,8 @@ from typing import Annotated, TextIO
 import typer
 
 from tailrace.cli import quick_imports
+from tailrace.model import __version__
 from tailrace.model.errors import KafkaError
-from tailrace.model.version import __version__
 
 NOUNS: Mapping[str, str] = {
     "serve": "Run one node.",

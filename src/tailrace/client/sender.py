@@ -12,9 +12,9 @@ from tailrace.client.errors import check, code_of
 from tailrace.client.outgoing import Identity, OutgoingBatch
 from tailrace.client.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.client.router import Router
+from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.version import __version__
 from tailrace.net.connection import NEGOTIATED_WITH, Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.produce import (

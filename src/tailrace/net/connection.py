@@ -11,10 +11,9 @@ import struct
 from collections import deque
 from typing import Any, NamedTuple, TypeVar, cast
 
+from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
-from tailrace.model.version import __version__
-from tailrace.protocol.framing import frame_prefix
-from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.headers import decode_response, encode_request, frame_prefix
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.registry import Api, api_of
 from tailrace.protocol.schema import Buffer

@@ -15,10 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 
 from tailrace.net.buffers import BufferPool, ReceiveBuffer
-from tailrace.net.idleness import IdleTimes, has_hung_up
-from tailrace.net.leftovers import Leftovers
-from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, ListenerLimits, describe_bad_length
-from tailrace.net.portions import PORTION_BYTES, write_in_portions
+from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, IdleTimes, ListenerLimits, describe_bad_length
+from tailrace.net.transport import PORTION_BYTES, DiscardingProtocol, has_hung_up, write_in_portions
 from tailrace.net.turns import Turns
 
 Buffer = bytes | bytearray | memoryview
@@ -98,6 +96,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_early_bytes",
         "_frames_taken",
         "_heard_from",
+        "_idle_times",
         "_is_finishing",
         "_is_flush_planned",
         "_is_reading_paused",
@@ -105,7 +104,6 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_listener",
         "_next_answer",
         "_next_slot",
-        "_patience",
         "_pauses",
         "_received",
         "_transport",
@@ -135,7 +133,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._close_callbacks: list[Callable[[], None]] = []
         self._heard_from = False
         self._frames_taken = 0
-        self._patience = IdleTimes()
+        self._idle_times = IdleTimes()
 
     # The port for handlers: server.ports.ServerConnection
 
@@ -208,12 +206,11 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def take_no_more(self) -> None:
-        """Carry out no more requests. Bytes that still come are read and thrown away: closing a socket with unread
-        bytes would reset it, and with it go the answers that are on their way."""
+        """Carry out no more requests; read and discard the bytes that still come."""
         self._pauses |= Pause.STOPPING
         transport = self._transport
         if transport is not None and not transport.is_closing():
-            transport.set_protocol(Leftovers(self))
+            transport.set_protocol(DiscardingProtocol(self))
             if self._is_reading_paused:
                 self._is_reading_paused = False
                 transport.resume_reading()
@@ -424,7 +421,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     def _write(self, transport: asyncio.Transport) -> None:
         answers, size = self._answers, self._answers_bytes
         self._answers, self._answers_bytes = [], 0
-        self._patience.written_bytes += size
+        self._idle_times.written_bytes += size
         if size <= _JOIN_BELOW:
             transport.write(b"".join(answers))
         elif not self._listener.is_transport_copying:
@@ -432,7 +429,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         else:
             self._answers = write_in_portions(transport, answers, lambda: self._is_write_blocked)
             self._answers_bytes = sum(map(len, self._answers))
-            self._patience.written_bytes -= self._answers_bytes
+            self._idle_times.written_bytes -= self._answers_bytes
 
     def set_write_high_water(self, size_bytes: int) -> None:
         """Above this many unsent bytes in the transport, answers wait in our queue."""
@@ -450,25 +447,25 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     def check_time(self, now_ms: int) -> None:
         """Called about once a second: close the connection if it is idle, or too slow in either direction."""
-        patience = self._patience
+        idle_times = self._idle_times
         limits = self._listener.limits
         if not self.is_open:
-            if patience.age("closing", True, now_ms) > 5_000:
+            if idle_times.age("closing", True, now_ms) > 5_000:
                 self.abort(None)
             return
         heard, self._heard_from = self._heard_from, False
         is_idle = not heard and not self._in_progress and not self.unsent_bytes
-        sent_bytes = patience.written_bytes - (self.unsent_bytes - self._answers_bytes)
+        sent_bytes = idle_times.written_bytes - (self.unsent_bytes - self._answers_bytes)
         is_mid_frame = self._received.end > self._received.start and not self._pauses & ~Pause.MEMORY
-        if patience.age("idle", is_idle, now_ms) > limits.idle_ms:
+        if idle_times.age("idle", is_idle, now_ms) > limits.idle_ms:
             self.close(f"idle for {limits.idle_ms} ms")
-        elif patience.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:
+        elif idle_times.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:
             self.close(f"a frame was not complete after {limits.frame_ms} ms")
-        elif patience.age(("answer", self._next_answer), self._is_unheard, now_ms) > _UNANSWERED_MS and has_hung_up(
+        elif idle_times.age(("answer", self._next_answer), self._is_unheard, now_ms) > _UNANSWERED_MS and has_hung_up(
             self._transport
         ):
             self.close("the client has gone while its requests waited")
-        elif patience.age(("unsent", sent_bytes), self.unsent_bytes > 0, now_ms) > limits.stall_ms:
+        elif idle_times.age(("unsent", sent_bytes), self.unsent_bytes > 0, now_ms) > limits.stall_ms:
             self.abort(f"answers were not taken for {limits.stall_ms} ms")
 
     @property

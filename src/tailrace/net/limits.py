@@ -73,3 +73,29 @@ def describe_bad_length(head: bytes, limit: int) -> str:
     if length < SHORTEST_FRAME:
         return f"a frame of {length} bytes; the shortest request has {SHORTEST_FRAME}"
     return f"a frame of {length} bytes; the limit here is {limit} (socket.request.max.bytes for Produce)"
+
+
+class IdleTimes:
+    """The times for which one connection has been idle, in the middle of a frame, or not taking its answers."""
+
+    __slots__ = ("_since_ms", "written_bytes")
+
+    def __init__(self) -> None:
+        self._since_ms: dict[str, tuple[object, int]] = {}
+        self.written_bytes = 0
+        """Handed to the transport since the connection was made."""
+
+    def age(self, what: object, holds: bool, now_ms: int) -> int:
+        """The ms for which the condition `what` has held without a break; 0 unless it holds now.
+
+        `what` is a name or (name, detail): a condition with another detail starts anew.
+        """
+        name = what[0] if isinstance(what, tuple) else str(what)
+        if not holds:
+            self._since_ms.pop(name, None)
+            return 0
+        known, since_ms = self._since_ms.get(name, (None, now_ms))
+        if known != what:
+            since_ms = now_ms
+            self._since_ms[name] = (what, now_ms)
+        return now_ms - since_ms

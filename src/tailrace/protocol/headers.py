@@ -24,6 +24,7 @@ MAX_RESPONSE_ELEMENTS = 10_000_000
 
 _FIXED = Struct(">hhih")
 _CORRELATION = Struct(">i")
+_LENGTH = Struct(">i")
 _CORRELATION_AND_NO_TAGS = Struct(">ix")
 
 
@@ -105,6 +106,11 @@ def decode_response(cls: type[T], version: int, data: Buffer) -> tuple[int, T]:
         position = _skip_tags(data, position)
     response, _ = decode_from(cls, version, data, position, max_elements=MAX_RESPONSE_ELEMENTS)
     return correlation_id, response
+
+
+def frame_prefix(chunks: list[Buffer]) -> bytes:
+    """The length prefix of a frame, an int32 that does not count itself, for these chunks."""
+    return _LENGTH.pack(sum(map(len, chunks)))
 
 
 def _skip_tags(data: Buffer, position: int) -> int:

@@ -7,7 +7,6 @@ the last record first, then by length; of an empty log the snapshot counts (KIP-
 from collections.abc import Callable
 
 from tailrace.model.errors import ErrorCode
-from tailrace.raft.quorum import Tally
 from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from tailrace.raft.rpc import (
@@ -21,7 +20,7 @@ from tailrace.raft.rpc import (
     Vote,
     VoteReply,
 )
-from tailrace.raft.voters import ReplicaKey
+from tailrace.raft.voters import ReplicaKey, Tally
 
 
 class Elections:

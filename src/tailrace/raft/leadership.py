@@ -18,7 +18,6 @@ from tailrace.raft.effects import (
 from tailrace.raft.elections import cluster_fault
 from tailrace.raft.events import ClientAppend
 from tailrace.raft.progress import UNKNOWN, ProgressTable
-from tailrace.raft.quorum import Tally, majority_value
 from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Leader, Resigned
 from tailrace.raft.rpc import (
@@ -28,7 +27,7 @@ from tailrace.raft.rpc import (
     FetchSnapshotReply,
     ReplicaDescription,
 )
-from tailrace.raft.voters import ReplicaKey, VotersAt
+from tailrace.raft.voters import ReplicaKey, Tally, VotersAt, majority_value
 
 
 class RaftLeadership:

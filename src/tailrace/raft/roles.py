@@ -21,9 +21,8 @@ from dataclasses import dataclass, field
 
 from tailrace.raft.events import ChangeVoters
 from tailrace.raft.progress import ProgressTable
-from tailrace.raft.quorum import Tally
 from tailrace.raft.rpc import FetchRecords, SnapshotId
-from tailrace.raft.voters import ReplicaKey
+from tailrace.raft.voters import ReplicaKey, Tally
 
 
 @dataclass(slots=True)

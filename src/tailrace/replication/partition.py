@@ -14,7 +14,6 @@ from tailrace.protocol.records.batch import read_header, validate_produced
 from tailrace.protocol.records.control import EndTransactionMarker, build_marker
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import Admission, Refusal
-from tailrace.replication.coordinator_batches import batch_of, when_committed
 from tailrace.replication.following import FollowerReplica
 from tailrace.replication.in_sync import InSyncReplicas
 from tailrace.replication.outcomes import (
@@ -26,10 +25,9 @@ from tailrace.replication.outcomes import (
     Traffic,
 )
 from tailrace.replication.replica import PartitionContext, Replica
-from tailrace.replication.staging import Staging
+from tailrace.replication.staging import Staging, batch_of, when_committed
 from tailrace.replication.verification import UNVERIFIED, Verification, Verifications
-from tailrace.replication.waiting import Waiter
-from tailrace.replication.watchers import Change, Watcher, Watchers
+from tailrace.replication.watchers import Change, Waiter, Watcher, Watchers
 from tailrace.storage import Log, ReadLimits, RetiredSegment
 
 HIGH_WATERMARK = -1

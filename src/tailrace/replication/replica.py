@@ -18,8 +18,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import check_crc, iter_batches
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.outcomes import UNKNOWN_EPOCH, NotLeader, PartitionRead
-from tailrace.replication.waiting import OffsetWaiters, Waiter
-from tailrace.replication.watchers import Change, Watchers
+from tailrace.replication.watchers import Change, OffsetWaiters, Waiter, Watchers
 from tailrace.storage import Log, ReadLimits
 
 _MOST_NOTES: Final = 1_000

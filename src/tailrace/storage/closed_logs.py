@@ -3,7 +3,8 @@
 A file of ours beside Kafka's checkpoints, one line per log, so that a node with 100,000 logs is up before it has opened
 the first of them. It is trusted only together with the mark of the clean stop that it was written for (the broker epoch
 in both must agree), and each log only while its active segment has the size that is noted here. A missing,
-stale or damaged note costs time and nothing else: the log is opened from its files.
+stale or damaged note costs time and nothing else: the log is opened from its files (`storage.recovery`). `reload` reads
+no batch: it compares the length of the active segment and the checksum of the producers' snapshot.
 
     0                              version
     -1 2 1b2c3d4e                  broker epoch, count of lines that follow, their CRC-32C
@@ -20,8 +21,13 @@ from crc32c import crc32c
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 from tailrace.storage.checkpoints import replace_file
-from tailrace.storage.epoch_cache import EpochEntry
-from tailrace.storage.file_system import FileSystem, join
+from tailrace.storage.epoch_cache import EpochCache, EpochEntry
+from tailrace.storage.file_system import File, FileSystem, join
+from tailrace.storage.producers.snapshots import snapshot_path
+from tailrace.storage.producers.state import ProducerState, parse_snapshot
+from tailrace.storage.recovery_report import LoadedLog, RecoveryReport
+from tailrace.storage.segment import Segment
+from tailrace.storage.segment_limits import SegmentLimits
 
 CLOSED_LOGS: Final = "closed-logs-checkpoint"
 
@@ -151,3 +157,46 @@ def _parse(lines: list[str], count: int) -> ClosedLogs:
             numbered = {}
             logs[first] = ClosedTopic(parse_topic_id(rest), numbered)
     return logs
+
+
+_CLEAN: Final = RecoveryReport(clean=True)
+"""Shared by all logs that were not looked through."""
+
+
+def reload(
+    directory: str,
+    closed: ClosedLog,
+    *,
+    files: FileSystem,
+    limits: SegmentLimits,
+    is_new: bool = False,
+    unsynced_files: tuple[File, ...] = (),
+) -> LoadedLog:
+    """The state of the log that was closed like this. Raises CorruptRecords or StorageError if its files differ."""
+    segments = [
+        Segment(directory, base_offset, files=files, limits=limits, size_bytes=size_bytes)
+        for base_offset, size_bytes in closed.segments
+    ]
+    active = segments[-1]
+    found_bytes = files.size_of(active.log_path)
+    if found_bytes != active.size_bytes:
+        raise CorruptRecords(f"{active.log_path} has {found_bytes} bytes; {active.size_bytes} were noted at its close")
+    producers = ProducerState()
+    if closed.has_producers:
+        producers = ProducerState(parse_snapshot(files.read_bytes(snapshot_path(directory, closed.snapshot_offset))))
+    # The clean close has left their file like this, and the notes of flushes to come vouch for it without reading it.
+    epochs = EpochCache(closed.epochs)
+    return LoadedLog(
+        segments=segments,
+        limits=limits,
+        log_start_offset=closed.log_start_offset,
+        log_end_offset=closed.log_end_offset,
+        epochs=epochs,
+        producers=producers,
+        snapshot_offset=closed.snapshot_offset,
+        gap_bound=closed.gap_bound,
+        is_new=is_new,
+        report=_CLEAN,
+        unsynced_files=unsynced_files,
+        epochs_crc=crc32c(epochs.to_bytes()) if closed.epochs else None,
+    )

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
-from tailrace.storage.closed_logs import ClosedLog, ClosedSegment
+from tailrace.storage.closed_logs import ClosedLog, ClosedSegment, reload
 from tailrace.storage.compaction.compaction import Compaction, Compactions
 from tailrace.storage.compaction.plan import Cleanable
 from tailrace.storage.file_system import File, FileSystem, parent
@@ -29,7 +29,6 @@ from tailrace.storage.log_producers import LogProducers
 from tailrace.storage.readable_log import ReadableLog, TimestampOffset
 from tailrace.storage.recovery import Loader
 from tailrace.storage.recovery_report import Acknowledged, DamagedLog, LoadedLog
-from tailrace.storage.reopening import reload
 from tailrace.storage.retention import Reason, expired_segments
 from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.segment import Segment

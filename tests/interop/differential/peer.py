@@ -4,9 +4,9 @@ import socket
 from typing import Any
 
 from interop.differential.script import CLIENT_ID, Answers, Build
-from tailrace.protocol.framing import FrameSplitter, frame_prefix
-from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.headers import decode_response, encode_request, frame_prefix
 from tailrace.protocol.registry import api_of
+from testkit.framing import FrameSplitter
 
 CLOSED = "the connection is closed"
 NO_ANSWER = "no answer is due"

@@ -12,10 +12,10 @@ import pytest
 import uvloop
 
 from tailrace.net.buffers import BufferPool
-from tailrace.net.idleness import has_hung_up
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import TOO_LONG_MS, Arrivals, Listener, OnFrame
+from tailrace.net.transport import has_hung_up
 from tailrace.net.turns import Turns
 
 Scenario = Callable[[], Awaitable[None]]

@@ -8,6 +8,7 @@ from tailrace.protocol.headers import (
     decode_response,
     encode_request,
     encode_response,
+    frame_prefix,
 )
 from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
@@ -97,3 +98,7 @@ def test_a_foreign_client_s_api_versions_request_is_understood(version: int) -> 
 def test_a_response_that_is_cut_is_malformed(frame: str) -> None:
     with pytest.raises(MalformedMessage):
         decode_response(HeartbeatResponse, 4, bytes.fromhex(frame))
+
+
+def test_the_prefix_counts_all_chunks() -> None:
+    assert frame_prefix([b"abc", bytearray(4), memoryview(b"x")]) == b"\0\0\0\x08"

@@ -5,9 +5,9 @@ from simulation.raft_bench import voter_set
 from simulation.raft_state import key_of
 from tailrace.raft.links import Links
 from tailrace.raft.progress import UNKNOWN, Progress, ProgressTable
-from tailrace.raft.quorum import Tally, majority_value
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached, may_follow
 from tailrace.raft.rpc import BeginEpoch
+from tailrace.raft.voters import Tally, majority_value
 
 REQUEST = BeginEpoch(cluster_id=None, leader_id=1, leader_epoch=1, voter=None)
 

@@ -4,7 +4,6 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
-from tailrace.replication.divergence import cut_offset, may_cut
 from tailrace.replication.follower import (
     REPORTED_EVERY_MS,
     STALLED_AFTER_MS,
@@ -25,6 +24,7 @@ from tailrace.replication.follower import (
     StoreFailed,
     Unfollow,
 )
+from tailrace.replication.following import cut_offset, may_cut
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 
 A, B = (PartitionKey(TopicId(b"t" * 16), number) for number in (0, 1))

@@ -1,4 +1,7 @@
-from tailrace.replication.watchers import Change, Watchers
+from functools import partial
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.replication.watchers import Change, OffsetWaiters, Watchers
 
 ROLE, LOG_END = Change.ROLE, Change.LOG_END
 
@@ -61,3 +64,61 @@ def test_a_watcher_may_remove_itself_and_add_others_while_it_is_told() -> None:
     assert [name for name, _, _ in told] == ["a", "b"]
     watchers.tell(ROLE)
     assert [name for name, _, _ in told[2:]] == ["b", "late"]
+
+
+def test_waiters_are_called_once_and_in_the_order_of_their_offsets() -> None:
+    called: list[int] = []
+    waiters = OffsetWaiters()
+    for offset in (5, 3, 9, 3):
+        waiters.add(offset, partial(lambda offset, _: called.append(offset), offset))
+    waiters.reached(5)
+    assert called == [3, 3, 5]
+    waiters.reached(5)
+    assert called == [3, 3, 5]
+    assert len(waiters) == 1
+
+
+def test_waiters_for_the_same_offset_are_called_in_the_order_in_which_they_came() -> None:
+    called: list[str] = []
+    waiters = OffsetWaiters()
+    for name, offset in (("a", 2), ("late", 7), ("b", 2), ("c", 2)):
+        waiters.add(offset, partial(lambda name, _: called.append(name), name))
+    waiters.reached(2)
+    assert called == ["a", "b", "c"]
+
+
+def test_a_waiter_that_waits_again_from_its_callback_is_not_lost() -> None:
+    called: list[int] = []
+    waiters = OffsetWaiters()
+    waiters.add(1, lambda _: waiters.add(2, lambda _: called.append(2)))
+    waiters.reached(1)
+    waiters.reached(2)
+    assert called == [2]
+
+
+def test_a_failure_is_raised_to_all_and_ends_their_wait() -> None:
+    told: list[KafkaError | None] = []
+    waiters = OffsetWaiters()
+    waiters.add(1, told.append)
+    waiters.add(2, told.append)
+    error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    waiters.fail(error)
+    waiters.reached(9)
+    assert told == [error, error]
+
+
+def test_a_cancelled_callback_does_not_run_and_the_others_do() -> None:
+    called: list[str] = []
+    first, second, third = (partial(_called, called, name) for name in "abc")
+    waiters = OffsetWaiters()
+    for offset, waiter in ((2, first), (2, second), (3, third), (3, first)):
+        waiters.add(offset, waiter)
+    waiters.remove(2, first)
+    waiters.remove(3, second)
+    waiters.remove(9, third)
+    waiters.reached(9)
+    assert called == ["b", "c", "a"]
+
+
+def _called(called: list[str], name: str, _: object) -> None:
+    called.append(name)

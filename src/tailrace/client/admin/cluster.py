@@ -8,9 +8,9 @@ from tailrace.client.admin.quorum import ask_for_quorum
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check
 from tailrace.client.router import GRACE_MS, Router
+from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.model.version import __version__
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse

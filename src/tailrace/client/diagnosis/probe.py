@@ -14,11 +14,10 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
+from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.version import __version__
 from tailrace.net.connection import NEGOTIATED_WITH, Address
-from tailrace.protocol.framing import frame_prefix
-from tailrace.protocol.headers import decode_response, encode_request
+from tailrace.protocol.headers import decode_response, encode_request, frame_prefix
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.registry import api_of
 

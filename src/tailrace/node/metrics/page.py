@@ -20,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from tailrace.model.version import __version__
+from tailrace.model import __version__
 from tailrace.node.flush_thread import FlushMeasure
 from tailrace.node.metrics.measurements import BrokerMeasurements, Measurements
 from tailrace.protocol.records.kernels import KERNEL

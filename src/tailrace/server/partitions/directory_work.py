@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
-from tailrace.replication.waiting import OffsetWaiters
+from tailrace.replication.watchers import OffsetWaiters
 from tailrace.server.callbacks import drain, run_in_slices, run_slice
 from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.log_directory import LogDirectory

@@ -34,7 +34,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.raft.effects import RoleChanged
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
-from tailrace.replication.waiting import OffsetWaiters
+from tailrace.replication.watchers import OffsetWaiters
 from tailrace.server.callbacks import call_safely
 from tailrace.server.ports import Clock
 from tailrace.server.quorum.batches import prepared, read_committed

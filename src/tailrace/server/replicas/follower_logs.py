@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.replication.divergence import cut_offset, may_cut
 from tailrace.replication.follower import (
     Cut,
     PartitionKey,
@@ -21,6 +20,7 @@ from tailrace.replication.follower import (
     Stored,
     StoreFailed,
 )
+from tailrace.replication.following import cut_offset, may_cut
 from tailrace.replication.partition import Partition
 from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.partitions.table import PartitionTable

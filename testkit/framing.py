@@ -1,4 +1,4 @@
-"""Frames: an int32 length, then that many bytes. The listener finds them in its receive buffer by `frame_length`."""
+"""A stream of frames, as a client reads it: an int32 length, then that many bytes."""
 
 from struct import Struct
 
@@ -23,13 +23,8 @@ def frame_length(data: Buffer, position: int, max_bytes: int) -> int:
     return length
 
 
-def frame_prefix(chunks: list[Buffer]) -> bytes:
-    """The length prefix that belongs before these chunks."""
-    return _LENGTH.pack(sum(map(len, chunks)))
-
-
 class FrameSplitter:
-    """Cuts a stream into frames, however the bytes arrive. For clients and tests: each frame is a copy of its own."""
+    """Cuts a stream into frames, however the bytes arrive. Each frame is a copy."""
 
     def __init__(self, max_bytes: int = 100 * 1024 * 1024) -> None:
         self._max_bytes = max_bytes
