@@ -18,7 +18,7 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
+from tailrace.server.produce.transactional_appends import OnVerified, VerificationRequest
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, records_of, verified_by
 from testkit.ports import DeferredDisk
@@ -33,10 +33,10 @@ class ScriptedVerifier:
     def __init__(self) -> None:
         self.code = ErrorCode.NONE
         self.is_slow = False
-        self.asked: list[AskedTransaction] = []
-        self._waiting: list[tuple[AskedTransaction, OnVerified]] = []
+        self.asked: list[VerificationRequest] = []
+        self._waiting: list[tuple[VerificationRequest, OnVerified]] = []
 
-    def verify(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
         self.asked.append(asked)
         self._waiting.append((asked, on_done))
         if not self.is_slow:
@@ -254,7 +254,7 @@ def test_the_coordinator_is_asked_before_the_first_batch_of_a_transaction_only(
 ) -> None:
     producer = Producer(node, 1)
     assert [producer.send(b"a").produced.base_offset for _ in range(3)] == [0, 1, 2]
-    assert verifier.asked == [AskedTransaction("id-1", 1, 0, (ORDERS,), False)]
+    assert verifier.asked == [VerificationRequest("id-1", 1, 0, (ORDERS,), False)]
     producer.end(is_commit=True)
     producer.send(b"b")
     assert len(verifier.asked) == 2

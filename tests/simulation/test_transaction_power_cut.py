@@ -12,7 +12,7 @@ import pytest
 from tailrace.client.fetching import visible_batches
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
+from tailrace.server.produce.transactional_appends import OnVerified, VerificationRequest
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.data_path import DataPath, batch_of, records_of, verified_by
@@ -25,7 +25,7 @@ READ_COMMITTED = 1
 class Coordinator:
     """Knows of every transaction."""
 
-    def verify(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
         on_done(dict.fromkeys(asked.partitions, ErrorCode.NONE))
 
 

@@ -111,7 +111,7 @@ class GroupCoordinator:
             if stored.metadata is not None:
                 self._open(group_id, now_ms)
                 reason = f"this broker took over the group in generation {stored.metadata.generation}"
-                self._histories[group_id].note(GroupEventKind.LOADED, now_ms, reason)
+                self._histories[group_id].add(GroupEventKind.LOADED, now_ms, reason)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -172,7 +172,7 @@ class GroupCoordinator:
             decision = self._consumers.classic(group_id, group, event, now_ms)
         except KafkaError as refusal:
             if isinstance(event, JoinAsked):
-                self._histories.setdefault(group_id, GroupHistory()).note_refusal(
+                self._histories.setdefault(group_id, GroupHistory()).add_refusal(
                     "JoinGroup", refusal.code, now_ms, member_id
                 )
             response = answers.refused(event, refusal.code)
@@ -264,7 +264,7 @@ class GroupCoordinator:
             if member_id in decision.group.members:
                 self._consumers.watch(classic.group_id, group, member_id, now_ms)
         reason = f"to a consumer group: {command.request.member_id} speaks the consumer protocol"
-        self._histories[classic.group_id].note(GroupEventKind.CONVERTED, now_ms, reason)
+        self._histories[classic.group_id].add(GroupEventKind.CONVERTED, now_ms, reason)
         # Whichever way the write goes, all of them have to join again.
         return decision, membership.step(Abandoned(code=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
 
@@ -282,11 +282,11 @@ class GroupCoordinator:
         key = MemberKey(effect.group_id, effect.member_id)
         return self._consumers.remove(key, self._latest.consumer(effect.group_id), effect.reason, now_ms)
 
-    def note_refused_commit(self, group_id: str, member_id: str, code: ErrorCode, now_ms: int) -> None:
+    def record_refused_commit(self, group_id: str, member_id: str, code: ErrorCode, now_ms: int) -> None:
         """A commit was refused with this code; `now_ms` monotonic."""
         history = self._histories.get(group_id)
         if history is not None:
-            history.note_refusal("OffsetCommit", code, now_ms, member_id)
+            history.add_refusal("OffsetCommit", code, now_ms, member_id)
 
     def decide(self, command: Command, now_ms: int) -> GroupDecision:
         """The records and the answer; `now_ms` since 1970. Raises KafkaError if the command fails as a whole."""

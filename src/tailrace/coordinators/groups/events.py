@@ -154,7 +154,7 @@ class GroupEffects:
         self._effects.append(PersistGroup(group_id=self._group_id, write_id=write_id, metadata=metadata))
         return write_id
 
-    def take(self) -> list[Effect]:
+    def drain(self) -> list[Effect]:
         """The effects so far, in order; the box is empty afterwards."""
         effects, self._effects = self._effects, []
         return effects

@@ -72,7 +72,7 @@ class GroupHistory:
         """Oldest first."""
         return tuple(self._events)
 
-    def note(self, kind: GroupEventKind, now_ms: int, reason: str, member_id: str = "") -> None:
+    def add(self, kind: GroupEventKind, now_ms: int, reason: str, member_id: str = "") -> None:
         """Add an event of now; a repetition of the last one raises its count."""
         member_id, reason = member_id[:_LONGEST_REASON], reason[:_LONGEST_SENTENCE]
         last = self._events[-1] if self._events else None
@@ -84,12 +84,12 @@ class GroupHistory:
                 GroupEvent(kind=kind, member_id=member_id, reason=reason, first_at_ms=now_ms, last_at_ms=now_ms)
             )
 
-    def note_refusal(self, request: str, code: ErrorCode, now_ms: int, member_id: str) -> None:
+    def add_refusal(self, request: str, code: ErrorCode, now_ms: int, member_id: str) -> None:
         """Add the refusal of a request with this code; for a fenced member, an event of its own kind."""
         if code is ErrorCode.FENCED_INSTANCE_ID:
-            self.note(GroupEventKind.FENCED, now_ms, f"{request}: its group.instance.id is another's now", member_id)
+            self.add(GroupEventKind.FENCED, now_ms, f"{request}: its group.instance.id is another's now", member_id)
         else:
-            self.note(GroupEventKind.REFUSED, now_ms, f"{request}: {code.name}", member_id)
+            self.add(GroupEventKind.REFUSED, now_ms, f"{request}: {code.name}", member_id)
 
 
 def in_clients_words(reason: str | None) -> str:

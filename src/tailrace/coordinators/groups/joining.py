@@ -33,7 +33,7 @@ class Joining:
         self,
         group: ClassicGroup,
         rebalance: Rebalance,
-        outbox: GroupEffects,
+        effects: GroupEffects,
         *,
         config: GroupConfig,
         history: GroupHistory,
@@ -41,7 +41,7 @@ class Joining:
     ) -> None:
         self._group = group
         self._rebalance = rebalance
-        self._outbox = outbox
+        self._effects = effects
         self._config = config
         self._history = history
         self._new_member_id = new_member_id
@@ -53,8 +53,8 @@ class Joining:
         member_id = event.request.member_id
         fault = self._fault_of_join(event)
         if fault:
-            self._history.note_refusal("JoinGroup", fault, now_ms, member_id)
-            self._outbox.answer(event.request_id, answers.join_refused(fault, member_id))
+            self._history.add_refusal("JoinGroup", fault, now_ms, member_id)
+            self._effects.answer(event.request_id, answers.join_refused(fault, member_id))
         elif not member_id:
             self._join_without_id(event, now_ms)
         elif self._group.pending_members.pop(member_id, None) is not None:
@@ -98,7 +98,7 @@ class Joining:
             lapses_ms = now_ms + event.request.session_timeout_ms
             group.pending_members[member_id] = lapses_ms
             group.wake_by(lapses_ms)
-            self._outbox.answer(event.request_id, answers.join_refused(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+            self._effects.answer(event.request_id, answers.join_refused(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         else:
             self._admit(event, member_id, now_ms)
 
@@ -106,7 +106,7 @@ class Joining:
         request = event.request
         kind = f"a static member {request.group_instance_id!r}" if request.group_instance_id else "a new member"
         reason = f"{kind} of client {event.client_id!r} at {event.client_host}{in_clients_words(request.reason)}"
-        self._history.note(GroupEventKind.JOIN, now_ms, reason, member_id)
+        self._history.add(GroupEventKind.JOIN, now_ms, reason, member_id)
         member = Member(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
@@ -133,7 +133,7 @@ class Joining:
             or (group.state is GroupState.STABLE and group.leader != member.member_id)
         )
         if is_repetition:
-            self._outbox.answer(event.request_id, answers.joined(group, member))
+            self._effects.answer(event.request_id, answers.joined(group, member))
         else:
             cause = "joined again" if is_unchanged else "changed its subscription or protocols"
             self._renew(event, member)
@@ -151,7 +151,7 @@ class Joining:
         """It takes the place of the process that had its instance id, and of its assignment if nothing else changes."""
         group = self._group
         fenced = f"another process came as {member.group_instance_id!r}, and is {member_id} now"
-        self._history.note(GroupEventKind.FENCED, now_ms, fenced, member.member_id)
+        self._history.add(GroupEventKind.FENCED, now_ms, fenced, member.member_id)
         old_leader = group.leader or ""
         self._rebalance.release_join(member, ErrorCode.FENCED_INSTANCE_ID)
         self._rebalance.release_sync(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -163,7 +163,7 @@ class Joining:
         group.keep_alive(member, now_ms)
         if group.state is GroupState.STABLE and group.vote() == group.protocol_name:
             assignments = {other.member_id: other.assignment for other in group.members.values()}
-            write_id = self._outbox.persist(group.metadata(assignments))
+            write_id = self._effects.persist(group.metadata(assignments))
             response = answers.returned(
                 group, member, old_leader=old_leader, may_skip_assignment=event.may_skip_assignment
             )
@@ -175,7 +175,7 @@ class Joining:
         """The static member that waits for this write, if one does, is back."""
         member, response = self._returned_by(write_id)
         if member is not None and member.joining is not None and response is not None:
-            self._outbox.answer(member.joining, response)
+            self._effects.answer(member.joining, response)
             member.joining = None
             self._group.keep_alive(member, now_ms)
 

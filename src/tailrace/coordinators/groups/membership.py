@@ -56,10 +56,10 @@ class GroupMembership:
         self.group = group
         self._config = config
         self._history = history
-        self._outbox = GroupEffects(group.group_id, write_ids)
-        self._rebalance = Rebalance(group, self._outbox, config, history)
+        self._effects = GroupEffects(group.group_id, write_ids)
+        self._rebalance = Rebalance(group, self._effects, config, history)
         self._joining = Joining(
-            group, self._rebalance, self._outbox, config=config, history=history, new_member_id=new_member_id
+            group, self._rebalance, self._effects, config=config, history=history, new_member_id=new_member_id
         )
 
     @property
@@ -85,7 +85,7 @@ class GroupMembership:
             case SyncAsked():
                 self._sync(event, now_ms)
             case HeartbeatAsked():
-                self._outbox.answer(event.request_id, HeartbeatResponse(error_code=self._heartbeat(event, now_ms)))
+                self._effects.answer(event.request_id, HeartbeatResponse(error_code=self._heartbeat(event, now_ms)))
             case LeaveAsked():
                 self._leave(event, now_ms)
             case OffsetsCommitted():
@@ -104,7 +104,7 @@ class GroupMembership:
                 self._abandon(event.code)
             case _:
                 assert_never(event)
-        return self._outbox.take()
+        return self._effects.drain()
 
     def fault_of_commit(self, *, generation_id: int, member_id: str, group_instance_id: str | None) -> ErrorCode:
         """The error of this commit of offsets, or NONE.
@@ -140,13 +140,13 @@ class GroupMembership:
         fault = self._fault_of_sync(request)
         if fault:
             self._note_if_fenced("SyncGroup", fault, now_ms, request.member_id)
-            self._outbox.answer(event.request_id, answers.sync_refused(fault))
+            self._effects.answer(event.request_id, answers.sync_refused(fault))
             return
         member = group.members[request.member_id]
         self._rebalance.synced(member.member_id)
         group.keep_alive(member, now_ms)
         if group.state is GroupState.STABLE:
-            self._outbox.answer(event.request_id, answers.assigned(group, member))
+            self._effects.answer(event.request_id, answers.assigned(group, member))
             return
         self._rebalance.release_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         member.syncing = event.request_id
@@ -186,7 +186,7 @@ class GroupMembership:
     def _note_if_fenced(self, request: str, fault: ErrorCode, now_ms: int, member_id: str) -> None:
         # The other faults only tell a member that the group went on, and that is in the history already.
         if fault is ErrorCode.FENCED_INSTANCE_ID:
-            self._history.note_refusal(request, fault, now_ms, member_id)
+            self._history.add_refusal(request, fault, now_ms, member_id)
 
     def _leave(self, event: LeaveAsked, now_ms: int) -> None:
         size_before = len(self.group.members)
@@ -198,7 +198,7 @@ class GroupMembership:
             )
             for identity in event.request.members
         )
-        self._outbox.answer(event.request_id, LeaveGroupResponse(members=results))
+        self._effects.answer(event.request_id, LeaveGroupResponse(members=results))
         left = [result.member_id or result.group_instance_id for result in results if not result.error_code]
         self._members_went(size_before, now_ms, f"{', '.join(map(str, left[:_MOST_NAMED]))} left")
 
@@ -208,7 +208,7 @@ class GroupMembership:
             # An administrator removes a static member and knows only the name it was given.
             member_id = group.static_members[instance_id]
             reason = f"static member {instance_id!r} was removed by an administrator{in_clients_words(identity.reason)}"
-            self._history.note(GroupEventKind.LEAVE, now_ms, reason, member_id)
+            self._history.add(GroupEventKind.LEAVE, now_ms, reason, member_id)
             self._rebalance.remove(member_id)
             return ErrorCode.NONE
         if group.pending_members.pop(identity.member_id, None) is not None:
@@ -216,7 +216,7 @@ class GroupMembership:
         fault = group.fault_of_member(identity.member_id, instance_id)
         if not fault:
             reason = f"it left{in_clients_words(identity.reason)}"
-            self._history.note(GroupEventKind.LEAVE, now_ms, reason, identity.member_id)
+            self._history.add(GroupEventKind.LEAVE, now_ms, reason, identity.member_id)
             self._rebalance.remove(identity.member_id)
         return fault
 
@@ -231,11 +231,11 @@ class GroupMembership:
             size_before = len(group.members)
             expired = [member for member in group.members.values() if member.is_expired(now_ms)]
             for member in expired:
-                self._history.note(GroupEventKind.EXPIRED, now_ms, _why_expired(member), member.member_id)
+                self._history.add(GroupEventKind.EXPIRED, now_ms, _why_expired(member), member.member_id)
                 self._rebalance.remove(member.member_id)
             for member_id in [name for name, lapses_ms in group.pending_members.items() if lapses_ms <= now_ms]:
                 reason = "it was given this id and did not join with it within its session.timeout.ms"
-                self._history.note(GroupEventKind.EXPIRED, now_ms, reason, member_id)
+                self._history.add(GroupEventKind.EXPIRED, now_ms, reason, member_id)
                 del group.pending_members[member_id]
             group.reset_alarm(now_ms)
             named = ", ".join(member.member_id for member in expired[:_MOST_NAMED])

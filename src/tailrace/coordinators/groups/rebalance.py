@@ -25,16 +25,16 @@ from tailrace.model.errors import ErrorCode
 class Rebalance:
     """The rebalances of one group. Deadlines in ms of the host's monotonic clock."""
 
-    def __init__(self, group: ClassicGroup, outbox: GroupEffects, config: GroupConfig, history: GroupHistory) -> None:
+    def __init__(self, group: ClassicGroup, effects: GroupEffects, config: GroupConfig, history: GroupHistory) -> None:
         self._group = group
-        self._outbox = outbox
+        self._effects = effects
         self._config = config
         self._history = history
         self.join_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
         self._delay_left_ms: int | None = None
         """By how much the first rebalance of an empty group may still be delayed; None in any other."""
-        self._somebody_came = False
+        self._has_new_members = False
         """During the present delay."""
         self._unsynced: set[str] = set()
         """Members that know the generation and have not asked for their assignment."""
@@ -44,7 +44,7 @@ class Rebalance:
 
     def admit(self, member: Member, protocol_type: str, now_ms: int) -> None:
         """A new member, which waits in its JoinGroup."""
-        self._somebody_came = True
+        self._has_new_members = True
         self._group.add(member, protocol_type)
         self.membership_changed(now_ms, f"{member.member_id} joined")
 
@@ -59,13 +59,13 @@ class Rebalance:
     def release_join(self, member: Member, code: ErrorCode) -> None:
         """Its JoinGroup, if one waits, waits no longer."""
         if member.joining is not None:
-            self._outbox.answer(member.joining, answers.join_refused(code, member.member_id))
+            self._effects.answer(member.joining, answers.join_refused(code, member.member_id))
             member.joining = None
 
     def release_sync(self, member: Member, code: ErrorCode) -> None:
         """Its SyncGroup, if one waits, waits no longer."""
         if member.syncing is not None:
-            self._outbox.answer(member.syncing, answers.sync_refused(code))
+            self._effects.answer(member.syncing, answers.sync_refused(code))
             member.syncing = None
 
     def membership_changed(self, now_ms: int, cause: str) -> None:
@@ -77,7 +77,7 @@ class Rebalance:
 
     def prepare(self, now_ms: int, cause: str) -> None:
         """All must join again."""
-        self._history.note(GroupEventKind.REBALANCE, now_ms, cause)
+        self._history.add(GroupEventKind.REBALANCE, now_ms, cause)
         self._call_off_assignment(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self.sync_deadline_ms = None
         self._unsynced.clear()
@@ -87,7 +87,7 @@ class Rebalance:
             delay_ms = self._config.group_initial_rebalance_delay_ms
             self.join_deadline_ms = now_ms + delay_ms
             self._delay_left_ms = max(self._group.rebalance_timeout_ms - delay_ms, 0)
-            self._somebody_came = False
+            self._has_new_members = False
         else:
             self._complete_join_if_all_are_here(now_ms)
 
@@ -100,11 +100,11 @@ class Rebalance:
             self.join_deadline_ms = now_ms + self._group.rebalance_timeout_ms
 
     def _join_time_is_up(self, now_ms: int) -> None:
-        if self._delay_left_ms and self._somebody_came:
+        if self._delay_left_ms and self._has_new_members:
             delay_ms = min(self._config.group_initial_rebalance_delay_ms, self._delay_left_ms)
             self.join_deadline_ms = now_ms + delay_ms
             self._delay_left_ms -= delay_ms
-            self._somebody_came = False
+            self._has_new_members = False
         else:
             self._complete_join(now_ms)
 
@@ -123,13 +123,13 @@ class Rebalance:
         group.next_generation()
         self._note_generation(now_ms)
         if group.state is GroupState.EMPTY:
-            self._outbox.persist(group.metadata({}))
+            self._effects.persist(group.metadata({}))
         else:
             self._announce_generation(now_ms)
 
     def _expire(self, member: Member, now_ms: int, fault: str, timeout_ms: int) -> None:
         reason = f"{fault} rebalance.timeout.ms={timeout_ms} (a consumer's max.poll.interval.ms)"
-        self._history.note(GroupEventKind.EXPIRED, now_ms, reason, member.member_id)
+        self._history.add(GroupEventKind.EXPIRED, now_ms, reason, member.member_id)
         self.remove(member.member_id)
 
     def _note_generation(self, now_ms: int) -> None:
@@ -137,12 +137,12 @@ class Rebalance:
         reason = f"generation {group.generation_id}: members: {len(group.members)}"
         if group.members:
             reason += f", protocol: {group.protocol_name}, leader: {group.leader}"
-        self._history.note(GroupEventKind.GENERATION, now_ms, reason)
+        self._history.add(GroupEventKind.GENERATION, now_ms, reason)
 
     def _announce_generation(self, now_ms: int) -> None:
         for member in self._group.members.values():
             if member.joining is not None:
-                self._outbox.answer(member.joining, answers.joined(self._group, member))
+                self._effects.answer(member.joining, answers.joined(self._group, member))
                 member.joining = None
                 member.is_new = False
                 self._group.keep_alive(member, now_ms)
@@ -159,7 +159,7 @@ class Rebalance:
         """The leader has assigned, by member id. The first assignment of a generation counts."""
         if self._write_id is None:
             self._assignments = assignments
-            self._write_id = self._outbox.persist(self._group.metadata(assignments))
+            self._write_id = self._effects.persist(self._group.metadata(assignments))
 
     def metadata_committed(self, write_id: WriteId, now_ms: int) -> None:
         """Hand out the assignments, if these are they."""
@@ -167,11 +167,11 @@ class Rebalance:
             return
         group = self._group
         group.transition_to(GroupState.STABLE)
-        self._history.note(GroupEventKind.ASSIGNED, now_ms, f"generation {group.generation_id}")
+        self._history.add(GroupEventKind.ASSIGNED, now_ms, f"generation {group.generation_id}")
         for member in group.members.values():
             member.assignment = self._assignments.get(member.member_id, b"")
             if member.syncing is not None:
-                self._outbox.answer(member.syncing, answers.assigned(group, member))
+                self._effects.answer(member.syncing, answers.assigned(group, member))
                 member.syncing = None
                 group.keep_alive(member, now_ms)
         self._write_id, self._assignments = None, {}

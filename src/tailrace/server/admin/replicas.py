@@ -45,7 +45,7 @@ EXPLAINED: Final = 100
 """Refusals of one answer that come with a text."""
 
 
-class _Told(NamedTuple):
+class _PartitionCode(NamedTuple):
     """The answer for one partition."""
 
     partition: int
@@ -53,17 +53,17 @@ class _Told(NamedTuple):
     message: str | None
 
 
-def _by_topic(outcomes: Iterable[PartitionOutcome]) -> Mapping[str, list[_Told]]:
-    told: dict[str, list[_Told]] = defaultdict(list)
+def _by_topic(outcomes: Iterable[PartitionOutcome]) -> Mapping[str, list[_PartitionCode]]:
+    told: dict[str, list[_PartitionCode]] = defaultdict(list)
     explained = 0
     for outcome in outcomes:
         topic, index = outcome.topic_partition
         if outcome.error is None:
-            told[topic].append(_Told(index, ErrorCode.NONE, None))
+            told[topic].append(_PartitionCode(index, ErrorCode.NONE, None))
             continue
         explained += 1
         message = outcome.error.detail or None if explained <= EXPLAINED else None
-        told[topic].append(_Told(index, outcome.error.code, message))
+        told[topic].append(_PartitionCode(index, outcome.error.code, message))
     return told
 
 

@@ -65,7 +65,7 @@ class Coordination:
             broker_id=broker_id,
             find_partition=partitions.find,
             config=config.transactions,
-            take_producer_id=self.producer_ids.take,
+            allocate_producer_id=self.producer_ids.allocate,
             marker_writer=self.marker_sender,
             clock=clock,
         )

@@ -78,13 +78,13 @@ class _Waiting:
     def __init__(self, outcome: Outcome) -> None:
         self._outcome: Outcome | None = outcome
 
-    def tell(self, error: KafkaError | None) -> None:
+    def complete(self, error: KafkaError | None) -> None:
         outcome, self._outcome = self._outcome, None
         if outcome is not None:
             outcome(error)
 
     def expire(self) -> None:
-        self.tell(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the records were not committed in time"))
+        self.complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the records were not committed in time"))
 
 
 class _Write:
@@ -179,7 +179,7 @@ class CoordinatorLog(Generic[R]):
             self.partition.append_records(
                 content,
                 now_ms=now_ms,
-                on_done=self._settler(write, batch),
+                on_done=self._on_appended(write, batch),
                 producer_id=within.producer_id,
                 producer_epoch=within.producer_epoch,
                 verification=within.verification,
@@ -197,7 +197,7 @@ class CoordinatorLog(Generic[R]):
             producer_id=within.producer_id,
             producer_epoch=within.producer_epoch,
             now_ms=self.clock.now_ms(),
-            on_done=self._settler(self._new_write(1, outcome), records),
+            on_done=self._on_appended(self._new_write(1, outcome), records),
         )
 
     def _new_write(self, batches: int, outcome: Outcome) -> _Write:
@@ -210,8 +210,8 @@ class CoordinatorLog(Generic[R]):
         self._deadlines.add(waiting, self._timeout_ms)
         return waiting
 
-    def _settler(self, write: _Write, batch: Sequence[R]) -> Callable[[Appended | KafkaError], None]:
-        def settled(done: Appended | KafkaError) -> None:
+    def _on_appended(self, write: _Write, batch: Sequence[R]) -> Callable[[Appended | KafkaError], None]:
+        def appended(done: Appended | KafkaError) -> None:
             if self._is_closed:
                 return
             if isinstance(done, KafkaError):
@@ -223,7 +223,7 @@ class CoordinatorLog(Generic[R]):
             if write.batches_left == 0:
                 self._complete(write)
 
-        return settled
+        return appended
 
     def _complete(self, write: _Write) -> None:
         del self._writes[write]
@@ -233,12 +233,12 @@ class CoordinatorLog(Generic[R]):
             for later in self._writes:
                 waiting += later.waiting[1:]
                 del later.waiting[1:]
-        self._tell(waiting, write.error)
+        self._complete_all(waiting, write.error)
 
-    def _tell(self, waiting: Iterable[_Waiting], error: KafkaError | None) -> None:
+    def _complete_all(self, waiting: Iterable[_Waiting], error: KafkaError | None) -> None:
         for each in waiting:
             self._deadlines.remove(each, self._timeout_ms)
-            each.tell(error)
+            each.complete(error)
 
     def when_committed(self, outcome: Outcome) -> None:
         """Call `outcome` when all that has been appended so far is complete, at once if it is."""
@@ -253,7 +253,7 @@ class CoordinatorLog(Generic[R]):
         self._is_closed = True
         writes, self._writes = self._writes, {}
         for write in writes:
-            self._tell(write.waiting, error)
+            self._complete_all(write.waiting, error)
 
 
 class _Replay:

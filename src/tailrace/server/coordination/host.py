@@ -143,7 +143,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
             decision = self._machine.decide(command, self._clock.now_ms())
             if decision.records:
                 answer = decision.response
-                self._append(decision.records, lambda failure: tell(on_done, failure or answer), within=within)
+                self._append(decision.records, lambda failure: call_back(on_done, failure or answer), within=within)
                 return None
         except KafkaError as refusal:
             self._answer(on_done, refusal)
@@ -154,7 +154,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def _answer(self, on_done: Callable[[T | KafkaError], None], answer: T | KafkaError) -> None:
         """Give an answer without records, when the records that it may rest on are committed."""
         if self._reads_latest:
-            self._log.when_committed(lambda failure: tell(on_done, failure or answer))
+            self._log.when_committed(lambda failure: call_back(on_done, failure or answer))
         else:
             on_done(answer)
 
@@ -223,7 +223,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         self._closed()
 
 
-def tell(callback: Callable[[T], None], answer: T) -> None:
+def call_back(callback: Callable[[T], None], answer: T) -> None:
     """Call back with an answer; one that cannot be sent does not keep the others from theirs."""
     call_safely("answer-failed", callback, answer)
 

@@ -23,8 +23,8 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEn
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
-from tailrace.server.fetch.asked import AskedFetch, FetchingConsumer
 from tailrace.server.fetch.budget import wait_ms
+from tailrace.server.fetch.params import FetchingConsumer, FetchParams
 from tailrace.server.fetch.reading import Reading
 from tailrace.server.fetch.replica_fetches import ReplicaFetches
 from tailrace.server.metadata.cluster import LeaderEndpoints
@@ -50,9 +50,9 @@ class WaitingFetch:
         self._asked = first.asked
         self._answer = answer
         self.is_of_replica = first.asked.reader.is_replica
-        self._note(first)
+        self._record(first)
 
-    def _note(self, reading: Reading) -> None:
+    def _record(self, reading: Reading) -> None:
         self.partitions = [partition for partition, _ in reading.given]
         self._available_bytes = reading.available_bytes
         """The bytes that were there at the last look, as far as the limits allow them, and those readable since."""
@@ -73,7 +73,7 @@ class WaitingFetch:
         if reading.ends_wait or is_last:
             self._asked.context.respond(self._answer(reading))
             return True
-        self._note(reading)
+        self._record(reading)
         return False
 
     def _may_have_enough(self, moved: Sequence[Partition]) -> bool:
@@ -123,12 +123,12 @@ class FetchHandler:
         version, table = context.api_version, self._partitions
         replica = self._replicas.reader(request, version)
         reader = replica or FetchingConsumer(version)
-        asked = AskedFetch(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
+        asked = FetchParams(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
         timeout_ms = wait_ms(request)
         may_wait = timeout_ms > 0 and asked.wanted_bytes > 0
         reading = Reading(asked, is_last=not may_wait)
         if replica is not None:
-            replica.noted()
+            replica.mark_recorded()
         if may_wait and not reading.ends_wait:
             waiting = WaitingFetch(reading, self._answer)
             if self._polls.park(waiting, context.connection, timeout_ms):

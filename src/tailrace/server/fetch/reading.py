@@ -15,7 +15,7 @@ from tailrace.protocol.messages.fetch import (
 )
 from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRead
 from tailrace.replication.partition import Partition
-from tailrace.server.fetch.asked import AskedFetch
+from tailrace.server.fetch.params import FetchParams
 from tailrace.storage import ReadLimits
 
 FIRST_WITH_STORAGE_ERROR: Final = 6
@@ -29,7 +29,7 @@ class Reading:
 
     __slots__ = ("_budget", "_is_last", "asked", "available_bytes", "given", "is_urgent", "topics")
 
-    def __init__(self, asked: AskedFetch, *, is_last: bool) -> None:
+    def __init__(self, asked: FetchParams, *, is_last: bool) -> None:
         """Read every partition. `is_last`: the answer leaves now, if need be with OFFSET_NOT_AVAILABLE (78)."""
         self.asked = asked
         self._budget = asked.budget()

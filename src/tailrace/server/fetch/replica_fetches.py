@@ -56,7 +56,7 @@ class FetchingReplica:
 
     is_replica = True
 
-    __slots__ = ("_broker_epoch", "_controller", "_is_noted", "_keeper", "_may_join", "_replica_id")
+    __slots__ = ("_broker_epoch", "_controller", "_is_recorded", "_keeper", "_may_join", "_replica_id")
 
     def __init__(
         self, replica_id: BrokerId, broker_epoch: int, *, controller: Controller, keeper: InSyncKeeper
@@ -66,7 +66,7 @@ class FetchingReplica:
         self._controller = controller
         self._keeper = keeper
         self._may_join = False
-        self._is_noted = False
+        self._is_recorded = False
 
     def check(self, partition: Partition, wanted: FetchPartition) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NOT_LEADER_OR_FOLLOWER (6)."""
@@ -93,16 +93,16 @@ class FetchingReplica:
     def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
         """The bytes for the follower. Its log equals this one up to its fetch offset, which is noted."""
         got = partition.read_for_replica(limits)
-        if not self._is_noted:
+        if not self._is_recorded:
             fetch = ReplicaFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
             if partition.in_sync.take_fetch(self._replica_id, fetch):
                 self._keeper.consider(partition)
             got.high_watermark, got.last_stable_offset = partition.high_watermark, partition.last_stable_offset
         return got
 
-    def noted(self) -> None:
+    def mark_recorded(self) -> None:
         """The request has been carried out once."""
-        self._is_noted = True
+        self._is_recorded = True
 
     def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
         """Whether it has something to learn that is no record: then it must not wait (KIP-392)."""

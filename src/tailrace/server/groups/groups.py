@@ -170,7 +170,7 @@ def _type_of(group: GroupOverview) -> str:
     return _CONSUMER if group.is_consumer_group else _CLASSIC
 
 
-Take = Callable[[str, tuple[ErrorCode, ...] | KafkaError], None]
+OnDeleted = Callable[[str, tuple[ErrorCode, ...] | KafkaError], None]
 
 
 class DeleteGroupsHandler:
@@ -185,7 +185,7 @@ class DeleteGroupsHandler:
             return DeleteGroupsResponse(results=())
         results: dict[str, ErrorCode] = {}
 
-        def take(group_id: str, outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
+        def on_deleted(group_id: str, outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
             results[group_id] = outcome.code if isinstance(outcome, KafkaError) else ErrorCode.NONE
             if len(results) == len(names):
                 context.respond(
@@ -195,12 +195,12 @@ class DeleteGroupsHandler:
                 )
 
         for name in names:
-            self._delete(name, take)
+            self._delete(name, on_deleted)
         return None
 
-    def _delete(self, group_id: str, take: Take) -> None:
+    def _delete(self, group_id: str, on_deleted: OnDeleted) -> None:
         try:
             host = self._coordinators.host_of(group_id)
-            host.submit(DeleteGroup(group_id=group_id), lambda outcome: take(group_id, outcome))
+            host.submit(DeleteGroup(group_id=group_id), lambda outcome: on_deleted(group_id, outcome))
         except KafkaError as refusal:
-            take(group_id, refusal)
+            on_deleted(group_id, refusal)

@@ -55,7 +55,7 @@ from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import Alarm
 from tailrace.server.coordination.coordinator_log import IN_NONE, CoordinatorLog, InTransaction
-from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, tell
+from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, call_back
 from tailrace.server.groups.topic_patterns import TopicPatterns
 from tailrace.server.ports import Clock
 from tailrace.server.transactions.markers import TransactionMarker
@@ -156,7 +156,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
             group_id,
             member_id,
             decision.records,
-            lambda failure: tell(on_done, failure or decision.response),
+            lambda failure: call_back(on_done, failure or decision.response),
             is_atomic=decision.is_conversion,
         )
 
@@ -190,7 +190,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
 
         def done(failure: KafkaError | None) -> None:
             refused = None if failure is None else answers.refused(effect.event, failure.code)
-            tell(respond, refused or effect.response)
+            call_back(respond, refused or effect.response)
 
         if effect.records:
             self._append_decided(
@@ -218,7 +218,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
             committed = OffsetsCommitted(member_id=command.member_id)
             self._carry_out(self.machine.step(command.group_id, committed, now_ms))
         elif refusal is not None and isinstance(command, CommitOffsets):
-            self.machine.note_refused_commit(command.group_id, command.member_id, refusal.code, now_ms)
+            self.machine.record_refused_commit(command.group_id, command.member_id, refusal.code, now_ms)
 
     def complete_transaction(self, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]) -> None:
         """Write the marker; the offsets of its transaction count, or are gone, from when it is committed."""
@@ -239,7 +239,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         for effect in effects:
             match effect:
                 case Answer():
-                    tell(self._waiting.pop(effect.request_id), effect.response)
+                    call_back(self._waiting.pop(effect.request_id), effect.response)
                 case PersistGroup():
                     self._persist(effect)
                 case Retire():

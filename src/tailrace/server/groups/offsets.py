@@ -50,7 +50,7 @@ _FIRST_FETCH_OF_MANY_GROUPS = 8
 _NO_OFFSET = -1
 
 
-class AskedPartition(Protocol):
+class RequestedPartition(Protocol):
     """One partition's progress."""
 
     @property
@@ -63,7 +63,7 @@ class AskedPartition(Protocol):
     def committed_metadata(self) -> str | None: ...
 
 
-class AskedOffsets:
+class RequestedOffsets:
     """The offsets that a request wants committed: those that can be, and the codes of the others.
 
     Of a partition that is named repeatedly the last one counts, and only that.
@@ -80,13 +80,13 @@ class AskedOffsets:
         return tuple(self._offsets.values())
 
     def add_topic(
-        self, topic: TopicImage | None, partitions: Sequence[AskedPartition], *, code_if_absent: ErrorCode
+        self, topic: TopicImage | None, partitions: Sequence[RequestedPartition], *, code_if_absent: ErrorCode
     ) -> None:
         """The partitions of the next topic; None: there is no such topic."""
         self._codes.append([self._take(topic, partition, code_if_absent) for partition in partitions])
 
     def _take(
-        self, topic: TopicImage | None, partition: AskedPartition, code_if_absent: ErrorCode
+        self, topic: TopicImage | None, partition: RequestedPartition, code_if_absent: ErrorCode
     ) -> ErrorCode | tuple[str, int]:
         if topic is None:
             return code_if_absent
@@ -144,7 +144,7 @@ class _Commit:
         self._knows_epochs = version >= _FIRST_COMMIT_WITH_EPOCHS
         by_id = version >= _FIRST_WITH_IDS
         absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self._asked = AskedOffsets()
+        self._asked = RequestedOffsets()
         for topic in request.topics:
             found = _find_topic(image, topic.name, topic.topic_id, by_id=by_id)
             self._asked.add_topic(found, topic.partitions, code_if_absent=absent)

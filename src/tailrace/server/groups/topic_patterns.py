@@ -188,7 +188,7 @@ class TopicPatterns:
         self._expressions.move_to_end(text)
         expression.waiting[on_resolved] = None
         if expression.is_resolved:
-            self._tell(expression, expression.fault)
+            self._notify(expression, expression.fault)
         else:
             self._look()
 
@@ -289,7 +289,7 @@ class TopicPatterns:
             # For a group: one that a Kafka broker took and this engine does not. The group keeps what it has recorded.
             self._drop(expression)
             expression.names.clear()
-            self._tell(expression, fault)
+            self._notify(expression, fault)
             return
         for _ in range(_NAMES_PER_LOOK_AT_THE_CLOCK):
             self._names_left -= 1
@@ -326,9 +326,9 @@ class TopicPatterns:
             self.version += 1
         expression.is_changed = expression.fault is not None
         self._make_room(expression)
-        self._tell(expression, expression.fault)
+        self._notify(expression, expression.fault)
 
-    def _tell(self, expression: _Expression, fault: KafkaError | None) -> None:
+    def _notify(self, expression: _Expression, fault: KafkaError | None) -> None:
         waiting, expression.waiting = expression.waiting, {}
         for on_resolved in waiting:
             on_resolved(fault)
@@ -346,7 +346,7 @@ class TopicPatterns:
     def _give_up(self, expression: _Expression) -> None:
         self._drop(expression)
         self._has_refused_group |= expression.is_of_group
-        self._tell(expression, too_busy())
+        self._notify(expression, too_busy())
 
     def _drop(self, expression: _Expression) -> None:
         del self._expressions[expression.text]

@@ -25,9 +25,9 @@ from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.coordination.coordinator_log import InTransaction
 from tailrace.server.groups.host import GroupCoordinatorHost, GroupCoordinatorService
-from tailrace.server.groups.offsets import AskedOffsets
+from tailrace.server.groups.offsets import RequestedOffsets
 from tailrace.server.ports import Controller
-from tailrace.server.produce.transactional_appends import AskedTransaction, TransactionVerifier
+from tailrace.server.produce.transactional_appends import TransactionVerifier, VerificationRequest
 
 _FIRST_WITH_LOADING = 2
 _FIRST_WITH_ABORTABLE = 4
@@ -91,9 +91,9 @@ class _TransactionalCommit:
         self._controller = controller
         self._asked = self._looked_up()
 
-    def _looked_up(self) -> AskedOffsets:
+    def _looked_up(self) -> RequestedOffsets:
         """The offsets of topics that there are now."""
-        asked, topics = AskedOffsets(), self._controller.image.topics
+        asked, topics = RequestedOffsets(), self._controller.image.topics
         for topic in self._request.topics:
             asked.add_topic(
                 topics.get(topic.name), topic.partitions, code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -121,7 +121,7 @@ class _TransactionalCommit:
             if not verification.is_asked:
                 verification.is_asked = True
                 here = partition.topic_partition
-                asked = AskedTransaction(
+                asked = VerificationRequest(
                     request.transactional_id, request.producer_id, request.producer_epoch, (here,), adds
                 )
                 verifier.verify(asked, partial(self._has_answer, verification, here))

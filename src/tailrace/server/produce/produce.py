@@ -39,7 +39,7 @@ ADMIN_CLIENT: Final = "__admin_client"
 """The client id that may write to internal topics, as in Kafka."""
 
 _API_KEY: Final = api_of(ProduceRequest).key
-_PATIENCE: Final = MAX_FORMS
+_MOST_MISSES: Final = MAX_FORMS
 
 
 class ProduceHandler:
@@ -126,7 +126,7 @@ class ProduceHandler:
             form = forms.find(frame)
             if form is None or form.version != version or (sole := form.read(frame)) is None:
                 return False
-        lane.patience = _PATIENCE
+        lane.misses_left = _MOST_MISSES
         context = RequestContext(
             connection=connection,
             slot=slot,
@@ -146,9 +146,9 @@ class ProduceHandler:
         if lane is None:
             lane = self._lanes[connection] = _Lane(context.errors)
             connection.on_close(lambda: self._forget(connection))
-        if lane.patience > 0:
-            lane.patience -= 1
-            if not lane.patience:
+        if lane.misses_left > 0:
+            lane.misses_left -= 1
+            if not lane.misses_left:
                 lane.forms = ProduceForms()
             elif (form := form_of(frame, context.api_version, context.client_id, request)) is not None:
                 lane.forms.add(form)
@@ -218,10 +218,10 @@ class ProduceHandler:
 class _Lane:
     """The known forms of the requests of one connection, and whether it is worth looking for forms."""
 
-    __slots__ = ("errors", "forms", "patience")
+    __slots__ = ("errors", "forms", "misses_left")
 
     def __init__(self, errors: ResponseErrors | None) -> None:
         self.errors = errors
         self.forms = ProduceForms()
-        self.patience = _PATIENCE
+        self.misses_left = _MOST_MISSES
         """So many requests in a row may differ from those before; then all are decoded, and none is looked at."""

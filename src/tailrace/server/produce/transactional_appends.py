@@ -26,7 +26,7 @@ _COORDINATOR_IS_AWAY: Final = (
 )
 
 
-class AskedTransaction(NamedTuple):
+class VerificationRequest(NamedTuple):
     """A request to a coordinator."""
 
     transactional_id: str
@@ -47,7 +47,7 @@ class TransactionVerifier(Protocol):
     (AddPartitionsToTxn) are only verified; with Produce v12 and later they are added.
     """
 
-    def verify(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
         """Ask; `on_done` is called once, whatever happens and within a time limit, perhaps before this returns.
 
         The codes are the coordinator's, one per partition, NONE for one that may be written to. If it cannot be asked:
@@ -134,7 +134,7 @@ class TransactionalAppends:
         if self._asked:
             assert self._producer is not None
             producer_id, producer_epoch = self._producer
-            asked = AskedTransaction(
+            asked = VerificationRequest(
                 self._transactional_id, producer_id, producer_epoch, tuple(self._asked), self._adds_partitions
             )
             self._verifier.verify(asked, self._verified)

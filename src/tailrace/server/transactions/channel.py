@@ -22,7 +22,7 @@ from tailrace.protocol.messages.transactions import (
     topics_to_add,
 )
 from tailrace.server.ports import Clock, Peer
-from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
+from tailrace.server.produce.transactional_appends import OnVerified, VerificationRequest
 from tailrace.server.quorum.metadata_partition_wire import known_code
 from tailrace.server.transactions.host import TransactionCoordinatorService
 
@@ -51,11 +51,11 @@ class TransactionChannel:
         self._peer = peer
         self._clock = clock
 
-    def verify(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
         """As `TransactionVerifier.verify`."""
         self._try(asked, on_done, retries=_RETRIES if asked.adds_partitions else 0)
 
-    def _try(self, asked: AskedTransaction, on_done: OnVerified, *, retries: int) -> None:
+    def _try(self, asked: VerificationRequest, on_done: OnVerified, *, retries: int) -> None:
         def answered(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             if retries and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values():
                 again = partial(self._try, asked, on_done, retries=retries - 1)
@@ -84,7 +84,7 @@ class TransactionChannel:
             return NO_LEADER
         return topic.partitions[coordinator_partition(transactional_id, len(topic.partitions))].leader
 
-    def _ask_here(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+    def _ask_here(self, asked: VerificationRequest, on_done: OnVerified) -> None:
         command = AddPartitions(
             transactional_id=asked.transactional_id,
             producer_id=asked.producer_id,
@@ -110,7 +110,7 @@ class TransactionChannel:
             on_done(codes)
 
 
-def _request(asked: AskedTransaction) -> AddPartitionsToTxnRequest:
+def _request(asked: VerificationRequest) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
         transactions=(
             AddPartitionsToTxnTransaction(
@@ -124,7 +124,7 @@ def _request(asked: AskedTransaction) -> AddPartitionsToTxnRequest:
     )
 
 
-def _codes(asked: AskedTransaction, response: AddPartitionsToTxnResponse | None) -> dict[TopicPartition, ErrorCode]:
+def _codes(asked: VerificationRequest, response: AddPartitionsToTxnResponse | None) -> dict[TopicPartition, ErrorCode]:
     if response is None:
         return dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)
     if response.error_code:

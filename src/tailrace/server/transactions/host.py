@@ -35,11 +35,11 @@ from tailrace.replication.partition import Partition
 from tailrace.server.coordination.coordinator_log import CoordinatorLog
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService
 from tailrace.server.ports import Clock, Timer
-from tailrace.server.transactions.next_transactions import Asked, NextTransactions, OnDone, WaitingRoom
+from tailrace.server.transactions.next_transactions import NextTransactions, OnDone, QueuedRequest, WaitingRoom
 from tailrace.server.waiters import Deadlines
 
 OnProducerId = Callable[[ProducerId | KafkaError], None]
-TakeProducerId = Callable[[OnProducerId], None]
+AllocateProducerId = Callable[[OnProducerId], None]
 """Gives an id that no producer has had."""
 
 _WRITE_TIMEOUT_MS: Final = 5_000
@@ -72,7 +72,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         partition: Partition,
         *,
         config: TransactionConfig,
-        take_producer_id: TakeProducerId,
+        allocate_producer_id: AllocateProducerId,
         marker_writer: MarkerWriter,
         clock: Clock,
         deadlines: Deadlines,
@@ -89,7 +89,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         )
         super().__init__(log, self.machine, keys="ids", reads_latest=False)
         self._config = config
-        self._take_producer_id = take_producer_id
+        self._allocate_producer_id = allocate_producer_id
         self._marker_writer = marker_writer
         self._writing: dict[str, Cancellable | None] = {}
         """The transactional ids whose markers are being written, or their completion."""
@@ -128,7 +128,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
 
     def _decided(self, command: Command, on_done: OnDone, outcome: Response | KafkaError) -> None:
         if isinstance(outcome, NeedsProducerId):
-            self._take_producer_id(partial(self._submit_with, command, on_done))
+            self._allocate_producer_id(partial(self._submit_with, command, on_done))
         else:
             on_done(outcome)
 
@@ -143,7 +143,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
             return
         self.submit(_with_producer_id(command, fresh), on_done)
 
-    def begin(self, command: AddPartitions, on_done: OnDone, asked: Asked) -> None:
+    def begin(self, command: AddPartitions, on_done: OnDone, asked: QueuedRequest) -> None:
         """As `submit`, for a producer itself: if its last transaction is being ended, this waits until that is done.
 
         For some seconds; then the answer is CONCURRENT_TRANSACTIONS (51). There is none if its connection closes.
@@ -227,7 +227,7 @@ class TransactionCoordinatorService(CoordinatorService[str, TransactionCoordinat
         broker_id: BrokerId,
         find_partition: Callable[[str, int], Partition | None],
         config: TransactionConfig,
-        take_producer_id: TakeProducerId,
+        allocate_producer_id: AllocateProducerId,
         marker_writer: MarkerWriter,
         clock: Clock,
     ) -> None:
@@ -243,7 +243,7 @@ class TransactionCoordinatorService(CoordinatorService[str, TransactionCoordinat
             clock=clock,
         )
         self._config = config
-        self._take_producer_id = take_producer_id
+        self._allocate_producer_id = allocate_producer_id
         self._marker_writer = marker_writer
         self._room = WaitingRoom()
 
@@ -251,7 +251,7 @@ class TransactionCoordinatorService(CoordinatorService[str, TransactionCoordinat
         return TransactionCoordinatorHost(
             partition,
             config=self._config,
-            take_producer_id=self._take_producer_id,
+            allocate_producer_id=self._allocate_producer_id,
             marker_writer=self._marker_writer,
             clock=self._clock,
             deadlines=self._deadlines,

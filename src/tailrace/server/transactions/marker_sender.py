@@ -31,7 +31,7 @@ from tailrace.server.transactions.markers import MarkerCodes, OnWritten, Transac
 
 WriteHere = Callable[[Sequence[TransactionMarker], OnWritten], None]
 """Writes markers to partitions that this node leads: `server.transactions.markers.write_markers`."""
-OnAnswered = Callable[[MarkerCodes], None]
+OnCodes = Callable[[MarkerCodes], None]
 """Told once what a broker says about each partition of a marker; what it does not speak of is missing."""
 
 _MOST_PARTITIONS = 1_000
@@ -39,7 +39,7 @@ _MOST_PARTITIONS = 1_000
 
 _FIRST_RETRY_MS = 20
 _LONGEST_RETRY_MS = 1_000
-_PATIENCE_MS = 30_000
+_REQUEST_TIMEOUT_MS = 30_000
 """Markers that have no answer by then are asked for again."""
 _FINAL = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
 
@@ -65,7 +65,7 @@ class MarkerSender:
         self.peer = peer
         self.clock = clock
 
-        self._outgoing: dict[BrokerId, list[tuple[TransactionMarker, OnAnswered]]] = {}
+        self._outgoing: dict[BrokerId, list[tuple[TransactionMarker, OnCodes]]] = {}
         """The markers of this turn for other brokers."""
 
     def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> "Sending":
@@ -74,18 +74,18 @@ class MarkerSender:
         sending.attempt()
         return sending
 
-    def ask(self, leader: BrokerId, marker: TransactionMarker, on_answered: OnAnswered) -> None:
+    def send(self, leader: BrokerId, marker: TransactionMarker, on_codes: OnCodes) -> None:
         """Have another broker write a marker, in one request with those of other transactions of this turn."""
         if not self._outgoing:
-            self.clock.call_soon(self._ask_all)
-        self._outgoing.setdefault(leader, []).append((marker, on_answered))
+            self.clock.call_soon(self._send_all)
+        self._outgoing.setdefault(leader, []).append((marker, on_codes))
 
-    def _ask_all(self) -> None:
+    def _send_all(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
         for leader, asked in sorted(outgoing.items()):
             for together in _requests(asked):
                 request = WriteTxnMarkersRequest(markers=tuple(_on_the_wire(marker) for marker, _ in together.values()))
-                self.peer.send(leader, request, partial(_hand_out, together), timeout_ms=_PATIENCE_MS)
+                self.peer.send(leader, request, partial(_distribute, together), timeout_ms=_REQUEST_TIMEOUT_MS)
 
 
 class Sending:
@@ -101,7 +101,7 @@ class Sending:
         self._left = set(markers.partitions)
         self._attempt = 0
         self._awaited: set[TopicPartition] = set()
-        """Asked for in this attempt, and not answered."""
+        """Partitions of this attempt without an answer."""
         self._timer: Timer | None = None
         self._is_over = False
 
@@ -114,9 +114,9 @@ class Sending:
         if not self._awaited:
             self._end_attempt()
             return
-        self._call_after(_PATIENCE_MS)
+        self._call_after(_REQUEST_TIMEOUT_MS)
         for leader in sorted({leaders[partition] for partition in self._awaited}):
-            self._ask(leader, sorted(partition for partition in self._awaited if leaders[partition] == leader))
+            self._send(leader, sorted(partition for partition in self._awaited if leaders[partition] == leader))
 
     def _leaders(self) -> dict[TopicPartition, BrokerId]:
         """The leaders of the partitions that are left, but for those that no longer exist."""
@@ -124,13 +124,13 @@ class Sending:
         states = ((partition, image.partition(*partition)) for partition in self._left)
         return {partition: state.leader for partition, state in states if state is not None}
 
-    def _ask(self, leader: BrokerId, partitions: Sequence[TopicPartition]) -> None:
+    def _send(self, leader: BrokerId, partitions: Sequence[TopicPartition]) -> None:
         if leader == self._sender.broker_id:
-            self._sender.write_here((self._marker(partitions),), partial(self._written_here, self._attempt))
+            self._sender.write_here((self._marker(partitions),), partial(self._on_written, self._attempt))
             return
         for first in range(0, len(partitions), _MOST_PARTITIONS):
             part = partitions[first : first + _MOST_PARTITIONS]
-            self._sender.ask(leader, self._marker(part), partial(self._answered, self._attempt, part))
+            self._sender.send(leader, self._marker(part), partial(self._on_codes, self._attempt, part))
 
     def _marker(self, partitions: Sequence[TopicPartition]) -> TransactionMarker:
         return TransactionMarker(
@@ -141,13 +141,13 @@ class Sending:
             partitions=tuple(partitions),
         )
 
-    def _written_here(self, attempt: int, codes: Sequence[MarkerCodes]) -> None:
-        self._take(attempt, codes[0])
+    def _on_written(self, attempt: int, codes: Sequence[MarkerCodes]) -> None:
+        self._record(attempt, codes[0])
 
-    def _answered(self, attempt: int, partitions: Iterable[TopicPartition], told: MarkerCodes) -> None:
-        self._take(attempt, {**dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR), **told})
+    def _on_codes(self, attempt: int, partitions: Iterable[TopicPartition], codes: MarkerCodes) -> None:
+        self._record(attempt, {**dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR), **codes})
 
-    def _take(self, attempt: int, codes: Mapping[TopicPartition, ErrorCode]) -> None:
+    def _record(self, attempt: int, codes: Mapping[TopicPartition, ErrorCode]) -> None:
         """Some leader's answer. One that comes after its attempt still counts, if it says that the marker is there."""
         for partition, code in codes.items():
             if code in _FINAL:
@@ -186,12 +186,12 @@ class Sending:
             self._timer.cancel()
 
 
-Asked = tuple[TransactionMarker, OnAnswered]
+OutgoingMarker = tuple[TransactionMarker, OnCodes]
 
 
-def _requests(asked: Iterable[Asked]) -> Iterator[dict[int, Asked]]:
-    """The markers in groups, each for one request, by producer id: answers are told apart by it."""
-    together: dict[int, Asked] = {}
+def _requests(asked: Iterable[OutgoingMarker]) -> Iterator[dict[int, OutgoingMarker]]:
+    """The markers in groups, each for one request, by producer id: the answers are identified by it."""
+    together: dict[int, OutgoingMarker] = {}
     partitions = 0
     for each in asked:
         marker, _ = each
@@ -204,11 +204,11 @@ def _requests(asked: Iterable[Asked]) -> Iterator[dict[int, Asked]]:
     yield together
 
 
-def _hand_out(asked: Mapping[int, Asked], response: WriteTxnMarkersResponse | None) -> None:
+def _distribute(asked: Mapping[int, OutgoingMarker], response: WriteTxnMarkersResponse | None) -> None:
     """Call each marker's callback with the codes that the answer has for it; with none, if there is no answer."""
-    told = {} if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
-    for producer_id, (_, on_answered) in asked.items():
-        on_answered(told.get(producer_id, {}))
+    codes = {} if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
+    for producer_id, (_, on_codes) in asked.items():
+        on_codes(codes.get(producer_id, {}))
 
 
 def _on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:

@@ -91,7 +91,7 @@ def write_markers(
                 )
             except KafkaError as refusal:
                 done(refusal.code)
-    writing.one_less()  # all are asked for
+    writing.complete_one()  # all are asked for
     return writing.codes
 
 
@@ -109,9 +109,9 @@ class _Writing:
 
     def done(self, at: int, topic_partition: TopicPartition, code: ErrorCode) -> None:
         self.codes[at][topic_partition] = code
-        self.one_less()
+        self.complete_one()
 
-    def one_less(self) -> None:
+    def complete_one(self) -> None:
         """One thing less to wait for."""
         self._left -= 1
         if not self._left:

@@ -35,7 +35,7 @@ MAX_OF_ID: Final = 2
 """Of one transactional id. A producer has one request of its partitions on its way, and one of its offsets."""
 
 
-class Asked(NamedTuple):
+class QueuedRequest(NamedTuple):
     """The request that a command came with, as far as waiting is concerned."""
 
     connection: ServerConnection
@@ -48,7 +48,9 @@ class _WaitingTransaction:
 
     __slots__ = ("asked", "command", "on_done", "queue")
 
-    def __init__(self, command: AddPartitions, on_done: OnDone, asked: Asked, queue: "NextTransactions") -> None:
+    def __init__(
+        self, command: AddPartitions, on_done: OnDone, asked: QueuedRequest, queue: "NextTransactions"
+    ) -> None:
         self.command = command
         self.on_done = on_done
         self.asked = asked
@@ -69,7 +71,7 @@ class WaitingRoom:
         self._count = 0
         self._partitions = 0
 
-    def takes(self, asked: Asked) -> bool:
+    def has_room_for(self, asked: QueuedRequest) -> bool:
         return self._count < MAX_WAITING and self._partitions + asked.size <= MAX_PARTITIONS
 
     def enter(self, waiting: _WaitingTransaction) -> None:
@@ -114,7 +116,7 @@ class NextTransactions:
     def __contains__(self, transactional_id: str) -> bool:
         return transactional_id in self._by_id
 
-    def add(self, command: AddPartitions, on_done: OnDone, asked: Asked) -> None:
+    def add(self, command: AddPartitions, on_done: OnDone, asked: QueuedRequest) -> None:
         """Have it decided, now or when what is under way has ended; `on_done` is called once, in `WAIT_MS` or so.
 
         Or never, if the connection closes before that: then it is not decided either.
@@ -123,7 +125,7 @@ class NextTransactions:
         def answered(outcome: Response | KafkaError) -> None:
             is_early = isinstance(outcome, KafkaError) and outcome.code is ErrorCode.CONCURRENT_TRANSACTIONS
             waiting = self._by_id.get(command.transactional_id, ())
-            if is_early and len(waiting) < MAX_OF_ID and self._room.takes(asked):
+            if is_early and len(waiting) < MAX_OF_ID and self._room.has_room_for(asked):
                 self._park(_WaitingTransaction(command, on_done, asked, self))
             else:
                 on_done(outcome)

@@ -42,7 +42,7 @@ class ProducerIdPool:
         self._is_fetching = False
         self._waiting: deque[OnProducerId] = deque()
 
-    def take(self, on_id: OnProducerId) -> None:
+    def allocate(self, on_id: OnProducerId) -> None:
         """Give an id, at once if there is one."""
         self._waiting.append(on_id)
         self._serve()
@@ -111,7 +111,7 @@ class InitProducerIdHandler:
             else:
                 context.respond(InitProducerIdResponse(producer_id=outcome, producer_epoch=0))
 
-        self._producer_ids.take(answer)
+        self._producer_ids.allocate(answer)
 
     def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
         host = self._transactions.host_of(transactional_id, check_room=True)

@@ -34,7 +34,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 from tailrace.server.transactions.host import TransactionCoordinatorService
-from tailrace.server.transactions.next_transactions import Asked
+from tailrace.server.transactions.next_transactions import QueuedRequest
 
 FIRST_WITH_FENCED = 2
 _FIRST_OF_BROKERS = 4
@@ -128,7 +128,7 @@ class _Addition:
             elif self._is_from_broker:
                 host.submit(command, done)
             else:
-                host.begin(command, done, Asked(self._context.connection, sum(map(_size, asked.topics))))
+                host.begin(command, done, QueuedRequest(self._context.connection, sum(map(_size, asked.topics))))
         except KafkaError as refusal:
             done(refusal)
 
@@ -213,7 +213,7 @@ class AddOffsetsToTxnHandler:
             context.respond(AddOffsetsToTxnResponse(error_code=code))
 
         host = self._coordinators.host_of(request.transactional_id)
-        host.begin(command, answer, Asked(context.connection, size=1))
+        host.begin(command, answer, QueuedRequest(context.connection, size=1))
 
     def _partition_of(self, group_id: str) -> TopicPartition:
         topic = self._controller.image.topics.get(GROUP_OFFSETS_TOPIC)

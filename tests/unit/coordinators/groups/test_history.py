@@ -78,7 +78,7 @@ def test_refused_requests_are_told_and_repetitions_counted() -> None:
     scene = GroupScene()
     (a,), _ = scene.form_group("a")
     for _ in range(3):
-        scene.coordinator.note_refused_commit("g", a, ErrorCode.ILLEGAL_GENERATION, scene.now_ms)
+        scene.coordinator.record_refused_commit("g", a, ErrorCode.ILLEGAL_GENERATION, scene.now_ms)
         scene.pass_time(10)
     last = _events(scene)[-1]
     assert (last.kind, last.reason, last.count) == (K.REFUSED, "OffsetCommit: ILLEGAL_GENERATION", 3)
@@ -99,7 +99,7 @@ def test_a_taken_over_group_says_where_its_history_begins() -> None:
 def test_the_history_is_bounded() -> None:
     history = GroupHistory()
     for number in range(HISTORY_LENGTH + 7):
-        history.note(K.LEAVE, number, f"reason {number}")
+        history.add(K.LEAVE, number, f"reason {number}")
     assert len(history.events) == HISTORY_LENGTH
     assert history.events[0].reason == "reason 7"
 
@@ -115,13 +115,13 @@ def test_a_deleted_groups_history_is_gone() -> None:
 
 def test_a_name_takes_no_more_room_than_a_reason() -> None:
     history = GroupHistory()
-    history.note(K.REFUSED, 0, "why", "x" * 8_000)
+    history.add(K.REFUSED, 0, "why", "x" * 8_000)
     assert len(history.events[0].member_id) == 255
 
 
 def test_no_reason_is_longer_than_a_few_names() -> None:
     history = GroupHistory()
-    history.note(K.JOIN, 0, "a new member of client " + "x" * 32_000)
+    history.add(K.JOIN, 0, "a new member of client " + "x" * 32_000)
     assert len(history.events[0].reason) == 1_000
     assert history.events[0].reason.startswith("a new member")
 

@@ -237,12 +237,12 @@ def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: 
     pool = ProducerIdPool(controller=nodes.node.link.channel, broker_id=nodes.broker_id)
     ids: list[object] = []
     for _ in range(block.size):
-        nodes.node.do(lambda: pool.take(ids.append))
+        nodes.node.do(lambda: pool.allocate(ids.append))
     assert len(nodes.node.link.errands) <= 2  # the block, and perhaps a heartbeat
     nodes.go_on(1_000)
     # The next block is there before this one is used up.
     for _ in range(block.size):
-        nodes.node.do(lambda: pool.take(ids.append))
+        nodes.node.do(lambda: pool.allocate(ids.append))
     assert ids == list(range(block.first + block.size, block.first + 3 * block.size))
 
 

@@ -13,7 +13,7 @@ from tailrace.protocol.messages.produce import (
 )
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch
-from tailrace.server.produce.transactional_appends import AskedTransaction, OnVerified
+from tailrace.server.produce.transactional_appends import OnVerified, VerificationRequest
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
 from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection
@@ -168,9 +168,9 @@ class SlowCoordinator:
     """Keeps each verification that is requested until `grant`."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[AskedTransaction, OnVerified]] = []
+        self.waiting: list[tuple[VerificationRequest, OnVerified]] = []
 
-    def verify(self, asked: AskedTransaction, on_done: OnVerified) -> None:
+    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
         self.waiting.append((asked, on_done))
 
     def grant(self) -> None:

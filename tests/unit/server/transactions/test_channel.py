@@ -12,7 +12,7 @@ from tailrace.protocol.messages.transactions import (
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopicResult,
 )
-from tailrace.server.produce.transactional_appends import AskedTransaction
+from tailrace.server.produce.transactional_appends import VerificationRequest
 from tailrace.server.transactions.channel import TransactionChannel
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
@@ -53,7 +53,7 @@ class World:
         )
 
     def ask(self, *, adds: bool) -> None:
-        asked = AskedTransaction("pay", 7, 3, (ORDERS, BILLS), adds)
+        asked = VerificationRequest("pay", 7, 3, (ORDERS, BILLS), adds)
         self.channel.verify(asked, self.answers.append)
 
     def answer(self, *codes: int) -> None:

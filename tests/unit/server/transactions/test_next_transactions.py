@@ -8,7 +8,7 @@ import pytest
 from tailrace.coordinators.transactions.commands import AddPartitions, Completed, Response
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.server.transactions import next_transactions
-from tailrace.server.transactions.next_transactions import WAIT_MS, Asked, NextTransactions, OnDone, WaitingRoom
+from tailrace.server.transactions.next_transactions import WAIT_MS, NextTransactions, OnDone, QueuedRequest, WaitingRoom
 from tailrace.server.waiters import Deadlines
 from tailrace.testing.clock import ManualClock
 from testkit.ports import RecordingConnection
@@ -50,7 +50,7 @@ class World:
             self.waiting.add(
                 command(epoch),
                 lambda outcome, epoch=epoch: self.answers.update({epoch: outcome}),  # type: ignore[misc]
-                Asked(self.connection, size),
+                QueuedRequest(self.connection, size),
             )
 
     def end(self) -> None:

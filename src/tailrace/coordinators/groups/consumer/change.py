@@ -45,17 +45,17 @@ class GroupChange:
     is_conversion: bool = False
 
     def emit(self, kind: ConsumerRecordKind, value: ConsumerValue | None, member_id: str = "") -> None:
-        self._take(ConsumerGroupRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value))
+        self._apply(ConsumerGroupRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value))
 
     def resolve(self, expression: str, value: RegularExpressionValue | None) -> None:
         """The expression matches these topics now; None: no member subscribes to it any more."""
-        self._take(
+        self._apply(
             ConsumerGroupRecord(
                 kind=Kind.EXPRESSION, group_id=self.group_id, regular_expression=expression, value=value
             )
         )
 
-    def _take(self, record: ConsumerGroupRecord) -> None:
+    def _apply(self, record: ConsumerGroupRecord) -> None:
         if not self.records:
             self.group = self.group.copy()
         self.records.append(record)
@@ -90,7 +90,7 @@ class GroupChange:
         epoch = (self.group.epoch or 0) + 1
         self.emit(Kind.GROUP, ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
 
-    def note(self, kind: GroupEventKind, reason: str, member_id: str = "") -> None:
+    def add_event(self, kind: GroupEventKind, reason: str, member_id: str = "") -> None:
         self.events.append((kind, member_id, reason))
 
     def decided(self, response: R) -> ConsumerGroupDecision[R]:

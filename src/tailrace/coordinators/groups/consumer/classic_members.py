@@ -209,7 +209,7 @@ class ClassicMembers:
             else:
                 leaving[member.member_id] = None
                 reason = f"it left{in_clients_words(identity.reason)}"
-                self._change.note(GroupEventKind.LEAVE, reason, member.member_id)
+                self._change.add_event(GroupEventKind.LEAVE, reason, member.member_id)
         return MemberResponse(
             member_id=identity.member_id, group_instance_id=identity.group_instance_id, error_code=code
         )

@@ -110,7 +110,7 @@ class ConsumerGroups:
         except KafkaError as refusal:
             history = self._histories.get(group_id)
             if history is not None:
-                history.note_refusal("ConsumerGroupHeartbeat", refusal.code, now_ms, member_id)
+                history.add_refusal("ConsumerGroupHeartbeat", refusal.code, now_ms, member_id)
             raise
         self._take_down(group_id, group, decision, now_ms)
         if command.request.member_epoch >= JOINING:
@@ -178,7 +178,7 @@ class ConsumerGroups:
         if decision.events:
             history = self._histories.setdefault(group_id, GroupHistory())
             for kind, member_id, reason in decision.events:
-                history.note(kind, now_ms, reason, member_id)
+                history.add(kind, now_ms, reason, member_id)
 
     def session_timeout_ms(self, group_id: str, group: ConsumerGroup, member_id: str) -> int:
         """The session timeout of the member, which is in the group."""

@@ -204,9 +204,9 @@ def _leave(
     if request.member_epoch == NOT_THERE:
         away = replace(member, epoch=NOT_THERE, previous_epoch=member.epoch, pending_revocation={})
         change.emit(Kind.CURRENT, away.current(), member_id)
-        change.note(GroupEventKind.LEAVE, "static member, expected back within its session", member_id)
+        change.add_event(GroupEventKind.LEAVE, "static member, expected back within its session", member_id)
     else:
-        change.note(GroupEventKind.LEAVE, "it left", member_id)
+        change.add_event(GroupEventKind.LEAVE, "it left", member_id)
         steps.remove(change, (member_id,), topics, config)
     return change.decided(ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=request.member_epoch))
 
@@ -216,7 +216,7 @@ def removal(
 ) -> HeartbeatDecision:
     """A member that is in the group is thrown out, for a reason that people read."""
     change = GroupChange(group_id, group)
-    change.note(GroupEventKind.EXPIRED, reason, member_id)
+    change.add_event(GroupEventKind.EXPIRED, reason, member_id)
     steps.remove(change, (member_id,), topics, config)
     return change.decided(ConsumerGroupHeartbeatResponse(member_id=member_id, member_epoch=LEAVING))
 

@@ -39,7 +39,7 @@ def take_place(change: GroupChange, former: ConsumerMember, member_id: str) -> C
         change.emit(Kind.TARGET_MEMBER, TargetAssignmentMemberValue(topic_partitions=stored(target)), member_id)
     back = replace(former, member_id=member_id, epoch=0, previous_epoch=0)
     change.emit(Kind.CURRENT, back.current(), member_id)
-    change.note(GroupEventKind.JOIN, f"static member {former.subscription.instance_id!r} is back", member_id)
+    change.add_event(GroupEventKind.JOIN, f"static member {former.subscription.instance_id!r} is back", member_id)
     return change.group.members[member_id]
 
 
@@ -54,7 +54,7 @@ def subscribe(
         return False
     if old is None:
         reason = f"a new member of client {new.client_id!r} at {new.client_host}"
-        change.note(GroupEventKind.JOIN, reason, member_id)
+        change.add_event(GroupEventKind.JOIN, reason, member_id)
     change.emit(Kind.MEMBER, new, member_id)
     return (
         old is None
@@ -88,7 +88,7 @@ def _begin_epoch(change: GroupChange, topics: Topics, newly_subscribed: str | No
     if newly_subscribed is not None or metadata_hash != group.metadata_hash:
         change.bump_epoch(metadata_hash)
         cause = "topics changed" if newly_subscribed is None else f"{newly_subscribed} joined or subscribed anew"
-        change.note(GroupEventKind.REBALANCE, f"epoch {change.group.epoch}: {cause}")
+        change.add_event(GroupEventKind.REBALANCE, f"epoch {change.group.epoch}: {cause}")
 
 
 def _hash(names: frozenset[str], topics: Topics) -> int:
@@ -129,7 +129,7 @@ def _assign(change: GroupChange, topics: Topics) -> None:
             value = TargetAssignmentMemberValue(topic_partitions=stored(target))
             change.emit(Kind.TARGET_MEMBER, value, member_id)
     change.emit(Kind.TARGET, TargetAssignmentMetadataValue(assignment_epoch=group.epoch or 0))
-    change.note(GroupEventKind.ASSIGNED, f"epoch {group.epoch}: assignor: {name}, members: {len(members)}")
+    change.add_event(GroupEventKind.ASSIGNED, f"epoch {group.epoch}: assignor: {name}, members: {len(members)}")
 
 
 def _wish(member: ConsumerMember) -> tuple[tuple[str, ...], str | None]:
@@ -165,7 +165,7 @@ def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, con
         return
     change.forget_expressions(change.group.subscribed_expressions)
     change.bump_epoch(metadata_hash)
-    change.note(GroupEventKind.REBALANCE, f"epoch {change.group.epoch}: {named} is gone")
+    change.add_event(GroupEventKind.REBALANCE, f"epoch {change.group.epoch}: {named} is gone")
 
 
 def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
@@ -174,7 +174,7 @@ def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
     if classic is None or not fits((*change.records, *retirement(change.group_id, change.group), classic)):
         return False
     change.become(classic)
-    change.note(GroupEventKind.CONVERTED, "to a classic group: no member speaks the consumer protocol any more")
+    change.add_event(GroupEventKind.CONVERTED, "to a classic group: no member speaks the consumer protocol any more")
     return True
 
 

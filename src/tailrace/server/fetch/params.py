@@ -57,7 +57,7 @@ class FetchingConsumer:
         return False
 
 
-class AskedFetch:
+class FetchParams:
     """One request: its party, the partitions that it names in their order, and its limits."""
 
     __slots__ = (
