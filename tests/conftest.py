@@ -16,8 +16,9 @@ from hypothesis.internal.conjecture import providers
 from xdist.remote import Producer
 
 from budgets import MODEL_RUNS
+from compiled import compile_tests
 from tailrace.protocol.schema import protect_values
-from work_order import InOrder, put_long_files_first, unlisted, workers
+from work_order import InOrder, cores, put_long_files_first, unlisted, workers
 
 protect_values()  # assigning to a message is a mistake that only tests can afford to look for
 
@@ -44,9 +45,17 @@ def _allowed() -> list[str]:
     return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
 
 
+def pytest_configure() -> None:
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     return workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    compile_tests(cores())
 
 
 @pytest.hookimpl(optionalhook=True)

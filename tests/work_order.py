@@ -53,9 +53,14 @@ def unlisted(reports: Iterable[pytest.TestReport]) -> list[tuple[str, float]]:
     return [(name, spent) for name, spent in seconds.most_common() if spent > LONG_S and name not in listed]
 
 
+def cores() -> int:
+    """The number of cores for this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def workers() -> int:
     """The number of processes that run tests."""
-    return len(os.sched_getaffinity(0)) + 2 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 2
+    return cores() + 2
 
 
 class InOrder(LoadFileScheduling):  # type: ignore[misc]

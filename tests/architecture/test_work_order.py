@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import work_order
+from compiled import shares
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,3 +34,8 @@ def test_long_files_begin_first_and_the_others_keep_their_order() -> None:
 def test_one_worker_runs_a_file_and_one_all_that_share_a_session() -> None:
     assert work_order.unit("tests/unit/model/test_machines.py::A::test_b[c::d]") == "tests/unit/model/test_machines.py"
     assert work_order.unit("tests/spark/test_sink.py::test_a") == work_order.unit("tests/spark/test_outages.py::test_b")
+
+
+def test_tests_are_compiled_in_shares_of_about_the_same_size() -> None:
+    assert shares([(5, "a"), (1, "b"), (4, "c"), (3, "d")], 2) == [["a", "b"], ["c", "d"]]
+    assert shares([(5, "a")], 2) == [["a"]]
