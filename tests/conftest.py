@@ -17,6 +17,7 @@ from xdist.remote import Producer
 
 from budgets import MODEL_RUNS
 from compiled import compile_tests
+from node_starter import use_node_starter
 from tailrace.protocol.schema import protect_values
 from work_order import InOrder, cores, put_long_files_first, unlisted, workers
 
@@ -46,6 +47,7 @@ def _allowed() -> list[str]:
 
 
 def pytest_configure() -> None:
+    use_node_starter()
 
 
 @pytest.hookimpl(optionalhook=True)

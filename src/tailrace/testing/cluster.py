@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import IO, Self
 
 import tailrace
 from tailrace.client.blocking import Admin
@@ -43,6 +43,20 @@ def package_path(environment: Mapping[str, str]) -> str:
     """A PYTHONPATH with which a child runs the package that this process runs, installed or not."""
     root = str(Path(tailrace.__file__).parent.parent)
     return os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH"))))
+
+
+def start_process(
+    command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    """A process with a session of its own, and pipes for its other streams."""
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        start_new_session=True,
+        env=environment,
+    )
 
 
 class ClusterError(Exception):
@@ -79,14 +93,8 @@ class _Node:
         self._ready.clear()
         with self.log_file.open("ab") as log:
             # The node reads this pipe and stops when it ends, so that not even a killed test leaves a node behind.
-            self._process = subprocess.Popen(
-                serve_command(self.node),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": package_path(os.environ)},
-            )
+            environment = {**os.environ, "PYTHONPATH": package_path(os.environ)}
+            self._process = start_process(serve_command(self.node), environment, log)
         self._reader = threading.Thread(target=self._read_output, args=(self._process,), daemon=True)
         self._reader.start()
 

@@ -16,6 +16,12 @@ from tailrace.protocol.records.record import read_records
 from tailrace.testing import Cluster, ClusterError
 
 
+@pytest.fixture(autouse=True)
+def _in_processes_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As users start nodes: with another environment than before they are no forks (`node_starter`)."""
+    monkeypatch.setenv("NODES", "of test_cluster.py")
+
+
 def _is_alive(process_id: int) -> bool:
     try:
         os.kill(process_id, 0)
