@@ -83,7 +83,7 @@ class Librdkafka:
 CLIENTS: Final[Mapping[str, Any]] = {"own": Own, "librdkafka": Librdkafka}
 
 
-class Load:
+class MetadataLoad:
     """One topic after the other: made, changed, and most of them deleted, so that a long run stays as quick as a short.
 
     A topic is left as it is once a change of it was not acknowledged: that one may still happen.
@@ -127,7 +127,7 @@ class Load:
 def main() -> None:
     kind, name, servers, history = sys.argv[1:]
     program = Program(Path(history))
-    Load(program, name, CLIENTS[kind](servers)).run()
+    MetadataLoad(program, name, CLIENTS[kind](servers)).run()
     program.close()
 
 

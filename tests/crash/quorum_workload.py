@@ -3,21 +3,16 @@
 No acknowledged change is lost, and all nodes agree. The time without a possible change is measured, and is no verdict.
 """
 
-import json
-import os
 import random
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import tailrace
 from crash.load import DEADLINE_S
 from crash.metadata_changes import SETTING, Expectation, TopicState
+from crash.worker import Worker
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster
@@ -34,63 +29,6 @@ CONFIG = {
 }
 """Snapshots come often and logs are cut short, so that deaths meet them in every state."""
 _APPLIES_WITHIN_S = 60.0
-TESTS = Path(__file__).parent.parent
-
-
-class Worker:
-    """One of the programs of `crash.metadata_load`."""
-
-    def __init__(self, name: str, client: str, servers: str, directory: Path) -> None:
-        self.name = name
-        self.history = directory / f"{name}.jsonl"
-        self._errors = directory / f"{name}.txt"
-        self.done = 0
-        path = os.pathsep.join([str(TESTS), str(Path(tailrace.__file__).parent.parent)])
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "crash.metadata_load", client, name, servers, str(self.history)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        self._reader = threading.Thread(target=self._read_reports, daemon=True)
-        self._reader.start()
-
-    def _read_reports(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as reports:
-            for line in reports:
-                self.done = json.loads(line)["done"]
-
-    def check(self) -> None:
-        """Fail if the program has ended: it should not, yet."""
-        assert self._process.poll() is None, f"{self.name} ended with {self._process.returncode}\n{self._said()}"
-
-    def _said(self) -> str:
-        return self._errors.read_text(errors="replace")[-4000:]
-
-    def finish(self) -> None:
-        """Ask it to end, and wait for its end, which must be a good one."""
-        with suppress(OSError):
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-        assert self._process.wait(2 * DEADLINE_S) == 0, f"{self.name}: {self._process.returncode}\n{self._said()}"
-        self._reader.join()
-
-    def kill(self) -> None:
-        """The process is gone afterwards in any case."""
-        assert self._process.stdin is not None
-        with suppress(OSError):
-            self._process.stdin.close()
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-
-    def changes(self) -> list[dict[str, Any]]:
-        """All that it has asked for, by now."""
-        with self.history.open(encoding="utf-8") as lines:
-            return [json.loads(line) for line in lines]
 
 
 @contextmanager
@@ -98,7 +36,7 @@ def working(cluster: Cluster, directory: Path) -> Iterator[Sequence[Worker]]:
     with ExitStack() as stack:
         workers = []
         for name, client in CLIENTS.items():
-            workers.append(Worker(name, client, cluster.bootstrap_servers, directory))
+            workers.append(Worker(name, directory, "crash.metadata_load", client, name, cluster.bootstrap_servers))
             stack.callback(workers[-1].kill)
         yield workers
 
@@ -174,10 +112,11 @@ def put_to_the_test(
                 die(cluster, chance)
                 wait_for_progress(workers, chance.randrange(1, 6))
             for worker in workers:
-                worker.finish()
-            changes = [change for worker in workers for change in worker.changes()]
+                worker.ask_to_end()
+                worker.wait()
+            changes = [change for worker in workers for change in worker.events()]
             for worker in workers:
-                expectation.add(worker.changes())
+                expectation.add(worker.events())
         faults: list[str] = []
         for node in cluster.node_ids:
             faults += broken_by(cluster, node, expectation)

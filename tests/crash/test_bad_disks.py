@@ -43,7 +43,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
-class Load:
+class ReplicatedLoad:
     """A program that produces with acks=all to every partition, and its acknowledgements."""
 
     def __init__(self, servers: str, history: Path) -> None:
@@ -132,7 +132,7 @@ def run_faults(
         RESUMES_WITHIN_S
     )
     begins: list[tuple[str, int, float]] = []
-    load = Load(cluster.bootstrap_servers, history)
+    load = ReplicatedLoad(cluster.bootstrap_servers, history)
     try:
         load.wait_for_each(time.monotonic(), RESUMES_WITHIN_S)
         for fault in faults * FAULTS:

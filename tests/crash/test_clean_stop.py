@@ -23,7 +23,7 @@ MAX_WAIT_MS = 120_000
 LATEST = -1
 
 
-class Load:
+class PipelinedLoad:
     """Producers that keep their connections full, and how many of their records were acknowledged."""
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ def _one_record() -> ProduceRequest:
 
 async def _stop_under_load(cluster: Cluster) -> int:
     (address,) = parse_addresses(cluster.bootstrap_servers)
-    load = Load()
+    load = PipelinedLoad()
     async with asyncio.TaskGroup() as clients:
         for number in range(CONNECTIONS):
             clients.create_task(load.run(address, behind_a_fetch=number == 0))

@@ -21,7 +21,7 @@ TOPICS = ("left", "right")
 PATIENCE_S = 60.0
 
 
-class Writer:
+class TransactionWriter:
     """Transactions over two topics, one after the other: each says its number in both."""
 
     def __init__(self, bootstrap: str) -> None:
@@ -138,7 +138,7 @@ def test_a_transaction_is_there_whole_or_not_at_all(tmp_path: Path, brokers: int
     with Cluster(brokers=brokers, directory=tmp_path, config=REPLICATED if brokers > 1 else {}) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics(dict.fromkeys(TOPICS, 1))
-        writer = Writer(cluster.bootstrap_servers)
+        writer = TransactionWriter(cluster.bootstrap_servers)
         writer.start()
         for _ in range(KILLS):
             before = len(writer.committed)

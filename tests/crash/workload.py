@@ -5,19 +5,14 @@ Producers with and without numbers, a compacted topic, a group that commits, an 
 wire.
 """
 
-import json
-import os
 import random
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import tailrace
 from crash import load
+from crash.worker import Worker
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.testing import Cluster
 from testkit import verdict
@@ -40,65 +35,6 @@ TOPICS = (
     ),
     NewTopic(name=load.SETTINGS_TOPIC, partitions=1),
 )
-TESTS = Path(__file__).parent.parent
-
-
-class Worker:
-    """One of the programs of `crash.load`, and what it last told of itself."""
-
-    def __init__(self, role: str, servers: str, directory: Path) -> None:
-        self.role = role
-        self.history = directory / f"{role}.jsonl"
-        self._errors = directory / f"{role}.txt"
-        self.done = 0
-        self.in_flight = 0
-        path = os.pathsep.join([str(TESTS), str(Path(tailrace.__file__).parent.parent)])
-        with self._errors.open("wb") as errors:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "crash.load", role, servers, str(self.history)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, "PYTHONPATH": path},
-            )
-        self._reader = threading.Thread(target=self._read_reports, daemon=True)
-        self._reader.start()
-
-    def _read_reports(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as reports:
-            for line in reports:
-                told = json.loads(line)
-                self.done, self.in_flight = told["done"], told["in_flight"]
-
-    def check(self) -> None:
-        """Fail if the program has ended: it should not, yet."""
-        assert self._process.poll() is None, f"{self.role} ended with {self._process.returncode}\n{self._said()}"
-
-    def _said(self) -> str:
-        return self._errors.read_text(errors="replace")[-4000:]
-
-    def ask_to_end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-
-    def wait(self) -> None:
-        """Wait for its end, which must be a good one."""
-        assert self._process.wait(2 * load.DEADLINE_S) == 0, f"{self.role}: {self._process.returncode}\n{self._said()}"
-        self._reader.join()
-
-    def kill(self) -> None:
-        """The process is gone afterwards in any case."""
-        with suppress(OSError):
-            self.ask_to_end()
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-
-    def events(self) -> Iterator[dict[str, object]]:
-        with self.history.open(encoding="utf-8") as lines:
-            for line in lines:
-                yield json.loads(line)
 
 
 @contextmanager
@@ -106,7 +42,7 @@ def working(cluster: Cluster, directory: Path) -> Iterator[dict[str, Worker]]:
     with ExitStack() as stack:
         workers = {}
         for role in WORKERS:
-            workers[role] = Worker(role, cluster.bootstrap_servers, directory)
+            workers[role] = Worker(role, directory, "crash.load", role, cluster.bootstrap_servers)
             stack.callback(workers[role].kill)
         yield workers
 
@@ -162,7 +98,7 @@ def put_to_the_test(
                 worker.wait()
                 history.add(worker.events())
         die_and_start(cluster, chance)
-        reader = Worker("read", cluster.bootstrap_servers, directory)
+        reader = Worker("read", directory, "crash.load", "read", cluster.bootstrap_servers)
         try:
             reader.wait()
         finally:

@@ -17,7 +17,7 @@ from typing import Any
 import kafka.admin
 from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
-from interop.clients import Aiokafka, Client, KafkaPython, Kcat
+from interop.clients import Aiokafka, ForeignClient, KafkaPython, Kcat
 from interop.librdkafka import Confluent, Message
 from tailrace.node.node import Node
 from tailrace.node.settings.config import NodeConfig
@@ -28,7 +28,7 @@ PATH = Path(__file__).with_name("client_frames.txt")
 LONGEST_FRAME = 2_000
 
 
-class Recorder:
+class FrameRecorder:
     """The first frame of each API and version, by client."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Recorder:
 
 
 @contextmanager
-def recorded_node(recorder: Recorder) -> Iterator[str]:
+def recorded_node(recorder: FrameRecorder) -> Iterator[str]:
     """A node in this process whose dispatcher shows every frame to the recorder; its address."""
     plain = Dispatcher.on_frame
 
@@ -75,7 +75,7 @@ def recorded_node(recorder: Recorder) -> Iterator[str]:
             Dispatcher.on_frame = plain  # type: ignore[method-assign]
 
 
-def use(client: Client, address: str) -> None:
+def use(client: ForeignClient, address: str) -> None:
     """Write, read, and be a member of a group."""
     messages = [Message(b"key", b"value %d" % number) for number in range(3)]
     client.produce(address, "orders", messages, "none")
@@ -116,8 +116,8 @@ def administer_with_kafka_python(address: str) -> None:
 
 
 def main() -> None:
-    recorder = Recorder()
-    clients: list[Client] = [Confluent(), KafkaPython(), Aiokafka(), Kcat()]
+    recorder = FrameRecorder()
+    clients: list[ForeignClient] = [Confluent(), KafkaPython(), Aiokafka(), Kcat()]
     with recorded_node(recorder) as address:
         for client in clients:
             recorder.client = client.name

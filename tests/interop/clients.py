@@ -32,7 +32,7 @@ class Member(Protocol):
     def close(self) -> None: ...
 
 
-class Client(Protocol):
+class ForeignClient(Protocol):
     """A client library or program."""
 
     name: str
@@ -244,10 +244,10 @@ class Kcat:
         return KcatMember(bootstrap, topic, group)
 
 
-CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), Aiokafka(), Kcat(), KafkaJs(), Java())
+CLIENTS: tuple[ForeignClient, ...] = (Confluent(), KafkaPython(), Aiokafka(), Kcat(), KafkaJs(), Java())
 
 
-def absent(client: Client) -> str | None:
+def absent(client: ForeignClient) -> str | None:
     """The reason why this client cannot be run here, with the command that would bring it; None if it can."""
     if client.name == "kcat" and shutil.which("kcat") is None:
         return "kcat is not installed: apt-get install kcat"
@@ -258,12 +258,12 @@ def absent(client: Client) -> str | None:
     return None
 
 
-def knows(client: Client, codec: str) -> bool:
+def knows(client: ForeignClient, codec: str) -> bool:
     """Whether the client has this codec without more packages."""
     return codec in KafkaJs.codecs if isinstance(client, KafkaJs) else True
 
 
-def as_kept(messages: Sequence[Message], *clients: Client) -> list[Message]:
+def as_kept(messages: Sequence[Message], *clients: ForeignClient) -> list[Message]:
     """The messages as these clients can keep them: some keep headers by name, not in order."""
     if not any(isinstance(client, KafkaJs) for client in clients):
         return list(messages)

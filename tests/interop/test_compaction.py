@@ -8,7 +8,7 @@ import kafka
 import pytest
 from confluent_kafka import Producer
 
-from interop.clients import CLIENTS, CODECS, Client, absent, knows
+from interop.clients import CLIENTS, CODECS, ForeignClient, absent, knows
 from interop.kafka_tools import absent as tools_absent
 from interop.kafka_tools import dump_log_segments
 from interop.librdkafka import DEADLINE_S, Message, wait_until
@@ -59,7 +59,7 @@ def round_of(number: int) -> list[Message]:
     ]
 
 
-def compacted_topic(cluster: Cluster, writer: Client, codec: str) -> tuple[str, Path]:
+def compacted_topic(cluster: Cluster, writer: ForeignClient, codec: str) -> tuple[str, Path]:
     """A topic of many rounds of which the older ones are compacted away; its directory."""
     topic = f"compacted-{writer.name}-{codec}"
     with Admin(cluster.bootstrap_servers) as admin:

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from interop.clients import Client, absent
+from interop.clients import ForeignClient, absent
 from interop.java_client import JavaPatternConsumer
 from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
 from tailrace.client.admin.group_health import MemberHealth, verdict
@@ -15,7 +15,9 @@ from tailrace.testing import Cluster
 
 @pytest.mark.interop
 @pytest.mark.parametrize("client", [ConfluentConsumerProtocol(), JavaPatternConsumer()], ids=lambda client: client.name)
-def test_a_subscription_by_regular_expression_follows_the_topics(tailrace_cluster: Cluster, client: Client) -> None:
+def test_a_subscription_by_regular_expression_follows_the_topics(
+    tailrace_cluster: Cluster, client: ForeignClient
+) -> None:
     if why := absent(client):
         pytest.skip(why)
     bootstrap, prefix = tailrace_cluster.bootstrap_servers, f"patterned-{client.name}"

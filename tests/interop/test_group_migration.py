@@ -4,7 +4,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from interop.clients import Client, Member, absent
+from interop.clients import ForeignClient, Member, absent
 from interop.java_client import Java, JavaConsumerProtocol
 from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message, wait_until
 from tailrace.client.blocking import Admin, Producer
@@ -52,7 +52,9 @@ class _Group:
     [(Confluent(), ConfluentConsumerProtocol()), (Java(), JavaConsumerProtocol())],
     ids=lambda client: client.name,
 )
-def test_a_running_group_changes_over_and_back(tailrace_cluster: Cluster, classic: Client, modern: Client) -> None:
+def test_a_running_group_changes_over_and_back(
+    tailrace_cluster: Cluster, classic: ForeignClient, modern: ForeignClient
+) -> None:
     if why := absent(classic):
         pytest.skip(why)
     bootstrap, topic = tailrace_cluster.bootstrap_servers, f"migrates-{classic.name}"
@@ -60,7 +62,7 @@ def test_a_running_group_changes_over_and_back(tailrace_cluster: Cluster, classi
         admin.create_topics({topic: PARTITIONS})
         group = _Group(bootstrap, topic, producer)
 
-        def add(client: Client) -> None:
+        def add(client: ForeignClient) -> None:
             member = client.join(bootstrap, topic, f"group-{topic}")
             stack.enter_context(closing(member))
             group.members.append(member)

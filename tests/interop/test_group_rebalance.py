@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from interop.clients import CLIENTS, Client, Member, absent
+from interop.clients import CLIENTS, ForeignClient, Member, absent
 from interop.java_client import JavaConsumerProtocol
 from interop.librdkafka import ConfluentConsumerProtocol, Message, wait_until
 from tailrace.client.blocking import Admin, Producer
@@ -32,7 +32,7 @@ def _poll_until(members: list[Member], seen: list[Message], holds, what: str) ->
 
 @pytest.mark.interop
 @pytest.mark.parametrize("client", EVERY_CLIENT, ids=lambda client: client.name)
-def test_two_members_share_and_take_over(tailrace_cluster: Cluster, client: Client) -> None:
+def test_two_members_share_and_take_over(tailrace_cluster: Cluster, client: ForeignClient) -> None:
     if why := absent(client):
         pytest.skip(why)
     bootstrap, topic, group = tailrace_cluster.bootstrap_servers, f"shared-{client.name}", f"group-{client.name}"

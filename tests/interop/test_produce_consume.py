@@ -2,7 +2,7 @@
 
 import pytest
 
-from interop.clients import CLIENTS, CODECS, Client, absent, as_kept, knows
+from interop.clients import CLIENTS, CODECS, ForeignClient, absent, as_kept, knows
 from interop.librdkafka import Message
 from tailrace.client.blocking import Admin
 from tailrace.model.partitions import TopicPartition
@@ -30,7 +30,7 @@ EXCHANGES = [
 @pytest.mark.interop
 @pytest.mark.parametrize(("client", "codecs"), EXCHANGES)
 def test_what_one_client_sends_every_client_reads(
-    tailrace_cluster: Cluster, client: Client, codecs: tuple[str, ...]
+    tailrace_cluster: Cluster, client: ForeignClient, codecs: tuple[str, ...]
 ) -> None:
     if why := absent(client):
         pytest.skip(why)

@@ -18,7 +18,7 @@ COMMITTED, EVERYTHING = "read_committed", "read_uncommitted"
 OPEN_FOR_LONG = {"transaction.timeout.ms": 600_000, "batch.num.messages": 10}
 
 
-class History:
+class TransactionHistory:
     """A topic of one partition with committed, aborted and open transactions, and the values in them."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -59,18 +59,20 @@ class History:
 
 
 @pytest.fixture
-def history(tailrace_cluster: Cluster) -> History:
-    return History(tailrace_cluster)
+def history(tailrace_cluster: Cluster) -> TransactionHistory:
+    return TransactionHistory(tailrace_cluster)
 
 
 @pytest.fixture
-def consumer(history: History) -> Iterator[Consumer]:
+def consumer(history: TransactionHistory) -> Iterator[Consumer]:
     with Consumer(history.bootstrap, isolation=COMMITTED, auto_offset_reset="earliest") as consumer:
         consumer.assign([history.partition])
         yield consumer
 
 
-def test_a_consumer_sees_what_is_committed_and_waits_for_what_is_open(history: History, consumer: Consumer) -> None:
+def test_a_consumer_sees_what_is_committed_and_waits_for_what_is_open(
+    history: TransactionHistory, consumer: Consumer
+) -> None:
     seen: list[bytes | None] = []
 
     def has_seen(count: int) -> bool:
@@ -86,7 +88,7 @@ def test_a_consumer_sees_what_is_committed_and_waits_for_what_is_open(history: H
 
 
 @pytest.mark.parametrize("isolation", [COMMITTED, EVERYTHING])
-def test_a_ranged_fetch_gives_the_same_as_bytes_and_as_arrow(history: History, isolation: str) -> None:
+def test_a_ranged_fetch_gives_the_same_as_bytes_and_as_arrow(history: TransactionHistory, isolation: str) -> None:
     history.end()
     end = history.latest(READ_COMMITTED)
     with RangedFetch(history.bootstrap, isolation=isolation) as fetch:
@@ -100,7 +102,9 @@ def test_a_ranged_fetch_gives_the_same_as_bytes_and_as_arrow(history: History, i
         assert values == wanted
 
 
-def test_the_end_for_readers_of_committed_data_is_where_the_open_transaction_begins(history: History) -> None:
+def test_the_end_for_readers_of_committed_data_is_where_the_open_transaction_begins(
+    history: TransactionHistory,
+) -> None:
     assert history.latest(READ_COMMITTED) == history.latest(READ_UNCOMMITTED) - len(history.open)
     before = history.latest(READ_UNCOMMITTED)
     history.end()
@@ -108,7 +112,7 @@ def test_the_end_for_readers_of_committed_data_is_where_the_open_transaction_beg
 
 
 def test_the_command_line_leaves_out_what_is_not_committed(
-    history: History, capsysbinary: pytest.CaptureFixture[bytes]
+    history: TransactionHistory, capsysbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     count = str(len(history.committed))
     words = ("consume", history.partition.topic, "--bootstrap-server", history.bootstrap, "--from-beginning")

@@ -32,7 +32,7 @@ PROTOCOLS = st.sampled_from([{"range": b"1"}, {"range": b"1", "sticky": b"2"}, {
 
 
 @dataclass
-class Client:
+class ConsumerProcess:
     """One consumer process."""
 
     instance_id: str | None = None
@@ -56,7 +56,7 @@ class GroupHistory(RuleBasedStateMachine):
     def start(self, delay_ms: int, max_size: int) -> None:
         self.config = GroupConfig(group_initial_rebalance_delay_ms=delay_ms, group_max_size=max_size)
         self.scene = GroupScene(config=self.config)
-        self.clients = [Client(instance_id=instance) for instance in (None, None, "s1", "s2", "s2")]
+        self.clients = [ConsumerProcess(instance_id=instance) for instance in (None, None, "s1", "s2", "s2")]
         self.assignments_made: dict[tuple[int, str, int], dict[str, bytes]] = {}
         self.handed_out: dict[int, dict[str, bytes]] = {}
         self.assignments = 0
@@ -216,7 +216,7 @@ class GroupHistory(RuleBasedStateMachine):
                 self.take_generation(client, client.joining)
                 client.joining = None
 
-    def take_generation(self, client: Client, request_id: RequestId) -> None:
+    def take_generation(self, client: ConsumerProcess, request_id: RequestId) -> None:
         response = self.scene.join_answer(request_id)
         assert isinstance(response, JoinGroupResponse)
         if response.error_code == E.MEMBER_ID_REQUIRED:
@@ -230,7 +230,7 @@ class GroupHistory(RuleBasedStateMachine):
             client.others = tuple(member.member_id for member in response.members)
             assert client.leads <= (client.member_id in client.others)
 
-    def take_assignment(self, client: Client, request_id: RequestId) -> None:
+    def take_assignment(self, client: ConsumerProcess, request_id: RequestId) -> None:
         response = self.scene.answers[request_id]
         assert isinstance(response, SyncGroupResponse)
         if response.error_code != E.NONE:
@@ -255,7 +255,7 @@ class GroupHistory(RuleBasedStateMachine):
         numbers = {assignment.split(b"/")[1] for assignment in self.handed_out[generation_id].values() if assignment}
         assert len(numbers) <= 1, "one generation has one assignment"
 
-    def forget(self, client: Client) -> None:
+    def forget(self, client: ConsumerProcess) -> None:
         client.member_id, client.generation_id = "", -1
         client.leads, client.others = False, ()
 

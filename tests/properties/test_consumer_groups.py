@@ -46,7 +46,7 @@ ACTIONS = st.tuples(
 )
 
 
-class _History:
+class _ConsumerGroupHistory:
     """A node, three clients that obey it, and what must hold after each step."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ class _History:
 def test_no_history_gives_a_partition_to_two_and_every_group_comes_to_rest(
     actions: list[tuple[str, str, tuple[str, ...]]], luck: Random
 ) -> None:
-    history = _History()
+    history = _ConsumerGroupHistory()
     for action in actions:
         history.act(*action)
         history.check()

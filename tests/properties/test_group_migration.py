@@ -101,7 +101,7 @@ class _Client:
         return {(topic, partition) for topic in topics for partition in self.member.partitions(topic)}
 
 
-class _History:
+class _MigrationHistory:
     """A node, three clients that obey it, and what must hold after each step."""
 
     def __init__(self, *, is_cooperative: bool) -> None:
@@ -215,7 +215,7 @@ class _History:
 def test_no_conversion_gives_a_partition_to_two_and_every_group_comes_to_rest(
     actions: list[tuple[str, str]], is_cooperative: bool, luck: Random
 ) -> None:
-    history = _History(is_cooperative=is_cooperative)
+    history = _MigrationHistory(is_cooperative=is_cooperative)
     for action in actions:
         history.act(*action)
         history.check()

@@ -144,7 +144,7 @@ def created(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
+class ControllerScenario:
     """`error` stands for a refusal of the whole command, or of the first topic in the answer."""
 
     name: str
@@ -157,8 +157,8 @@ class Scenario:
     error: ErrorCode | None = None
 
 
-def refused(name: str, error: ErrorCode, *topics: TopicSpec, **given: Any) -> Scenario:
-    return Scenario(name=name, when=create(*topics), error=error, **{"given": ONE, **given})
+def refused(name: str, error: ErrorCode, *topics: TopicSpec, **given: Any) -> ControllerScenario:
+    return ControllerScenario(name=name, when=create(*topics), error=error, **{"given": ONE, **given})
 
 
 def more(
@@ -173,8 +173,8 @@ def all_created(*names: str) -> PartitionsCreated:
     return PartitionsCreated(outcomes=tuple(TopicOutcome(name=name) for name in names))
 
 
-def not_more(name: str, error: ErrorCode, when: CreatePartitions, **given: Any) -> Scenario:
-    return Scenario(name=name, when=when, error=error, **{"given": WITH_ORDERS, **given})
+def not_more(name: str, error: ErrorCode, when: CreatePartitions, **given: Any) -> ControllerScenario:
+    return ControllerScenario(name=name, when=when, error=error, **{"given": WITH_ORDERS, **given})
 
 
 OF_ORDERS = ConfigResource(ResourceType.TOPIC, "orders")
@@ -206,12 +206,14 @@ def alter(
 
 def unaltered(
     name: str, error: ErrorCode, *changes: ConfigChange, resource: ConfigResource = OF_ORDERS, **given: Any
-) -> Scenario:
-    return Scenario(name=name, when=alter(*changes, resource=resource), error=error, **{"given": WITH_ORDERS, **given})
+) -> ControllerScenario:
+    return ControllerScenario(
+        name=name, when=alter(*changes, resource=resource), error=error, **{"given": WITH_ORDERS, **given}
+    )
 
 
 SCENARIOS = [
-    Scenario(
+    ControllerScenario(
         name="a topic is a topic record and its partitions",
         given=ONE,
         when=create(TopicSpec(name="orders", num_partitions=2, replication_factor=1)),
@@ -222,7 +224,7 @@ SCENARIOS = [
         ],
         response=TopicsCreated(results=(created("orders", 2, partitions=2),)),
     ),
-    Scenario(
+    ControllerScenario(
         name="counts of -1 are the cluster's defaults",
         given=THREE,
         rules=TopicRules(num_partitions=2, replication_factor=3),
@@ -234,21 +236,21 @@ SCENARIOS = [
         ],
         response=TopicsCreated(results=(created("orders", 2, partitions=2, factor=3),)),
     ),
-    Scenario(
+    ControllerScenario(
         name="the only log directory of a broker holds its replicas",
         given=alive(1, directories=(DIRECTORY,)),
         when=create(TopicSpec(name="orders")),
         then=[TopicRecord(name="orders", topic_id=random_id(2)), partition(random_id(2), 0, 1, directory=DIRECTORY)],
         response=TopicsCreated(results=(created("orders", 2),)),
     ),
-    Scenario(
+    ControllerScenario(
         name="settings stand between the topic and its partitions",
         given=ONE,
         when=create(TopicSpec(name="orders", configs=(("retention.ms", "5"),))),
         then=[TopicRecord(name="orders", topic_id=random_id(2)), SET_RETENTION, partition(random_id(2), 0, 1)],
         response=TopicsCreated(results=(created("orders", 2, overrides={"retention.ms": "5"}),)),
     ),
-    Scenario(
+    ControllerScenario(
         name="an assignment is taken as it is, fenced brokers out of sync",
         given=[*ONE, registered(2)],
         when=create(TopicSpec(name="orders", assignments=assigned((2, 1), (1, 2)))),
@@ -259,14 +261,14 @@ SCENARIOS = [
         ],
         response=TopicsCreated(results=(created("orders", 1, partitions=2, factor=2),)),
     ),
-    Scenario(
+    ControllerScenario(
         name="one bad topic does not harm the next",
         given=ONE,
         when=create(TopicSpec(name="or ders"), TopicSpec(name="returns")),
         then=[TopicRecord(name="returns", topic_id=random_id(2)), partition(random_id(2), 0, 1)],
         error=ErrorCode.INVALID_TOPIC_EXCEPTION,
     ),
-    Scenario(
+    ControllerScenario(
         name="validation creates nothing",
         given=ONE,
         when=create(TopicSpec(name="orders"), validate_only=True),
@@ -347,7 +349,7 @@ SCENARIOS = [
         given=WITH_ORDERS,
         rules=TopicRules(max_partitions_per_broker=2),
     ),
-    Scenario(
+    ControllerScenario(
         name="a broker that keeps too many bars no other",
         given=[
             *alive(1),
@@ -366,57 +368,57 @@ SCENARIOS = [
         TopicSpec(name="x", num_partitions=6000),
         TopicSpec(name="y", num_partitions=6000),
     ),
-    Scenario(
+    ControllerScenario(
         name="two new names that collide with each other: the first wins",
         given=ONE,
         when=create(TopicSpec(name="a.b"), TopicSpec(name="a_b")),
         then=[TopicRecord(name="a.b", topic_id=random_id(2)), partition(random_id(2), 0, 1)],
         error=ErrorCode.INVALID_TOPIC_EXCEPTION,
     ),
-    Scenario(
+    ControllerScenario(
         name="a topic is deleted by name",
         given=WITH_ORDERS,
         when=DeleteTopics(topics=(TopicReference(name="orders"),)),
         then=[RemoveTopicRecord(topic_id=ORDERS)],
         response=TopicsDeleted(results=(TopicDeletion(name="orders", topic_id=ORDERS),)),
     ),
-    Scenario(
+    ControllerScenario(
         name="a topic is deleted by id",
         given=WITH_ORDERS,
         when=DeleteTopics(topics=(TopicReference(topic_id=ORDERS),)),
         then=[RemoveTopicRecord(topic_id=ORDERS)],
         response=TopicsDeleted(results=(TopicDeletion(name="orders", topic_id=ORDERS),)),
     ),
-    Scenario(
+    ControllerScenario(
         name="a name that is not there",
         when=DeleteTopics(topics=(TopicReference(name="orders"),)),
         error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ),
-    Scenario(
+    ControllerScenario(
         name="an id that is not there",
         when=DeleteTopics(topics=(TopicReference(topic_id=ORDERS),)),
         error=ErrorCode.UNKNOWN_TOPIC_ID,
     ),
-    Scenario(
+    ControllerScenario(
         name="a deletion with name and id",
         given=WITH_ORDERS,
         when=DeleteTopics(topics=(TopicReference(name="orders", topic_id=ORDERS),)),
         error=ErrorCode.INVALID_REQUEST,
     ),
-    Scenario(
+    ControllerScenario(
         name="a topic named twice is not deleted",
         given=WITH_ORDERS,
         when=DeleteTopics(topics=(TopicReference(name="orders"), TopicReference(topic_id=ORDERS))),
         error=ErrorCode.INVALID_REQUEST,
     ),
-    Scenario(
+    ControllerScenario(
         name="an internal topic may be deleted, as in Kafka",
         given=[*ONE, TopicRecord(name="__consumer_offsets", topic_id=ORDERS), partition(ORDERS, 0, 1)],
         when=DeleteTopics(topics=(TopicReference(name="__consumer_offsets"),)),
         then=[RemoveTopicRecord(topic_id=ORDERS)],
         response=TopicsDeleted(results=(TopicDeletion(name="__consumer_offsets", topic_id=ORDERS),)),
     ),
-    Scenario(
+    ControllerScenario(
         name="a broker's epoch is the offset of its registration",
         when=RegisterBroker(
             broker_id=BrokerId(1),
@@ -443,64 +445,64 @@ SCENARIOS = [
         ],
         response=BrokerRegistered(broker_epoch=NEXT_OFFSET),
     ),
-    Scenario(
+    ControllerScenario(
         name="a registration that is repeated keeps its epoch",
         given=ONE,
         when=RegisterBroker(broker_id=BrokerId(1), incarnation_id=bytes(16), endpoints=()),
         response=BrokerRegistered(broker_epoch=1),
     ),
-    Scenario(
+    ControllerScenario(
         name="fencing is one record, sealed with what follows from it",
         given=WITH_ORDERS,
         when=FenceBroker(broker_id=BrokerId(1), broker_epoch=1),
         then=[FenceBrokerRecord(id=1, epoch=1, derived_count=1, derived_crc=3620439817)],
         response=BrokerRegistered(broker_epoch=1),
     ),
-    Scenario(
+    ControllerScenario(
         name="a broker that is not fenced needs no unfencing",
         given=ONE,
         when=UnfenceBroker(broker_id=BrokerId(1), broker_epoch=1),
         response=BrokerRegistered(broker_epoch=1),
     ),
-    Scenario(
+    ControllerScenario(
         name="an earlier registration is stale",
         given=ONE,
         when=FenceBroker(broker_id=BrokerId(1), broker_epoch=0),
         error=ErrorCode.STALE_BROKER_EPOCH,
     ),
-    Scenario(
+    ControllerScenario(
         name="a broker that is not registered",
         when=UnfenceBroker(broker_id=BrokerId(1), broker_epoch=1),
         error=ErrorCode.BROKER_ID_NOT_REGISTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="producer ids come in blocks of a thousand",
         given=[*ONE, ProducerIdsRecord(broker_id=1, next_producer_id=1000)],
         when=AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=1),
         then=[ProducerIdsRecord(broker_id=1, broker_epoch=1, next_producer_id=2000)],
         response=ProducerIdBlock(first=ProducerId(1000), size=1000),
     ),
-    Scenario(
+    ControllerScenario(
         name="an earlier process gets no producer ids",
         given=ONE,
         when=AllocateProducerIds(broker_id=BrokerId(1), broker_epoch=0),
         error=ErrorCode.STALE_BROKER_EPOCH,
     ),
-    Scenario(
+    ControllerScenario(
         name="partitions are added behind those there are, with as many replicas",
         given=[*THREE, TopicRecord(name="orders", topic_id=ORDERS), partition(ORDERS, 0, 1, 2)],
         when=more("orders", 3),
         then=[partition(ORDERS, 1, 2, 3), partition(ORDERS, 2, 3, 1)],
         response=all_created("orders"),
     ),
-    Scenario(
+    ControllerScenario(
         name="new partitions go where a person wants them",
         given=[*THREE, TopicRecord(name="orders", topic_id=ORDERS), partition(ORDERS, 0, 1, 2)],
         when=more("orders", 3, (3, 1), (2, 3)),
         then=[partition(ORDERS, 1, 3, 1), partition(ORDERS, 2, 2, 3)],
         response=all_created("orders"),
     ),
-    Scenario(
+    ControllerScenario(
         name="a partition can be added that only one of its brokers can lead",
         given=[
             *alive(1),
@@ -512,7 +514,7 @@ SCENARIOS = [
         then=[partition(ORDERS, 1, 2, 1, isr=(1,))],
         response=all_created("orders"),
     ),
-    Scenario(
+    ControllerScenario(
         name="more partitions are only tried",
         given=WITH_ORDERS,
         when=more("orders", 2, validate_only=True),
@@ -587,53 +589,53 @@ SCENARIOS = [
             partition(ORDERS, 0, 1, 2, isr=(1,)),
         ],
     ),
-    Scenario(
+    ControllerScenario(
         name="only settings that change are written",
         given=[*WITH_ORDERS, SET_RETENTION],
         when=alter(set_to("retention.ms", "5"), set_to("segment.ms", "9")),
         then=[setting("segment.ms", "9")],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="a setting is taken back",
         given=[*WITH_ORDERS, SET_RETENTION],
         when=alter(ConfigChange(name="retention.ms", operation=ConfigOperation.DELETE)),
         then=[setting("retention.ms", None)],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="a setting that was never given is taken back",
         given=WITH_ORDERS,
         when=alter(ConfigChange(name="retention.ms", operation=ConfigOperation.DELETE)),
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="settings that a replacement does not name go",
         given=[*WITH_ORDERS, SET_RETENTION],
         when=alter(set_to("segment.ms", "9"), replaces_all=True),
         then=[setting("retention.ms", None), setting("segment.ms", "9")],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="a replacement that names what is there changes nothing",
         given=[*WITH_ORDERS, SET_RETENTION],
         when=alter(set_to("retention.ms", "5"), replaces_all=True),
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="settings are only tried",
         given=WITH_ORDERS,
         when=alter(set_to("segment.ms", "9"), validate_only=True),
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="words are added to the default of a list, each once",
         given=WITH_ORDERS,
         when=alter(ConfigChange(name="cleanup.policy", operation=ConfigOperation.APPEND, value="compact,delete")),
         then=[setting("cleanup.policy", "delete,compact")],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="words are added to the list in force on all brokers",
         given=WITH_ORDERS,
         rules=TopicRules(config=TopicConfig(cleanup_policy=("compact",))),
@@ -641,28 +643,28 @@ SCENARIOS = [
         then=[setting("cleanup.policy", "compact,delete")],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="words are taken from a list",
         given=[*WITH_ORDERS, setting("cleanup.policy", "delete,compact")],
         when=alter(ConfigChange(name="cleanup.policy", operation=ConfigOperation.SUBTRACT, value="delete")),
         then=[setting("cleanup.policy", "compact")],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="the setting of all brokers",
         given=ONE,
         when=alter(set_to("log.retention.ms", "5"), resource=ALL_BROKERS),
         then=[ConfigRecord(resource_type=4, resource_name="", name="log.retention.ms", value="5")],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="the setting of one broker",
         given=ONE,
         when=alter(set_to("log.retention.ms", "5"), resource=BROKER_1),
         then=[ConfigRecord(resource_type=4, resource_name="1", name="log.retention.ms", value="5")],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="values are written down as Kafka writes them",
         given=WITH_ORDERS,
         when=alter(
@@ -671,7 +673,7 @@ SCENARIOS = [
         then=[setting("preallocate", "true"), setting("segment.ms", "5"), setting("cleanup.policy", "delete,compact")],
         response=ALTERED,
     ),
-    Scenario(
+    ControllerScenario(
         name="those of a new topic too",
         given=ONE,
         when=create(TopicSpec(name="orders", configs=(("retention.ms", " 5 "),))),
@@ -741,7 +743,7 @@ SCENARIOS = [
         set_to("log.retention.ms", "5"),
         resource=ConfigResource(ResourceType.BROKER, "01"),
     ),
-    Scenario(
+    ControllerScenario(
         name="the levels of a new cluster are written down first",
         when=FinalizeMetadataVersion(),
         then=[
@@ -750,7 +752,7 @@ SCENARIOS = [
         ],
         response=Done(),
     ),
-    Scenario(
+    ControllerScenario(
         name="the founder's settings of elections become those of all brokers",
         when=FinalizeMetadataVersion(),
         founding_settings={"unclean.leader.election.enable": "true", "min.insync.replicas": "2"},
@@ -762,7 +764,7 @@ SCENARIOS = [
         ],
         response=Done(),
     ),
-    Scenario(
+    ControllerScenario(
         name="a log that is not new keeps what it says of all brokers",
         given=WITH_ORDERS,
         when=FinalizeMetadataVersion(),
@@ -773,14 +775,14 @@ SCENARIOS = [
         ],
         response=Done(),
     ),
-    Scenario(
+    ControllerScenario(
         name="what the controller before has begun and not ended is taken back",
         given=[FeatureLevelRecord(name="metadata.version", feature_level=26), BeginTransactionRecord(name="import")],
         when=FinalizeMetadataVersion(),
         then=[AbortTransactionRecord(reason="the controller changed")],
         response=Done(),
     ),
-    Scenario(
+    ControllerScenario(
         name="and once",
         given=[FeatureLevelRecord(name="metadata.version", feature_level=24)],
         when=FinalizeMetadataVersion(),
@@ -804,7 +806,7 @@ def first_error(response: ControllerResponse) -> ErrorCode | None:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_controller(scenario: Scenario) -> None:
+def test_controller(scenario: ControllerScenario) -> None:
     machine = ControllerMachine(
         random_bytes=fixed_bytes(),
         topic_rules=scenario.rules,

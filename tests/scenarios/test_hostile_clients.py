@@ -38,7 +38,7 @@ PRODUCE, FETCH = 0, 1
 LONGEST_WAIT_S = 60
 
 
-class World:
+class AttackedNode:
     """A node and the loop it runs on: time passes only inside `run`."""
 
     def __init__(self, directory: Path) -> None:
@@ -48,7 +48,7 @@ class World:
         config = NodeConfig({"dev.mode": "true", "listeners": "127.0.0.1:0", "log.dirs": str(directory)})
         self.node = Node(config, on_fatal=self.broken.append)
         self.run(self.node.start())
-        self.honest = self.run(Client.connect(self.port))
+        self.honest = self.run(RawClient.connect(self.port))
         self.produced = 0
         self.run(self.honest.create_topic())
 
@@ -77,13 +77,13 @@ class World:
         self.runner.close()
 
 
-class Client:
+class RawClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
     @classmethod
-    async def connect(cls, port: int) -> "Client":
+    async def connect(cls, port: int) -> "RawClient":
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 26))
 
     def send(self, data: bytes) -> None:
@@ -148,10 +148,10 @@ def _produce(topic: str, records: bytes, *, acks: int = -1) -> ProduceRequest:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    world = World(tmp_path_factory.mktemp("hostile"))
-    yield world
-    world.close()
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
+    attacked = AttackedNode(tmp_path_factory.mktemp("hostile"))
+    yield attacked
+    attacked.close()
 
 
 MAY_TAKE_AWAY = frozenset(("DeleteTopics", "DeleteRecords", "AlterConfigs", "IncrementalAlterConfigs"))
@@ -176,7 +176,7 @@ def _no_handler_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 @given(data=st.data())
 @settings(max_examples=40)
-def test_no_legal_request_however_odd_does_harm(world: World, api: Any, data: st.DataObject) -> None:
+def test_no_legal_request_however_odd_does_harm(attacked: AttackedNode, api: Any, data: st.DataObject) -> None:
     """Fields have any value of their type; names are often those of things that exist."""
 
     names = ["__consumer_offsets", "group", "consumer", "range", "", "x" * 300, "a/b"]
@@ -196,28 +196,28 @@ def test_no_legal_request_however_odd_does_harm(world: World, api: Any, data: st
     request = data.draw(messages(api.request, version, override))
 
     async def attack() -> None:
-        client = await Client.connect(world.port)
+        client = await RawClient.connect(attacked.port)
         client.send_request(request, version)
-        await world.check()
+        await attacked.check()
         client.close()
 
-    world.run(attack())
+    attacked.run(attack())
 
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
-def test_no_bytes_behind_a_legal_header_do_harm(world: World, api: Any) -> None:
+def test_no_bytes_behind_a_legal_header_do_harm(attacked: AttackedNode, api: Any) -> None:
     dice = random.Random(api.key)
 
     async def attack() -> None:
         for version in range(api.min_version, api.max_version + 1):
-            client = await Client.connect(world.port)
+            client = await RawClient.connect(attacked.port)
             header = struct.pack(">hhih", api.key, version, 1, -1) + b"\x00" * (version >= api.flexible_from)
             for _ in range(3):
                 client.send_frame(header + dice.randbytes(dice.randrange(120)))
-            await world.check()
+            await attacked.check()
             client.close()
 
-    world.run(attack())
+    attacked.run(attack())
 
 
 @pytest.mark.parametrize(
@@ -228,15 +228,15 @@ def test_no_bytes_behind_a_legal_header_do_harm(world: World, api: Any) -> None:
         pytest.param(struct.pack(">i", -5), id="minus five topics"),
     ],
 )
-def test_an_array_that_lies_about_its_length_closes_the_connection(world: World, claim: bytes) -> None:
+def test_an_array_that_lies_about_its_length_closes_the_connection(attacked: AttackedNode, claim: bytes) -> None:
     async def attack() -> None:
-        client = await Client.connect(world.port)
+        client = await RawClient.connect(attacked.port)
         client.send_frame(struct.pack(">hhih", 3, 1, 1, -1) + claim)
         await client.wait_for_close()
         client.close()
-        await world.check()
+        await attacked.check()
 
-    world.run(attack())
+    attacked.run(attack())
 
 
 @pytest.mark.parametrize(
@@ -249,73 +249,73 @@ def test_an_array_that_lies_about_its_length_closes_the_connection(world: World,
         pytest.param(11, 200, id="length"),
     ],
 )
-def test_a_batch_that_lies_is_not_appended(world: World, position: int, byte: int) -> None:
+def test_a_batch_that_lies_is_not_appended(attacked: AttackedNode, position: int, byte: int) -> None:
     async def attack() -> None:
-        before = await world.honest.produce(b"before")
+        before = await attacked.honest.produce(b"before")
         batch = bytearray(build_batch([_record(b"lie")]))
         batch[position] ^= byte
-        client = await Client.connect(world.port)
+        client = await RawClient.connect(attacked.port)
         response: ProduceResponse = await client.ask(_produce("honest", bytes(batch)), 9)
         assert response.responses[0].partition_responses[0].error_code in (2, 87)
         client.close()
-        assert await world.honest.produce(b"after") == before + 1
+        assert await attacked.honest.produce(b"after") == before + 1
 
-    world.run(attack())
+    attacked.run(attack())
 
 
-def test_connections_that_drip_cost_others_nothing(world: World) -> None:
+def test_connections_that_drip_cost_others_nothing(attacked: AttackedNode) -> None:
     async def attack() -> None:
-        dripping = [await Client.connect(world.port) for _ in range(300)]
+        dripping = [await RawClient.connect(attacked.port) for _ in range(300)]
         frame = struct.pack(">ihhih", 5_000, PRODUCE, 9, 1, -1)
         for position in range(len(frame)):
             for client in dripping:
                 client.send(frame[position : position + 1])
-            await world.check()
+            await attacked.check()
         for client in dripping:
             client.close()
 
-    world.run(attack())
+    attacked.run(attack())
 
 
-def test_a_client_that_never_reads_costs_others_nothing(world: World) -> None:
+def test_a_client_that_never_reads_costs_others_nothing(attacked: AttackedNode) -> None:
     async def attack() -> None:
         for _ in range(8):
-            await world.honest.produce(random.Random(1).randbytes(900_000))
+            await attacked.honest.produce(random.Random(1).randbytes(900_000))
         partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=10_000_000)
         topic = FetchTopic(topic="honest", partitions=(partition,))
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=10_000_000, topics=(topic,))
-        client = await Client.connect(world.port)
+        client = await RawClient.connect(attacked.port)
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(100):
             client.send_request(request, 11)
         for _ in range(20):
-            await world.check()
+            await attacked.check()
         client.close()
 
-    world.run(attack())
+    attacked.run(attack())
 
 
-def test_what_is_no_kafka_request_is_closed(world: World) -> None:
+def test_what_is_no_kafka_request_is_closed(attacked: AttackedNode) -> None:
     async def attack() -> None:
         for hello in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff"):
-            client = await Client.connect(world.port)
+            client = await RawClient.connect(attacked.port)
             client.send(hello)
             await client.wait_for_close()
             client.close()
-        await world.check()
+        await attacked.check()
 
-    world.run(attack())
+    attacked.run(attack())
 
 
-def test_requests_of_a_client_that_has_gone_are_carried_out_and_forgotten(world: World) -> None:
+def test_requests_of_a_client_that_has_gone_are_carried_out_and_forgotten(attacked: AttackedNode) -> None:
     async def attack() -> None:
-        before = await world.honest.produce(b"before")
-        client = await Client.connect(world.port)
+        before = await attacked.honest.produce(b"before")
+        client = await RawClient.connect(attacked.port)
         for _ in range(50):
             client.send_request(_produce("honest", bytes(build_batch([_record(b"gone")]))), 9)
         await client.writer.drain()
         client.close()
-        await world.check()
-        assert await world.honest.produce(b"after") > before
+        await attacked.check()
+        assert await attacked.honest.produce(b"after") > before
 
-    world.run(attack())
+    attacked.run(attack())

@@ -14,7 +14,7 @@ from testkit.data_path import DataPath, batch_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
+class LimitScenario:
     name: str
     batches: tuple[tuple[int, ...], ...]
     """Per partition, in the order of the request."""
@@ -25,49 +25,49 @@ class Scenario:
 
 
 SCENARIOS = (
-    Scenario(
+    LimitScenario(
         name="everything fits",
         batches=((100, 100), (100,)),
         max_bytes=1000,
         partition_max_bytes=1000,
         then=((100, 100), (100,)),
     ),
-    Scenario(
+    LimitScenario(
         name="'at least one message is returned irrespective of max_bytes'",
         batches=((900, 100), (100,)),
         max_bytes=300,
         partition_max_bytes=200,
         then=((900,), ()),
     ),
-    Scenario(
+    LimitScenario(
         name="the same in the first partition that is not empty",
         batches=((), (900,), (900,)),
         max_bytes=300,
         partition_max_bytes=200,
         then=((), (900,), ()),
     ),
-    Scenario(
+    LimitScenario(
         name="'processes partitions in order they appear in request' until the response is full",
         batches=((100, 100, 100), (100, 100), (100,)),
         max_bytes=400,
         partition_max_bytes=1000,
         then=((100, 100, 100), (100,), ()),
     ),
-    Scenario(
+    LimitScenario(
         name="a partition's own limit holds while the response has room",
         batches=((100, 100, 100), (100, 100)),
         max_bytes=1000,
         partition_max_bytes=250,
         then=((100, 100), (100, 100)),
     ),
-    Scenario(
+    LimitScenario(
         name="only one partition may exceed the limits",
         batches=((100,), (900,), (100,)),
         max_bytes=1000,
         partition_max_bytes=200,
         then=((100,), (), (100,)),
     ),
-    Scenario(
+    LimitScenario(
         name="a limit of 0 gives one batch",
         batches=((100, 100), (100,)),
         max_bytes=0,
@@ -84,7 +84,7 @@ def sized(size_bytes: int) -> bytes:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_kip_74(scenario: Scenario) -> None:
+def test_kip_74(scenario: LimitScenario) -> None:
     node = DataPath("/logs", files=SimulatedDisk())
     for partition, sizes in enumerate(scenario.batches):
         node.create(partition=partition)

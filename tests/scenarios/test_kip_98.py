@@ -32,18 +32,18 @@ class Sent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
+class SequenceScenario:
     name: str
     sent: tuple[Sent, ...]
 
 
 SCENARIOS = (
-    Scenario(
+    SequenceScenario(
         name="sequence numbers count records",
         sent=(Sent(sequence=0, count=3, offset=0), Sent(sequence=3, offset=3), Sent(sequence=4, offset=4)),
     ),
-    Scenario(name="a gap is refused", sent=(Sent(sequence=0, offset=0), Sent(sequence=2, error=OUT_OF_ORDER))),
-    Scenario(
+    SequenceScenario(name="a gap is refused", sent=(Sent(sequence=0, offset=0), Sent(sequence=2, error=OUT_OF_ORDER))),
+    SequenceScenario(
         name="what follows the gap is taken once the gap is filled",
         sent=(
             Sent(sequence=0, offset=0),
@@ -52,7 +52,7 @@ SCENARIOS = (
             Sent(sequence=2, offset=2),
         ),
     ),
-    Scenario(
+    SequenceScenario(
         name="each of the last five batches is known again",
         sent=(
             *(Sent(sequence=number, offset=number) for number in range(6)),
@@ -60,11 +60,11 @@ SCENARIOS = (
             Sent(sequence=0, error=OUT_OF_ORDER),
         ),
     ),
-    Scenario(
+    SequenceScenario(
         name="a repeated batch with other records in it is no repetition",
         sent=(Sent(sequence=0, count=2, offset=0), Sent(sequence=0, count=1, error=OUT_OF_ORDER)),
     ),
-    Scenario(
+    SequenceScenario(
         name="a new epoch starts at 0 and fences the old one",
         sent=(
             Sent(sequence=0, offset=0),
@@ -73,7 +73,7 @@ SCENARIOS = (
             Sent(sequence=1, epoch=0, error=OLD_EPOCH),
         ),
     ),
-    Scenario(
+    SequenceScenario(
         name="producers do not disturb each other",
         sent=(
             Sent(sequence=0, offset=0),
@@ -82,28 +82,28 @@ SCENARIOS = (
             Sent(sequence=1, producer_id=8, offset=3),
         ),
     ),
-    Scenario(
+    SequenceScenario(
         name="after the largest sequence number comes 0",
         sent=(Sent(sequence=MAX_SEQUENCE - 1, count=2, offset=0), Sent(sequence=0, offset=2)),
     ),
-    Scenario(
+    SequenceScenario(
         name="a batch may wrap in its middle",
         sent=(Sent(sequence=MAX_SEQUENCE, count=3, offset=0), Sent(sequence=2, offset=3)),
     ),
-    Scenario(name="a producer nothing is known of may start anywhere", sent=(Sent(sequence=40, offset=0),)),
-    Scenario(
+    SequenceScenario(name="a producer nothing is known of may start anywhere", sent=(Sent(sequence=40, offset=0),)),
+    SequenceScenario(
         name="a producer nothing is known of may start in any epoch",
         sent=(Sent(sequence=40, epoch=3, offset=0), Sent(sequence=41, epoch=3, offset=1)),
     ),
-    Scenario(
+    SequenceScenario(
         name="an older epoch is refused even for a batch that is stored",
         sent=(Sent(sequence=0, offset=0), Sent(sequence=0, epoch=1, offset=1), Sent(sequence=0, error=OLD_EPOCH)),
     ),
-    Scenario(
+    SequenceScenario(
         name="the same numbers under a new epoch are another batch",
         sent=(Sent(sequence=0, offset=0), Sent(sequence=0, epoch=1, offset=1), Sent(sequence=0, epoch=1, offset=1)),
     ),
-    Scenario(
+    SequenceScenario(
         name="a repetition does not move what is expected next",
         sent=(
             Sent(sequence=0, offset=0),
@@ -117,7 +117,7 @@ SCENARIOS = (
 
 @pytest.mark.parametrize("in_one_turn", [False, True], ids=["one turn each", "all in one turn"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_kip_98(scenario: Scenario, in_one_turn: bool) -> None:
+def test_kip_98(scenario: SequenceScenario, in_one_turn: bool) -> None:
     node = DataPath("/logs", files=SimulatedDisk())
     node.create()
     exchanges = [

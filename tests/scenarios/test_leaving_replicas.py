@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.test_partition_leadership import ORDERS, Cluster, code, ids, led, update
+from scenarios.test_partition_leadership import ORDERS, LeadershipCluster, code, ids, led, update
 from tailrace.metadata.commands import (
     AlterPartition,
     InSyncChange,
@@ -21,7 +21,9 @@ from tailrace.model.partitions import ElectionType, PartitionState
 LOST, STALLED = LeaveReason.LOST, LeaveReason.STALLED
 
 
-def leave(cluster: Cluster, number: int, leaving: LeaveReason, **differences: Any) -> PartitionState | KafkaError:
+def leave(
+    cluster: LeadershipCluster, number: int, leaving: LeaveReason, **differences: Any
+) -> PartitionState | KafkaError:
     state = cluster.state
     broker_epoch = differences.pop("broker_epoch", cluster.epoch(number))
     change: dict[str, Any] = {
@@ -45,7 +47,7 @@ def leave(cluster: Cluster, number: int, leaving: LeaveReason, **differences: An
 
 @pytest.mark.parametrize("leaving", LeaveReason)
 def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(leaving: LeaveReason) -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     result = leave(cluster, 2, leaving)
     assert isinstance(result, PartitionState)
@@ -56,7 +58,7 @@ def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(leaving: Le
 
 def test_what_a_lost_replica_has_fetched_before_counts_no_more() -> None:
     """Out of sync already it may be about to join, by a fetch that left before the loss: the leader's epoch ends."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.propose(1, 1, 3)
     assert isinstance(leave(cluster, 2, STALLED), PartitionState)
@@ -70,7 +72,7 @@ def test_what_a_lost_replica_has_fetched_before_counts_no_more() -> None:
 
 @pytest.mark.parametrize("leaving", LeaveReason)
 def test_a_leader_leaves_and_the_next_in_sync_leads(leaving: LeaveReason) -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     leave(cluster, 1, leaving)
     assert led(cluster.state) == (2, (2, 3), ())
@@ -78,7 +80,7 @@ def test_a_leader_leaves_and_the_next_in_sync_leads(leaving: LeaveReason) -> Non
 
 
 def test_a_member_that_has_left_is_answered_and_nothing_is_written() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     leave(cluster, 2, STALLED)
     before = cluster.offset
@@ -87,7 +89,7 @@ def test_a_member_that_has_left_is_answered_and_nothing_is_written() -> None:
 
 
 def test_a_stalled_replica_has_everything_and_is_eligible_while_the_high_watermark_stands_still() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(3)
     leave(cluster, 1, STALLED)
@@ -95,7 +97,7 @@ def test_a_stalled_replica_has_everything_and_is_eligible_while_the_high_waterma
 
 
 def test_a_lost_replica_is_not_eligible() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(3)
     leave(cluster, 1, LOST)
@@ -108,7 +110,7 @@ def test_a_lost_replica_is_not_eligible() -> None:
 
 
 def test_an_eligible_replica_that_finds_a_loss_is_eligible_no_more() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.fence(3)
     cluster.fence(2)
@@ -119,7 +121,7 @@ def test_an_eligible_replica_that_finds_a_loss_is_eligible_no_more() -> None:
 
 
 def test_when_the_last_in_sync_is_lost_an_eligible_one_leads() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.restart(3)
     cluster.restart(2)
@@ -130,7 +132,7 @@ def test_when_the_last_in_sync_is_lost_an_eligible_one_leads() -> None:
 
 def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_back() -> None:
     """All three were killed, and the one that is damaged comes first: it says so before it is unfenced."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     for number in (3, 2, 1):
         cluster.fence(number)
@@ -149,7 +151,7 @@ def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_b
 
 @pytest.mark.parametrize("replicas", [(1,), (1, 2, 3)])
 def test_the_last_lost_copy_leads_only_if_an_administrator_chooses_it(replicas: tuple[int, ...]) -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(*replicas)
     for other in replicas[1:]:
         cluster.propose(1, *(number for number in cluster.state.in_sync_replicas if number != other))
@@ -164,7 +166,7 @@ def test_the_last_lost_copy_leads_only_if_an_administrator_chooses_it(replicas: 
 
 
 def test_the_last_copy_that_is_stalled_stays() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     cluster.fence(2)
     before = cluster.offset
@@ -175,7 +177,7 @@ def test_the_last_copy_that_is_stalled_stays() -> None:
 
 def test_a_stalled_replica_leaves_only_dead_replicas_in_sync() -> None:
     """Two are in sync and one of them is being registered anew: alone it could not lead now."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(2)
     assert led(cluster.state) == (1, (1,), (2,))
@@ -199,7 +201,7 @@ def test_a_stalled_replica_leaves_only_dead_replicas_in_sync() -> None:
 )
 def test_a_word_that_is_not_taken(differences: dict[str, Any], expected: ErrorCode) -> None:
     """From partition epoch 1 on."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.propose(1, 1, 2)
     before = cluster.offset
@@ -209,7 +211,7 @@ def test_a_word_that_is_not_taken(differences: dict[str, Any], expected: ErrorCo
 
 
 def test_only_a_replica_leaves_and_only_in_its_present_registration() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     assert code(leave(cluster, 3, LOST)) is ErrorCode.INVALID_REQUEST
     old_epoch = cluster.epoch(2)
@@ -222,7 +224,7 @@ def test_only_a_replica_leaves_and_only_in_its_present_registration() -> None:
 
 
 def test_before_version_26_a_lost_replica_leaves_as_the_last_one_too() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.do(update(25, downgrade=True))
     assert cluster.machine.image.metadata_version == 25
     cluster.create(1, 2)
@@ -241,14 +243,14 @@ def test_before_version_26_a_lost_replica_leaves_as_the_last_one_too() -> None:
 # KIP-966: a desired leader
 
 
-def lose_all(cluster: Cluster) -> None:
+def lose_all(cluster: LeadershipCluster) -> None:
     for number in (1, 2, 3):
         leave(cluster, number, LOST)
     assert led(cluster.state) == (NO_LEADER, (), ())
 
 
 def test_an_administrator_names_the_replica_that_leads_with_what_it_has() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     lose_all(cluster)
     epoch = cluster.state.leader_epoch
@@ -266,7 +268,7 @@ def test_an_administrator_names_the_replica_that_leads_with_what_it_has() -> Non
 
 
 def test_what_was_given_up_ends_with_the_leader_that_was_named() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     lose_all(cluster)
     cluster.elect(ElectionType.UNCLEAN, ORDERS, desired=2)
@@ -277,7 +279,7 @@ def test_what_was_given_up_ends_with_the_leader_that_was_named() -> None:
 
 
 def test_an_election_of_any_replica_gives_nothing_up() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     lose_all(cluster)
     assert cluster.elect(ElectionType.UNCLEAN, ORDERS) == {ORDERS: None}
@@ -285,7 +287,7 @@ def test_an_election_of_any_replica_gives_nothing_up() -> None:
 
 
 def test_a_leader_that_cannot_be_named() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     unclean, preferred = ElectionType.UNCLEAN, ElectionType.PREFERRED
     assert cluster.elect(unclean, ORDERS, desired=2) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}

@@ -69,7 +69,7 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 FIRST_DIRECTORY, SECOND_DIRECTORY, THIRD_DIRECTORY = (bytes([number]) * 16 for number in (1, 2, 3))
 
 
-class Cluster:
+class LeadershipCluster:
     """A controller, and the time that goes by for it."""
 
     def __init__(self, brokers: int = 3) -> None:
@@ -214,7 +214,7 @@ def code(result: PartitionState | KafkaError) -> ErrorCode:
 
 
 def test_a_broker_is_unfenced_when_it_has_applied_its_own_registration() -> None:
-    cluster = Cluster(brokers=0)
+    cluster = LeadershipCluster(brokers=0)
     epoch = cluster.register(1)
     behind = cluster.beat(1, applied=epoch - 1)
     assert (behind.is_caught_up, behind.is_fenced) == (False, True)
@@ -223,14 +223,14 @@ def test_a_broker_is_unfenced_when_it_has_applied_its_own_registration() -> None
 
 
 def test_a_broker_that_wishes_to_be_fenced_is_and_stays_so() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     assert cluster.beat(1, wants_fence=True).is_fenced
     assert cluster.beat(1, wants_fence=True).is_fenced
     assert not cluster.beat(1).is_fenced
 
 
 def test_a_heartbeat_of_an_earlier_process_is_refused() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     old = cluster.epoch(1)
     cluster.restart(1)
     with pytest.raises(KafkaError) as refusal:
@@ -242,7 +242,7 @@ def test_a_heartbeat_of_an_earlier_process_is_refused() -> None:
 
 
 def test_silent_brokers_are_fenced_one_at_a_time_and_once() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.now_ms = SESSION_MS - 1
     cluster.beat(3)
     cluster.do(FenceSilentBroker())
@@ -256,7 +256,7 @@ def test_silent_brokers_are_fenced_one_at_a_time_and_once() -> None:
 
 
 def test_a_new_controller_gives_every_broker_a_whole_session() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.now_ms = 5 * SESSION_MS
     cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
     cluster.do(FenceSilentBroker())
@@ -265,7 +265,7 @@ def test_a_new_controller_gives_every_broker_a_whole_session() -> None:
 
 
 def test_a_second_process_of_a_living_broker_is_refused_until_the_first_is_silent() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     with pytest.raises(KafkaError) as refusal:
         cluster.register(1)
     assert refusal.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -275,7 +275,7 @@ def test_a_second_process_of_a_living_broker_is_refused_until_the_first_is_silen
 
 
 def test_a_release_that_does_not_know_the_finalized_version_is_refused() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     old = (SupportedFeature("metadata.version", 20, 25),)
     for command in (
         RegisterBroker(broker_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=old),
@@ -291,7 +291,7 @@ def test_a_release_that_does_not_know_the_finalized_version_is_refused() -> None
 
 
 def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     asked = cluster.beat(1, wants_shutdown=True)
     assert not asked.should_shut_down
@@ -309,7 +309,7 @@ def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know() -> None:
 @pytest.mark.parametrize("level", [25, 26])
 def test_the_others_must_know_the_handover_where_it_stands_at_last(level: int) -> None:
     """A control record that is appended while a decision is prepared moves the decision's records."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     if level == 25:
         cluster.do(update(25, downgrade=True))
     cluster.create(1, 2, 3)
@@ -326,12 +326,12 @@ def test_the_others_must_know_the_handover_where_it_stands_at_last(level: int) -
 
 
 def test_a_broker_that_leads_nothing_goes_at_once() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     assert cluster.beat(2, wants_shutdown=True).should_shut_down
 
 
 def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.beat(1, wants_shutdown=True)
     cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
@@ -344,7 +344,7 @@ def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor() -> None:
 def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is derived from a controlled shutdown there. Kafka writes the changes out at every version."""
     monkeypatch.setattr("tailrace.metadata.deciding.state_changes.MAX_PARTITIONS_PER_REQUEST", 2)
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.do(update(25, downgrade=True))
     cluster.create(1, 2, 3, partitions=3)
     alone = TopicSpec(name="alone", assignments=(ReplicaAssignment(partition=0, broker_ids=ids(1)),))
@@ -375,7 +375,7 @@ def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(m
 
 
 def test_above_min_in_sync_a_leaving_replica_is_not_eligible() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(1)
     assert led(cluster.state) == (2, (2, 3), ())
@@ -383,7 +383,7 @@ def test_above_min_in_sync_a_leaving_replica_is_not_eligible() -> None:
 
 def test_below_min_in_sync_a_leaving_replica_is_eligible() -> None:
     """The high watermark stands still there, so a leaving replica has everything below it."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(1)
     cluster.fence(2)
@@ -400,7 +400,7 @@ def test_below_min_in_sync_a_leaving_replica_is_eligible() -> None:
 
 
 def test_an_unclean_restart_is_not_eligible_any_more() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(1)
     cluster.fence(2)
@@ -412,7 +412,7 @@ def test_an_unclean_restart_is_not_eligible_any_more() -> None:
 
 
 def test_a_broker_without_a_directory_that_it_had_is_not_eligible_whatever_it_claims() -> None:
-    cluster = Cluster(brokers=0)
+    cluster = LeadershipCluster(brokers=0)
     for number in (1, 2):
         cluster.start(number, directories=(FIRST_DIRECTORY, SECOND_DIRECTORY))
     cluster.create(1, 2, min_in_sync=2)
@@ -426,7 +426,7 @@ def test_a_broker_without_a_directory_that_it_had_is_not_eligible_whatever_it_cl
 
 
 def test_where_no_directories_were_registered_the_claim_of_a_broker_holds() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(2)
     cluster.fence(1)
@@ -435,7 +435,7 @@ def test_where_no_directories_were_registered_the_claim_of_a_broker_holds() -> N
 
 
 def test_without_a_complete_replica_the_last_known_leader_recovers() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(1)
     cluster.fence(2)
@@ -451,7 +451,7 @@ def test_without_a_complete_replica_the_last_known_leader_recovers() -> None:
 
 def test_the_epoch_of_the_last_unclean_election_is_known_for_good() -> None:
     """A follower may be away for longer than the partition is recovering, and for longer than the log goes back."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.restart(2)
     cluster.propose(1, 1, 2)
@@ -473,7 +473,7 @@ def test_the_epoch_of_the_last_unclean_election_is_known_for_good() -> None:
 
 
 def test_an_unclean_election_that_only_a_snapshot_of_kafka_tells_of_is_known_while_the_leader_recovers() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, unclean=True)
     cluster.propose(1, 1)
     cluster.fence(1)
@@ -483,7 +483,7 @@ def test_an_unclean_election_that_only_a_snapshot_of_kafka_tells_of_is_known_whi
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_the_only_replica_leads_again_after_kill_9(clean: bool) -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1)
     cluster.restart(1, clean=clean)
     assert led(cluster.state) == (1, (1,), ())
@@ -491,7 +491,7 @@ def test_the_only_replica_leads_again_after_kill_9(clean: bool) -> None:
 
 
 def test_with_unclean_elections_any_replica_that_lives_leads() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, unclean=True)
     cluster.propose(1, 1)
     cluster.fence(1)
@@ -500,7 +500,7 @@ def test_with_unclean_elections_any_replica_that_lives_leads() -> None:
 
 
 def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     change = ConfigChange(name="min.insync.replicas", value="3")
     cluster.do(AlterConfigs(resources=(ResourceChanges(resource=ALL_BROKERS, changes=(change,)),)))
     assignment = ReplicaAssignment(partition=0, broker_ids=ids(1, 2, 3))
@@ -522,7 +522,7 @@ def test_when_the_high_watermark_may_move_again_a_replica_out_of_sync_is_not_eli
     name: str, value: str | None, of: ConfigResource
 ) -> None:
     """Or it would be elected, without the records that the leader has committed alone."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     if of is ALL_BROKERS:
         cluster.set(MIN_IN_SYNC, "2", ALL_BROKERS)
@@ -540,7 +540,7 @@ def test_when_the_high_watermark_may_move_again_a_replica_out_of_sync_is_not_eli
 
 
 def test_an_eligible_replica_stays_so_while_the_high_watermark_stands_still() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.fence(3)
     cluster.fence(2)
@@ -555,7 +555,7 @@ def test_an_eligible_replica_stays_so_while_the_high_watermark_stands_still() ->
 
 
 def test_settings_that_are_only_tried_change_no_partition() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(2)
     change = ConfigChange(name=MIN_IN_SYNC, value="1")
@@ -566,7 +566,7 @@ def test_settings_that_are_only_tried_change_no_partition() -> None:
 
 @pytest.mark.parametrize("of", [TOPIC_ORDERS, ALL_BROKERS])
 def test_a_leaderless_partition_gets_a_leader_once_unclean_elections_are_allowed(of: ConfigResource) -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     cluster.set(UNCLEAN_ELECTION, None)
     cluster.propose(1, 1)
@@ -578,7 +578,7 @@ def test_a_leaderless_partition_gets_a_leader_once_unclean_elections_are_allowed
 
 
 def test_unclean_elections_are_allowed_in_any_spelling() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     cluster.set(UNCLEAN_ELECTION, "True")
     cluster.propose(1, 1)
@@ -588,7 +588,7 @@ def test_unclean_elections_are_allowed_in_any_spelling() -> None:
 
 def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync() -> None:
     """It would commit what an eligible leader does not have."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     assert cluster.set(MIN_IN_SYNC, "1", BROKER_1) is ErrorCode.INVALID_CONFIG
     assert cluster.machine.image.overrides(BROKER_1) == {}
     cluster.do(update(25, downgrade=True))
@@ -601,7 +601,7 @@ def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync() -> None:
 
 
 def test_what_one_broker_alone_was_given_can_be_taken_back() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     resource, value = ResourceType.BROKER, "1"
     record = ConfigRecord(resource_type=resource, resource_name="1", name=MIN_IN_SYNC, value=value)
     cluster.machine.apply(record)  # of a release that let it pass
@@ -611,7 +611,7 @@ def test_what_one_broker_alone_was_given_can_be_taken_back() -> None:
 
 
 def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epoch() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     epochs = []
     steps: tuple[Callable[[], object], ...]
@@ -623,7 +623,7 @@ def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epo
 
 
 def test_a_broker_that_is_unregistered_leaves_every_partition() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     with pytest.raises(KafkaError) as refusal:
         cluster.do(UnregisterBroker(broker_id=BrokerId(1)))
@@ -642,7 +642,7 @@ def test_a_broker_that_is_unregistered_leaves_every_partition() -> None:
 
 
 def test_a_leader_shrinks_and_expands_the_in_sync_replicas() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     assert isinstance(cluster.propose(1, 1, 3), PartitionState)
     assert led(cluster.state) == (1, (1, 3), ())
@@ -652,7 +652,7 @@ def test_a_leader_shrinks_and_expands_the_in_sync_replicas() -> None:
 
 def test_a_proposal_of_what_is_so_already_ends_all_others_of_its_partition_epoch() -> None:
     """A leader whose proposal was refused makes sure that no late copy of it is carried out."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.fence(2)
     before = cluster.state
@@ -665,7 +665,7 @@ def test_a_proposal_of_what_is_so_already_ends_all_others_of_its_partition_epoch
 
 
 def test_a_member_that_has_been_registered_again_is_ineligible() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     epoch = cluster.epoch(2)
     cluster.restart(2)
@@ -690,7 +690,7 @@ def test_a_member_that_has_been_registered_again_is_ineligible() -> None:
 )
 def test_a_proposal_that_cannot_be(in_sync: tuple[int, ...], differences: dict[str, Any], expected: ErrorCode) -> None:
     """From partition epoch 1 on, with broker 2 fenced."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.fence(2)
     before = cluster.offset
@@ -699,7 +699,7 @@ def test_a_proposal_that_cannot_be(in_sync: tuple[int, ...], differences: dict[s
 
 
 def test_only_the_leader_proposes() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     assert code(cluster.propose(2, 2)) is ErrorCode.INVALID_REQUEST
 
@@ -708,7 +708,7 @@ def test_only_the_leader_proposes() -> None:
 
 
 def test_the_preferred_leader_is_elected_if_it_is_in_sync() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     kind = ElectionType.PREFERRED
     assert cluster.elect(kind, ORDERS) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}
@@ -723,7 +723,7 @@ def test_the_preferred_leader_is_elected_if_it_is_in_sync() -> None:
 
 
 def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     kind = ElectionType.UNCLEAN
     assert cluster.elect(kind, ORDERS) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}
@@ -743,7 +743,7 @@ def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
 
 
 def test_replicas_move_when_the_new_ones_are_in_sync() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     assert cluster.move(3, 2) is None
     assert cluster.state.replicas == (3, 2, 1)
@@ -757,7 +757,7 @@ def test_replicas_move_when_the_new_ones_are_in_sync() -> None:
 
 
 def test_a_move_without_new_replicas_is_done_at_once() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     assert cluster.move(2, 1, 3) is None
     assert (cluster.state.replicas, cluster.state.leader) == ((2, 1, 3), 1)
@@ -769,7 +769,7 @@ def test_a_move_without_new_replicas_is_done_at_once() -> None:
 
 
 def test_a_move_can_be_called_off_or_changed() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1)
     assert cluster.move(cancel=True) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     cluster.move(2)
@@ -782,7 +782,7 @@ def test_a_move_can_be_called_off_or_changed() -> None:
 
 
 def test_a_move_is_not_called_off_that_would_drop_the_only_complete_replica() -> None:
-    cluster = Cluster(brokers=4)
+    cluster = LeadershipCluster(brokers=4)
     cluster.create(1, min_in_sync=3)
     cluster.move(2, 3, 4)
     cluster.propose(1, 1, 2)
@@ -795,7 +795,7 @@ def test_a_move_is_not_called_off_that_would_drop_the_only_complete_replica() ->
 
 def test_more_elections_than_one_batch_takes_are_each_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailrace.metadata.deciding.elections.MAX_PARTITIONS_PER_REQUEST", 2)
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2, partitions=3)
     cluster.restart(1)
     for number in (2, 1, 0):
@@ -807,7 +807,7 @@ def test_more_elections_than_one_batch_takes_are_each_refused(monkeypatch: pytes
 
 
 def test_a_move_that_cannot_be() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     assert cluster.move(1, 1) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert cluster.move() is ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -818,7 +818,7 @@ def test_a_move_that_cannot_be() -> None:
 
 def test_what_is_named_twice_is_not_changed_twice() -> None:
     """Both changes would be made on the state before either."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1, 2)
     cluster.restart(1)
     cluster.propose(2, 2, 1)
@@ -850,7 +850,7 @@ def update(level: int, feature: str = "metadata.version", **options: bool) -> Up
 
 def test_the_version_is_raised_when_all_nodes_support_it_and_its_rules_hold_from_then_on() -> None:
     """A rolling upgrade: the log was begun by the release before, whose rules keep the last in-sync replica."""
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.do(update(25, downgrade=True))
     cluster.create(1)
     cluster.fence(1)
@@ -872,7 +872,7 @@ def test_the_version_is_raised_when_all_nodes_support_it_and_its_rules_hold_from
 
 
 def test_a_controller_that_does_not_know_a_level_cannot_be_unregistered() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.do(update(25, downgrade=True))
     old = (SupportedFeature("metadata.version", 20, 25), SupportedFeature("transaction.version", 0, 2))
     command = RegisterController(controller_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=old)
@@ -884,7 +884,7 @@ def test_a_controller_that_does_not_know_a_level_cannot_be_unregistered() -> Non
 
 @pytest.mark.parametrize("refused", [update(27), update(0), update(25), update(1, "kraft.version"), update(-3)])
 def test_a_level_that_cannot_be(refused: UpdateFeatures) -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     with pytest.raises(KafkaError) as refusal:
         cluster.do(refused)
     assert refusal.value.code is ErrorCode.INVALID_UPDATE_VERSION
@@ -892,7 +892,7 @@ def test_a_level_that_cannot_be(refused: UpdateFeatures) -> None:
 
 
 def test_a_downgrade_that_would_forget_eligible_leaders_is_refused() -> None:
-    cluster = Cluster()
+    cluster = LeadershipCluster()
     cluster.create(1)
     cluster.fence(1)
     with pytest.raises(KafkaError) as refusal:

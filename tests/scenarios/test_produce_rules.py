@@ -66,7 +66,7 @@ def keys(*present: bool) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
+class ProduceScenario:
     name: str
     records: bytes
     config: TopicConfig = field(default_factory=TopicConfig)
@@ -80,72 +80,78 @@ COMPACTED = TopicConfig(cleanup_policy=("compact",))
 BOUNDED = TopicConfig(message_timestamp_before_max_ms=HOUR_MS, message_timestamp_after_max_ms=HOUR_MS)
 
 BATCHES = (
-    Scenario(name="a good batch is taken", records=batch()),
+    ProduceScenario(name="a good batch is taken", records=batch()),
     # The request: from version 3 on one batch of format v2 per partition.
-    Scenario(name="exactly one batch per partition: not two", records=batch() * 2, code=ErrorCode.INVALID_RECORD),
-    Scenario(name="exactly one batch per partition: not none", records=b"", code=ErrorCode.INVALID_RECORD),
-    Scenario(name="nothing behind the batch", records=batch() + b"\0", code=ErrorCode.INVALID_RECORD),
-    Scenario(name="format v2: not v1", records=altered(magic=1), code=ErrorCode.INVALID_RECORD),
-    Scenario(name="format v2: not v0", records=altered(magic=0), code=ErrorCode.INVALID_RECORD),
-    Scenario(
+    ProduceScenario(
+        name="exactly one batch per partition: not two", records=batch() * 2, code=ErrorCode.INVALID_RECORD
+    ),
+    ProduceScenario(name="exactly one batch per partition: not none", records=b"", code=ErrorCode.INVALID_RECORD),
+    ProduceScenario(name="nothing behind the batch", records=batch() + b"\0", code=ErrorCode.INVALID_RECORD),
+    ProduceScenario(name="format v2: not v1", records=altered(magic=1), code=ErrorCode.INVALID_RECORD),
+    ProduceScenario(name="format v2: not v0", records=altered(magic=0), code=ErrorCode.INVALID_RECORD),
+    ProduceScenario(
         name="zstd from Produce v7 on: not in v6",
         records=batch(codec=Codec.ZSTD),
         version=6,
         code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ),
-    Scenario(name="zstd from Produce v7 on", records=batch(codec=Codec.ZSTD), version=7),
+    ProduceScenario(name="zstd from Produce v7 on", records=batch(codec=Codec.ZSTD), version=7),
     # The batch.
-    Scenario(name="base offset 0", records=altered(base_offset=1), code=ErrorCode.INVALID_RECORD),
-    Scenario(name="the checksum is right", records=damaged(), code=ErrorCode.CORRUPT_MESSAGE),
-    Scenario(
+    ProduceScenario(name="base offset 0", records=altered(base_offset=1), code=ErrorCode.INVALID_RECORD),
+    ProduceScenario(name="the checksum is right", records=damaged(), code=ErrorCode.CORRUPT_MESSAGE),
+    ProduceScenario(
         name="lastOffsetDelta + 1 > 0",
         records=altered(last_offset_delta=-1, records_count=0),
         code=ErrorCode.INVALID_RECORD,
     ),
-    Scenario(name="count > 0", records=altered(records_count=0), code=ErrorCode.INVALID_RECORD),
-    Scenario(name="count = lastOffsetDelta + 1", records=altered(records_count=1), code=ErrorCode.INVALID_RECORD),
-    Scenario(name="no control batch from a client", records=altered(attributes=CONTROL), code=ErrorCode.INVALID_RECORD),
-    Scenario(
+    ProduceScenario(name="count > 0", records=altered(records_count=0), code=ErrorCode.INVALID_RECORD),
+    ProduceScenario(
+        name="count = lastOffsetDelta + 1", records=altered(records_count=1), code=ErrorCode.INVALID_RECORD
+    ),
+    ProduceScenario(
+        name="no control batch from a client", records=altered(attributes=CONTROL), code=ErrorCode.INVALID_RECORD
+    ),
+    ProduceScenario(
         name="no delete horizon from a client",
         records=altered(attributes=DELETE_HORIZON),
         code=ErrorCode.INVALID_RECORD,
     ),
-    Scenario(
+    ProduceScenario(
         name="no LogAppendTime from a client",
         records=altered(attributes=LOG_APPEND_TIME),
         code=ErrorCode.INVALID_TIMESTAMP,
     ),
-    Scenario(
+    ProduceScenario(
         name="a producer id comes with a sequence",
         records=altered(producer_id=7, producer_epoch=0, base_sequence=-1),
         code=ErrorCode.INVALID_RECORD,
     ),
-    Scenario(
+    ProduceScenario(
         name="a codec that exists",
         records=altered(attributes=5),
         code=ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     ),
     # The topic: sizes.
-    Scenario(
+    ProduceScenario(
         name="max.message.bytes",
         records=batch(),
         config=TopicConfig(max_message_bytes=len(batch()) - 1),
         code=ErrorCode.MESSAGE_TOO_LARGE,
     ),
-    Scenario(
+    ProduceScenario(
         name="max.message.bytes is the largest size that is taken",
         records=batch(),
         config=TopicConfig(max_message_bytes=len(batch())),
     ),
-    Scenario(
+    ProduceScenario(
         name="a batch fits into a segment",
         records=batch(),
         config=TopicConfig(segment_bytes=len(batch()) - 1),
         code=ErrorCode.RECORD_LIST_TOO_LARGE,
     ),
     # The topic: keys.
-    Scenario(name="a compacted topic takes records with keys", records=keys(True, True), config=COMPACTED),
-    Scenario(
+    ProduceScenario(name="a compacted topic takes records with keys", records=keys(True, True), config=COMPACTED),
+    ProduceScenario(
         name="a compacted topic refuses the batch for each null key, and names them from v8 on",
         records=keys(True, False, True, False),
         config=COMPACTED,
@@ -153,54 +159,56 @@ BATCHES = (
         code=ErrorCode.INVALID_RECORD,
         at_fault=(1, 3),
     ),
-    Scenario(
+    ProduceScenario(
         name="before v8 no record is named",
         records=keys(False),
         config=COMPACTED,
         version=7,
         code=ErrorCode.INVALID_RECORD,
     ),
-    Scenario(
+    ProduceScenario(
         name="compact,delete is compacted too",
         records=keys(False),
         config=TopicConfig(cleanup_policy=("compact", "delete")),
         code=ErrorCode.INVALID_RECORD,
         at_fault=(0,),
     ),
-    Scenario(name="an empty key is a key", records=batch(key=b""), config=COMPACTED),
+    ProduceScenario(name="an empty key is a key", records=batch(key=b""), config=COMPACTED),
     # The topic: timestamps.
-    Scenario(name="within now - before.max and now + after.max", records=batch(NOW_MS - HOUR_MS), config=BOUNDED),
-    Scenario(name="up to now + after.max", records=batch(NOW_MS + HOUR_MS), config=BOUNDED),
-    Scenario(
+    ProduceScenario(
+        name="within now - before.max and now + after.max", records=batch(NOW_MS - HOUR_MS), config=BOUNDED
+    ),
+    ProduceScenario(name="up to now + after.max", records=batch(NOW_MS + HOUR_MS), config=BOUNDED),
+    ProduceScenario(
         name="not before now - before.max",
         records=batch(NOW_MS - HOUR_MS - 1),
         config=BOUNDED,
         code=ErrorCode.INVALID_TIMESTAMP,
         at_fault=(0,),
     ),
-    Scenario(
+    ProduceScenario(
         name="not after now + after.max, and the records at fault are named",
         records=batch(NOW_MS, NOW_MS + HOUR_MS + 1, NOW_MS),
         config=BOUNDED,
         code=ErrorCode.INVALID_TIMESTAMP,
         at_fault=(1,),
     ),
-    Scenario(
+    ProduceScenario(
         name="every record counts, and not only the first: one that is too old comes later",
         records=batch(NOW_MS, NOW_MS - HOUR_MS - 1),
         config=BOUNDED,
         code=ErrorCode.INVALID_TIMESTAMP,
         at_fault=(1,),
     ),
-    Scenario(
+    ProduceScenario(
         name="every record counts: in a compressed batch too",
         records=batch(NOW_MS, NOW_MS - HOUR_MS - 1, codec=Codec.GZIP),
         config=BOUNDED,
         code=ErrorCode.INVALID_TIMESTAMP,
         at_fault=(1,),
     ),
-    Scenario(name="a record without timestamp is never outside", records=batch(-1), config=BOUNDED),
-    Scenario(
+    ProduceScenario(name="a record without timestamp is never outside", records=batch(-1), config=BOUNDED),
+    ProduceScenario(
         name="with LogAppendTime the producer's timestamps do not matter",
         records=batch(1),
         config=TopicConfig(message_timestamp_type="LogAppendTime", message_timestamp_before_max_ms=HOUR_MS),
@@ -209,7 +217,7 @@ BATCHES = (
 
 
 @pytest.mark.parametrize("scenario", BATCHES, ids=lambda scenario: scenario.name)
-def test_a_batch(scenario: Scenario) -> None:
+def test_a_batch(scenario: ProduceScenario) -> None:
     node = DataPath("/logs", files=SimulatedDisk())
     node.create(config=scenario.config)
     data = PartitionProduceData(index=0, records=scenario.records)
@@ -224,7 +232,7 @@ def test_a_batch(scenario: Scenario) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stored:
+class StoredScenario:
     name: str
     sent: bytes
     config: TopicConfig = field(default_factory=TopicConfig)
@@ -235,19 +243,19 @@ class Stored:
 AT_APPEND = TopicConfig(message_timestamp_type="LogAppendTime")
 
 STORED = (
-    Stored(
+    StoredScenario(
         name="baseOffset is the log's end, lastOffset is it + n - 1",
         sent=batch(NOW_MS, NOW_MS),
         then=lambda header, records: (
             (header.base_offset, header.last_offset) == (3, 4) and [record.offset for record in records] == [3, 4]
         ),
     ),
-    Stored(
+    StoredScenario(
         name="the leader's epoch is stamped",
         sent=batch(leader_epoch=99),
         then=lambda header, records: header.partition_leader_epoch == 5,
     ),
-    Stored(
+    StoredScenario(
         name="CreateTime keeps the timestamps of records",
         sent=batch(NOW_MS - 7, NOW_MS + 7, NOW_MS),
         then=lambda header, records: (
@@ -256,7 +264,7 @@ STORED = (
             and not header.attributes & LOG_APPEND_TIME
         ),
     ),
-    Stored(
+    StoredScenario(
         name="LogAppendTime sets the type bit and maxTimestamp = now, for every record",
         sent=batch(NOW_MS - 7, NOW_MS - 3),
         config=AT_APPEND,
@@ -267,20 +275,20 @@ STORED = (
             and {record.timestamp for record in records} == {NOW_MS}
         ),
     ),
-    Stored(
+    StoredScenario(
         name="LogAppendTime in a compressed batch",
         sent=batch(NOW_MS - 7, codec=Codec.LZ4),
         config=AT_APPEND,
         log_append_time_ms=NOW_MS,
         then=lambda header, records: header.codec == Codec.LZ4 and records[0].timestamp == NOW_MS,
     ),
-    Stored(
+    StoredScenario(
         name="compression.type=producer keeps the codec",
         sent=batch(codec=Codec.SNAPPY),
         then=lambda header, records: header.codec == Codec.SNAPPY,
     ),
     *(
-        Stored(
+        StoredScenario(
             name=f"compression.type={name} compresses anew",
             sent=batch(NOW_MS, NOW_MS + 1, codec=Codec.GZIP if codec is not Codec.GZIP else Codec.NONE),
             config=TopicConfig(compression_type=name),
@@ -299,13 +307,13 @@ STORED = (
             ("zstd", Codec.ZSTD),
         )
     ),
-    Stored(
+    StoredScenario(
         name="a batch that is compressed anew keeps its producer",
         sent=batch(producer_id=7, producer_epoch=2, base_sequence=0),
         config=TopicConfig(compression_type="gzip"),
         then=lambda header, records: (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 0),
     ),
-    Stored(
+    StoredScenario(
         name="null and empty keys, values and headers stay what they are",
         sent=bytes(
             build_batch(
@@ -324,7 +332,7 @@ STORED = (
 
 
 @pytest.mark.parametrize("scenario", STORED, ids=lambda scenario: scenario.name)
-def test_as_it_is_stored(scenario: Stored) -> None:
+def test_as_it_is_stored(scenario: StoredScenario) -> None:
     node = DataPath("/logs", files=SimulatedDisk())
     node.create(config=scenario.config, leader_epoch=5)
     node.produce("orders", b"three", b"records", b"before")

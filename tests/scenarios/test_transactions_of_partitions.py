@@ -60,7 +60,7 @@ def node(verifier: ScriptedVerifier) -> DataPath:
     return node
 
 
-class Producer:
+class TransactionalProducer:
     """A transactional producer as the leader of its partition sees it."""
 
     def __init__(self, node: DataPath, producer_id: int, *, version: int = 11) -> None:
@@ -133,7 +133,7 @@ def latest(node: DataPath, isolation: int) -> int:
 
 
 def test_committed_data_ends_where_the_oldest_open_transaction_begins(node: DataPath) -> None:
-    first, second = Producer(node, 1), Producer(node, 2)
+    first, second = TransactionalProducer(node, 1), TransactionalProducer(node, 2)
     node.produce("orders", b"plain")
     first.send(b"a")
     second.send(b"b")
@@ -149,7 +149,7 @@ def test_committed_data_ends_where_the_oldest_open_transaction_begins(node: Data
 
 
 def test_a_reader_of_uncommitted_data_sees_everything(node: DataPath) -> None:
-    Producer(node, 1).send(b"a")
+    TransactionalProducer(node, 1).send(b"a")
     answer = node.fetch("orders", 0).fetched
     assert [record.value for record in records_of(answer.records)] == [b"a"]
     assert answer.aborted_transactions is None
@@ -157,7 +157,7 @@ def test_a_reader_of_uncommitted_data_sees_everything(node: DataPath) -> None:
 
 
 def test_aborted_transactions_are_named_to_readers_of_their_range_alone(node: DataPath) -> None:
-    one, two = Producer(node, 1), Producer(node, 2)
+    one, two = TransactionalProducer(node, 1), TransactionalProducer(node, 2)
     one.send(b"a")  # 0
     two.send(b"b")  # 1
     two.end(is_commit=False)  # 2
@@ -177,7 +177,7 @@ def test_a_marker_that_is_not_safe_yet_holds_committed_data_back(verifier: Scrip
     disk = DeferredDisk()
     node = DataPath("/data", files=SimulatedDisk(seed=1), disk=disk, own_handlers=verified_by(verifier))
     partition = node.create("orders")
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     producer.send(b"a")
     disk.run()
     node.end_transaction("orders", producer_id=1, is_commit=True)
@@ -209,7 +209,7 @@ def test_a_marker_that_never_gets_safe_is_answered_as_timed_out(verifier: Script
 
 def test_a_long_poll_for_committed_data_wakes_with_all_that_a_commit_sets_free(node: DataPath) -> None:
     """Its `min_bytes` are there, though the marker itself is much smaller."""
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     producer.send(b"a" * 2000)
     poll = node.fetch("orders", 0, isolation=COMMITTED, max_wait_ms=500, min_bytes=1500)
     node.produce("orders", b"b")
@@ -221,7 +221,7 @@ def test_a_long_poll_for_committed_data_wakes_with_all_that_a_commit_sets_free(n
 
 
 def test_a_coordinator_that_was_followed_by_another_is_refused(node: DataPath) -> None:
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     producer.send(b"a")
     assert producer.end(is_commit=False, coordinator_epoch=5) == 0
     producer.send(b"b")
@@ -230,7 +230,7 @@ def test_a_coordinator_that_was_followed_by_another_is_refused(node: DataPath) -
 
 
 def test_a_marker_asked_for_again_is_written_again_and_changes_nothing(node: DataPath) -> None:
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     producer.send(b"a")
     assert [producer.end(is_commit=False) for _ in range(2)] == [0, 0]
     assert ends(node) == (3, 3)
@@ -238,7 +238,7 @@ def test_a_marker_asked_for_again_is_written_again_and_changes_nothing(node: Dat
 
 
 def test_a_plain_batch_within_a_transaction_is_refused(node: DataPath) -> None:
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     producer.send(b"a")
     assert producer.send(b"b", is_transactional=False).produced.error_code == ErrorCode.INVALID_TXN_STATE
 
@@ -252,7 +252,7 @@ def test_control_batches_are_not_a_clients_to_write(node: DataPath) -> None:
 def test_the_coordinator_is_asked_before_the_first_batch_of_a_transaction_only(
     node: DataPath, verifier: ScriptedVerifier
 ) -> None:
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     assert [producer.send(b"a").produced.base_offset for _ in range(3)] == [0, 1, 2]
     assert verifier.asked == [VerificationRequest("id-1", 1, 0, (ORDERS,), False)]
     producer.end(is_commit=True)
@@ -262,7 +262,7 @@ def test_the_coordinator_is_asked_before_the_first_batch_of_a_transaction_only(
 
 def test_a_new_client_has_its_partitions_added(node: DataPath, verifier: ScriptedVerifier) -> None:
     """KIP-890: Produce v12 adds partitions to the transaction implicitly."""
-    Producer(node, 1, version=12).send(b"a")
+    TransactionalProducer(node, 1, version=12).send(b"a")
     assert verifier.asked[0].adds_partitions
 
 
@@ -270,7 +270,7 @@ def test_batches_that_come_while_the_coordinator_is_asked_keep_their_order(
     node: DataPath, verifier: ScriptedVerifier
 ) -> None:
     verifier.is_slow = True
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     sent = [producer.send(bytes([number])) for number in b"abc"]
     assert len(verifier.asked) == 1
     assert not any(answer.is_answered for answer in sent)
@@ -282,7 +282,7 @@ def test_batches_that_come_while_the_coordinator_is_asked_keep_their_order(
 
 def test_batches_wait_for_the_coordinators_answer_and_get_it(node: DataPath, verifier: ScriptedVerifier) -> None:
     verifier.is_slow = True
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     sent = [producer.send(b"a"), producer.send(b"b")]
     verifier.code = ErrorCode.INVALID_TXN_STATE
     verifier.answer()
@@ -296,7 +296,7 @@ def test_what_was_verified_before_a_marker_is_worth_nothing_after_it(
 ) -> None:
     """The batch would open a transaction without an end (the hanging transactions of KIP-890)."""
     verifier.is_slow = True
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     late = producer.send(b"a")
     assert producer.end(is_commit=False) == 0
     verifier.answer()
@@ -309,7 +309,7 @@ def test_what_was_verified_before_a_change_of_leaders_is_worth_nothing_after_it(
     node: DataPath, verifier: ScriptedVerifier
 ) -> None:
     verifier.is_slow = True
-    late = Producer(node, 1).send(b"a")
+    late = TransactionalProducer(node, 1).send(b"a")
     node.create("orders", leader=2, leader_epoch=1)
     node.create("orders", leader_epoch=2)
     verifier.answer()
@@ -336,7 +336,7 @@ def test_a_producer_is_told_what_its_version_understands(
     node: DataPath, verifier: ScriptedVerifier, said: ErrorCode, version: int, told: ErrorCode
 ) -> None:
     verifier.code = said
-    assert Producer(node, 1, version=version).send(b"a").produced.error_code == told
+    assert TransactionalProducer(node, 1, version=version).send(b"a").produced.error_code == told
 
 
 def test_a_transactional_batch_of_a_request_without_an_id_is_refused(node: DataPath) -> None:
@@ -349,25 +349,25 @@ def test_without_verification_old_clients_are_believed(verifier: ScriptedVerifie
     """transaction.partition.verification.enable=false"""
     node = DataPath("/data", files=SimulatedDisk(seed=1), own_handlers=verified_by(verifier, is_verified=False))
     node.create("orders")
-    assert Producer(node, 1).send(b"a").produced.error_code == 0
+    assert TransactionalProducer(node, 1).send(b"a").produced.error_code == 0
     assert verifier.asked == []
-    Producer(node, 2, version=12).send(b"b")
+    TransactionalProducer(node, 2, version=12).send(b"b")
     assert len(verifier.asked) == 1
 
 
 def test_a_transaction_whose_partitions_are_added_starts_at_0(node: DataPath) -> None:
     """Nothing is known of the producer here; what comes first may be the second batch."""
-    producer = Producer(node, 1, version=12)
+    producer = TransactionalProducer(node, 1, version=12)
     producer.sequence = 3
     assert producer.send(b"a").produced.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 def test_the_epoch_of_a_marker_fences_what_is_late(node: DataPath) -> None:
     """KIP-890: the epoch is bumped with each transaction."""
-    producer = Producer(node, 1, version=12)
+    producer = TransactionalProducer(node, 1, version=12)
     producer.send(b"a")
     producer.end(is_commit=True, bumps=True)
-    late = Producer(node, 1, version=12)
+    late = TransactionalProducer(node, 1, version=12)
     late.sequence = 1
     assert late.send(b"late").produced.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
     assert producer.send(b"b").produced.error_code == 0
@@ -376,7 +376,7 @@ def test_the_epoch_of_a_marker_fences_what_is_late(node: DataPath) -> None:
 def test_a_repeated_batch_of_a_transaction_that_has_ended_is_answered_as_before(
     node: DataPath, verifier: ScriptedVerifier
 ) -> None:
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     producer.send(b"a")
     producer.end(is_commit=True)
     producer.sequence = 0
@@ -386,7 +386,7 @@ def test_a_repeated_batch_of_a_transaction_that_has_ended_is_answered_as_before(
 
 
 def test_delete_records_does_not_move_committed_data_below_the_log_start(node: DataPath) -> None:
-    producer = Producer(node, 1)
+    producer = TransactionalProducer(node, 1)
     producer.send(b"a", b"b")
     partition = node.table.get("orders", 0)
     partition.delete_records(1)

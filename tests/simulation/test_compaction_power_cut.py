@@ -36,7 +36,7 @@ NOW_MS = 1_700_000_000_000
 PRODUCERS = (7, 8)
 
 
-class Teller:
+class CompactionStory:
     """Tells the story to a log and knows what must be true of it."""
 
     def __init__(self, disk: SimulatedDisk) -> None:
@@ -233,7 +233,7 @@ class Teller:
 def operations_of_the_story() -> range:
     disk = SimulatedDisk.with_directory(ROOT, 0)
     first = disk.operations + 1
-    Teller(disk).tell()
+    CompactionStory(disk).tell()
     assert disk.operations > first + 20, "else hardly a cut is tried"
     return range(first, disk.operations + 1)
 
@@ -241,12 +241,12 @@ def operations_of_the_story() -> range:
 def cut_and_verify(operation: int, *, after: bool, seed: int, lying_sync: bool = False) -> None:
     disk = SimulatedDisk.with_directory(ROOT, seed, lying_sync=lying_sync)
     disk.cut_power_at(operation, after=after)
-    teller = Teller(disk)
+    story = CompactionStory(disk)
     with pytest.raises(PowerCut):
-        teller.tell()
+        story.tell()
     disk.reboot()
     try:
-        teller.verify()
+        story.verify()
     except Exception as fault:
         fault.add_note(f"power cut at {disk.history[operation - 1]}, after={after}, seed={seed}")
         raise
@@ -273,20 +273,20 @@ def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
     for operation in operations_of_the_story()[::2]:
         disk = SimulatedDisk.with_directory(ROOT, operation)
         disk.cut_power_at(operation)
-        teller = Teller(disk)
+        story = CompactionStory(disk)
         with pytest.raises(PowerCut):
-            teller.tell()
+            story.tell()
         for again in range(6):
             disk.reboot()
             disk.cut_power_at(disk.operations + 1 + again, after=again % 2 == 0)
             try:
-                teller.open()
+                story.open()
             except PowerCut:
                 continue
             break
         disk.power_cut()
         disk.reboot()
-        teller.verify()
+        story.verify()
 
 
 def test_the_same_story_shows_loss_when_syncs_do_nothing() -> None:

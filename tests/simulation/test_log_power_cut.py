@@ -5,7 +5,6 @@ a truncation, a clean stop and a new start. It runs again for each operation, up
 from the files that the disk kept and compared with the story's own records.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -18,6 +17,7 @@ from tailrace.storage import AppendBatch, Duplicate, FlushTicket, Log, ReadLimit
 from tailrace.storage import checkpoints as files_of
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.faults import Killed, kill_at
 
 ROOT = "/data"
 PARTITION = TopicPartition("orders", 0)
@@ -28,7 +28,7 @@ CONFIG = TopicConfig(
 
 
 @dataclass
-class Teller:
+class LogStory:
     """Tells the story to a log and knows what must be true of it."""
 
     disk: SimulatedDisk
@@ -234,7 +234,7 @@ class Teller:
 def operations_of_the_story() -> range:
     disk = SimulatedDisk.with_directory(ROOT, 0)
     first = disk.operations + 1
-    Teller(disk).tell()
+    LogStory(disk).tell()
     assert disk.operations > first + 20, "else hardly a cut is tried"
     return range(first, disk.operations + 1)
 
@@ -242,16 +242,16 @@ def operations_of_the_story() -> range:
 def cut_and_verify(operation: int, *, after: bool, seed: int, lying_sync: bool = False) -> Log | None:
     disk = SimulatedDisk.with_directory(ROOT, seed, lying_sync=lying_sync)
     disk.cut_power_at(operation, after=after)
-    teller = Teller(disk)
+    story = LogStory(disk)
     with pytest.raises(PowerCut):
-        teller.tell()
+        story.tell()
     disk.reboot()
     try:
-        teller.verify()
+        story.verify()
     except Exception as fault:
         fault.add_note(f"power cut at {disk.history[operation - 1]}, after={after}, seed={seed}")
         raise
-    return teller.log
+    return story.log
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -265,33 +265,33 @@ def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
     for operation in operations_of_the_story():
         disk = SimulatedDisk.with_directory(ROOT, operation)
         disk.cut_power_at(operation)
-        teller = Teller(disk)
+        story = LogStory(disk)
         with pytest.raises(PowerCut):
-            teller.tell()
+            story.tell()
         for again in range(4):
             disk.reboot()
             disk.cut_power_at(disk.operations + 1 + again)
             try:
-                teller.open()
+                story.open()
             except PowerCut:
                 continue
         disk.reboot()
-        teller.verify()
+        story.verify()
 
 
 def test_what_recovery_found_after_a_crash_of_the_process_survives_a_power_cut() -> None:
     for operation in operations_of_the_story():
         disk = SimulatedDisk.with_directory(ROOT, operation)
-        teller = Teller(disk)
-        disk.on_operation = stop_at(operation)
-        with pytest.raises(Stopped):
-            teller.tell()
+        story = LogStory(disk)
+        disk.on_operation = kill_at(operation)
+        with pytest.raises(Killed):
+            story.tell()
         disk.on_operation = None
-        found = teller.open().flushed_offset
+        found = story.open().flushed_offset
         disk.power_cut()
         disk.reboot()
-        assert found >= teller.flushed
-        assert teller.open().log_end_offset >= found
+        assert found >= story.flushed
+        assert story.open().log_end_offset >= found
 
 
 def test_what_is_flushed_after_a_crash_of_the_process_survives_a_power_cut() -> None:
@@ -299,31 +299,19 @@ def test_what_is_flushed_after_a_crash_of_the_process_survives_a_power_cut() -> 
     for operation in operations_of_the_story():
         for seed in range(4):
             disk = SimulatedDisk.with_directory(ROOT, 10 * operation + seed)
-            teller = Teller(disk)
-            disk.on_operation = stop_at(operation)
-            with pytest.raises(Stopped):
-                teller.tell()
+            story = LogStory(disk)
+            disk.on_operation = kill_at(operation)
+            with pytest.raises(Killed):
+                story.tell()
             disk.on_operation = None
-            teller.go_on()
+            story.go_on()
             disk.power_cut()
             disk.reboot()
             try:
-                teller.verify()
+                story.verify()
             except Exception as fault:
                 fault.add_note(f"killed at {disk.history[operation - 1]}, seed {seed}")
                 raise
-
-
-class Stopped(Exception):
-    """The process was killed; the disk has power."""
-
-
-def stop_at(operation: int) -> Callable[[int, str], None]:
-    def stop(number: int, _: str) -> None:
-        if number == operation:
-            raise Stopped
-
-    return stop
 
 
 def test_the_same_story_shows_loss_when_syncs_do_nothing() -> None:
@@ -350,10 +338,10 @@ def test_the_same_story_shows_loss_when_a_flush_does_nothing(monkeypatch: pytest
 
 def test_a_clean_stop_is_trusted_and_a_crash_is_not() -> None:
     disk = SimulatedDisk.with_directory(ROOT, 5)
-    teller = Teller(disk)
-    teller.tell()
-    assert teller.open().recovery.clean
-    assert not teller.open().recovery.clean
+    story = LogStory(disk)
+    story.tell()
+    assert story.open().recovery.clean
+    assert not story.open().recovery.clean
 
 
 @pytest.mark.parametrize("is_noted", [False, True], ids=["log start lost", "log start noted"])

@@ -3,7 +3,7 @@
 The same runs with a disk that answers before it has synced MUST lose something, else they prove nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -12,11 +12,11 @@ from tailrace.metadata.commands import ControllerResponse, TopicsCreated
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.protocol.records.batch import iter_batches
-from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from tailrace.testing.disk_contents import SECTOR_BYTES
 from testkit.admin_path import AdminPath
+from testkit.faults import IdleDisk
 from testkit.ports import ImmediateDisk
 
 DATA = "/data"
@@ -26,22 +26,9 @@ SEEDS = range(2)
 TOPICS = ("first", "second.topic", "third")
 
 
-class HastyDisk:
-    """The mutant: says that a log is durable without having made it so."""
-
-    def __init__(self, call: Callable[[Callable[[], None]], None]) -> None:
-        self._call = call
-
-    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
-        self._call(on_done)
-
-    def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
-        self._call(on_done)  # the sync of many new logs would cover the metadata log too
-
-
 def start(files: SimulatedDisk, number: int, *, hasty: bool = False) -> AdminPath:
     clock = ManualClock()
-    disk = HastyDisk(clock.call_soon) if hasty else ImmediateDisk(clock.call_soon)
+    disk = IdleDisk(clock.call_soon) if hasty else ImmediateDisk(clock.call_soon)
     return AdminPath(DATA, files=files, clock=clock, disk=disk, start=number)
 
 

@@ -8,7 +8,7 @@ once; after each cut the next node opens what is left, and clients without an an
 
 The same with a disk whose syncs do nothing, and with a node that answers before the sync, MUST be found out.
 
-POWER_CUTS in the environment says how many cuts there are, and SEED with which world it begins; `make soak` makes more.
+POWER_CUTS in the environment is the number of cuts, SEED the first seed; `make soak` makes more cuts.
 """
 
 import itertools
@@ -156,7 +156,7 @@ class LateDisk:
 
 
 @dataclass
-class Asked:
+class OpenRequest:
     """A request, and what to do with its answer, or without one."""
 
     then: Callable[[Any], None]
@@ -164,14 +164,14 @@ class Asked:
     exchange: Exchange | None = None
 
 
-class Client:
+class LoadClient:
     """The requests of all clients that are not answered yet, in their order."""
 
     def __init__(self) -> None:
-        self.asked: deque[Asked] = deque()
+        self.asked: deque[OpenRequest] = deque()
 
     def ask(self, send: Callable[[], Exchange], then: Callable[[Any], None], unknown: Callable[[], None]) -> None:
-        asked = Asked(then, unknown)
+        asked = OpenRequest(then, unknown)
         self.asked.append(asked)  # first: sending may be the last that this node does
         asked.exchange = send()
 
@@ -185,7 +185,7 @@ class Client:
             self.asked.popleft().unknown()
 
 
-class Producer(Client):
+class LoadProducer(LoadClient):
     """Sends numbered records to one partition; an idempotent one repeats what was not answered."""
 
     def __init__(self, name: str, topic: str = ORDERS, partition: int = 0) -> None:
@@ -217,7 +217,7 @@ class Producer(Client):
         return bytes(build_batch(records, producer_id=self.producer_id, producer_epoch=0, base_sequence=first))
 
 
-class World:
+class LoadedNode:
     """A node on a disk, its clients, and their answers."""
 
     def __init__(self, seed: int, *, lying_sync: bool = False, hasty: bool = False) -> None:
@@ -228,12 +228,12 @@ class World:
         self.node: GroupPath
         self.disk: LateDisk
         self.upkeep: LogUpkeep
-        self.admin = Client()
+        self.admin = LoadClient()
         self.producers = [
-            *(Producer(f"i{n}", partition=n % PARTITIONS) for n in range(3)),
-            *(Producer(f"p{n}", partition=n % PARTITIONS) for n in range(2)),
-            Producer("c0", COMPACTED),
-            Producer("t0", TRIMMED),
+            *(LoadProducer(f"i{n}", partition=n % PARTITIONS) for n in range(3)),
+            *(LoadProducer(f"p{n}", partition=n % PARTITIONS) for n in range(2)),
+            LoadProducer("c0", COMPACTED),
+            LoadProducer("t0", TRIMMED),
         ]
         self.files.on_end = self.end
         self._connection = RecordingConnection()
@@ -250,7 +250,7 @@ class World:
         self._trimmed_to = self._may_be_trimmed_to = 0
 
     @property
-    def clients(self) -> tuple[Client, ...]:
+    def clients(self) -> tuple[LoadClient, ...]:
         return (*self.producers, self.admin)
 
     def note(self, op: str, **facts: Any) -> None:
@@ -358,7 +358,7 @@ class World:
 
     # Producers
 
-    def greet(self, producer: Producer) -> None:
+    def greet(self, producer: LoadProducer) -> None:
         """Get a producer id for producers without one, and send requests without an answer once more."""
         if producer.is_idempotent and producer.producer_id < 0:
             exchange = self.node.send(InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000), 4)
@@ -376,7 +376,7 @@ class World:
             producer.sent += size
             self.send_batch(producer, first, size)
 
-    def send_batch(self, producer: Producer, first: int, count: int) -> None:
+    def send_batch(self, producer: LoadProducer, first: int, count: int) -> None:
         records = producer.batch(first, count, self.node.clock.now_ms())
         producer.ask(
             lambda: self.node.produce(producer.topic, partition=producer.partition, records=records, same_turn=True),
@@ -384,7 +384,7 @@ class World:
             unknown=lambda: self.not_produced(producer, first, count),
         )
 
-    def produced(self, producer: Producer, first: int, count: int, response: ProduceResponse) -> None:
+    def produced(self, producer: LoadProducer, first: int, count: int, response: ProduceResponse) -> None:
         ((answer,),) = (topic.partition_responses for topic in response.responses)
         for number in range(first, first + count):
             if answer.error_code:
@@ -400,7 +400,7 @@ class World:
                     key=producer.key(number),
                 )
 
-    def not_produced(self, producer: Producer, first: int, count: int) -> None:
+    def not_produced(self, producer: LoadProducer, first: int, count: int) -> None:
         if producer.is_idempotent:
             self.told["repeated"] += 1
             producer.repeated.append((first, count))
@@ -559,11 +559,11 @@ class World:
 
 
 def told_and_faults(seed: int, **mutation: bool) -> tuple[Counter[str], list[str]]:
-    """The history of a world that died a few times, and every promise that was broken in it."""
-    world = World(seed, **mutation)
+    """The history of a node that died a few times, and every promise that was broken in it."""
+    loaded = LoadedNode(seed, **mutation)
     for _ in range(LIVES):
-        world.live_and_die()
-    return world.told, world.judge()
+        loaded.live_and_die()
+    return loaded.told, loaded.judge()
 
 
 @pytest.mark.timeout(3600)

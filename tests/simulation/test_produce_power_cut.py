@@ -6,7 +6,6 @@ disk, up to the cut; then a new node opens the files that the disk kept.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
 
 import pytest
 
@@ -16,10 +15,10 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.upkeep import Rounds
-from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
+from testkit.faults import HastyDisk, Killed, kill_at
 from testkit.ports import ImmediateDisk
 
 DIRECTORY = "/data/logs"
@@ -27,18 +26,7 @@ CONFIG = TopicConfig(segment_bytes=400, index_interval_bytes=100, retention_ms=-
 Key = tuple[str, int]
 
 
-class HastyDisk(ImmediateDisk):
-    """A mutant: it tells that a flush is done without doing it."""
-
-    def flush(self, log: Log, on_done: Callable[[], None]) -> None:
-        def pretend() -> None:
-            log.finish_flush(log.begin_flush())
-            on_done()
-
-        self._call(pretend)
-
-
-class Teller:
+class ProduceStory:
     """Plays the story on a node and remembers the acknowledgements of the producers."""
 
     def __init__(self, files: SimulatedDisk, *, disk: type[ImmediateDisk] = ImmediateDisk) -> None:
@@ -174,7 +162,7 @@ def new_files(seed: int) -> SimulatedDisk:
 def operations_of_the_story(disk: type[ImmediateDisk] = ImmediateDisk) -> range:
     files = new_files(0)
     first = files.operations + 1
-    Teller(files, disk=disk).tell()
+    ProduceStory(files, disk=disk).tell()
     assert files.operations > first + 20, "else hardly a cut is tried"
     return range(first, files.operations + 1)
 
@@ -184,13 +172,13 @@ def cut_and_verify(
 ) -> None:
     files = new_files(seed)
     files.cut_power_at(operation, after=after)
-    teller = Teller(files, disk=disk)
+    story = ProduceStory(files, disk=disk)
     with pytest.raises(PowerCut):
-        teller.tell()
+        story.tell()
     files.reboot()
-    teller.clock = ManualClock()
+    story.clock = ManualClock()
     try:
-        teller.verify()
+        story.verify()
     except Exception as fault:
         fault.add_note(f"power cut at {files.history[operation - 1]}, after={after}, seed={seed}")
         raise
@@ -203,34 +191,22 @@ def test_what_acks_all_acknowledged_survives_a_power_cut_at_every_operation(afte
         cut_and_verify(operation, after=after, seed=1000 * seed + operation)
 
 
-class Stopped(Exception):
-    """The process was killed; the disk has power."""
-
-
-def stop_at(operation: int) -> Callable[[int, str], None]:
-    def stop(number: int, _: str) -> None:
-        if number == operation:
-            raise Stopped
-
-    return stop
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_what_acks_all_acknowledged_after_a_crash_of_the_process_survives_a_power_cut(seed: int) -> None:
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
     for operation in operations_of_the_story():
         files = new_files(1000 * seed + operation)
-        files.on_operation = stop_at(operation)
-        teller = Teller(files)
-        with pytest.raises(Stopped):
-            teller.tell()
+        files.on_operation = kill_at(operation)
+        story = ProduceStory(files)
+        with pytest.raises(Killed):
+            story.tell()
         files.on_operation = None
-        teller.go_on()
+        story.go_on()
         files.power_cut()
         files.reboot()
-        teller.clock = ManualClock()
+        story.clock = ManualClock()
         try:
-            teller.verify()
+            story.verify()
         except Exception as fault:
             fault.add_note(f"killed at {files.history[operation - 1]}, seed={seed}")
             raise
@@ -243,8 +219,8 @@ def test_a_mark_of_a_clean_stop_that_was_taken_away_never_comes_back() -> None:
         first = LogDirectory(DIRECTORY, files=files)
         first.scan()
         first.mark_clean({})
-        files.on_operation = stop_at(files.operations + 2)  # the mark is unlinked, its directory not synced
-        with pytest.raises(Stopped):
+        files.on_operation = kill_at(files.operations + 2)  # the mark is unlinked, its directory not synced
+        with pytest.raises(Killed):
             LogDirectory(DIRECTORY, files=files).scan()
         files.on_operation = None
         for _ in range(2):

@@ -67,7 +67,7 @@ DATA = {one: foreign_snapshot(one) for one in (FETCHED, FETCHED_LATER)}
 
 
 @dataclass
-class Teller:
+class SnapshotStory:
     """Tells the story and knows what must be true."""
 
     disk: SimulatedDisk
@@ -198,10 +198,10 @@ class Teller:
 
 
 def operations() -> int:
-    teller = Teller(SimulatedDisk.with_directory("/data"))
-    teller.tell()
-    count = teller.disk.operations
-    teller.check()
+    story = SnapshotStory(SimulatedDisk.with_directory("/data"))
+    story.tell()
+    count = story.disk.operations
+    story.check()
     return count
 
 
@@ -209,15 +209,15 @@ OPERATIONS = operations()
 FIRST = SimulatedDisk.with_directory("/data").operations + 1
 
 
-def told_until(disk: SimulatedDisk, number: int, *, after: bool) -> Teller:
-    teller = Teller(disk)
+def told_until(disk: SimulatedDisk, number: int, *, after: bool) -> SnapshotStory:
+    story = SnapshotStory(disk)
     disk.cut_power_at(number, after=after)
     with suppress(PowerCut):
-        teller.tell()
+        story.tell()
     if disk.has_power:
         disk.power_cut()
     disk.reboot()
-    return teller
+    return story
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -225,8 +225,8 @@ def told_until(disk: SimulatedDisk, number: int, *, after: bool) -> Teller:
 def test_no_power_cut_loses_what_is_committed_or_loads_half_a_snapshot(seed: int, after: bool) -> None:
     assert OPERATIONS > 150
     for number in range(FIRST, OPERATIONS + 1):
-        teller = told_until(SimulatedDisk.with_directory("/data", seed * 10_000 + number), number, after=after)
-        teller.check()
+        story = told_until(SimulatedDisk.with_directory("/data", seed * 10_000 + number), number, after=after)
+        story.check()
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -234,15 +234,15 @@ def test_a_start_may_be_cut_short_itself(after: bool) -> None:
     seconds = 0
     for number in range(FIRST, OPERATIONS + 1):
         for second in range(1, 40, 3):
-            teller = told_until(SimulatedDisk.with_directory("/data", number), number, after=after)
-            disk = teller.disk
+            story = told_until(SimulatedDisk.with_directory("/data", number), number, after=after)
+            disk = story.disk
             disk.cut_power_at(disk.operations + second, after=after)
             try:
                 opened(disk)
             except PowerCut:
                 seconds += 1
                 disk.reboot()
-                teller.check()
+                story.check()
             else:
                 break
     assert seconds > OPERATIONS
@@ -253,17 +253,17 @@ def test_an_operation_that_fails_loses_nothing_whenever_the_power_goes_after_it(
     failed = 0
     for number in range(FIRST, OPERATIONS + 1):
         disk = SimulatedDisk.with_directory("/data", number)
-        teller = Teller(disk)
+        story = SnapshotStory(disk)
         disk.fail_at(number)
         try:
-            teller.tell()
+            story.tell()
         except StorageError:
             failed += 1
         if number % 2:
             disk.power_cut()
             disk.reboot()
         disk.forget_faults()
-        teller.check()
+        story.check()
     assert failed > 150
 
 
@@ -271,9 +271,9 @@ def test_a_disk_whose_syncs_do_nothing_loses_something() -> None:
     """Else the tests above prove nothing."""
     losses = 0
     for number in range(FIRST, OPERATIONS + 1, 3):
-        teller = told_until(SimulatedDisk.with_directory("/data", number, lying_sync=True), number, after=True)
+        story = told_until(SimulatedDisk.with_directory("/data", number, lying_sync=True), number, after=True)
         try:
-            teller.check()
+            story.check()
         except (KafkaError, AssertionError):
             losses += 1
     assert losses > 20

@@ -43,7 +43,7 @@ class Transaction:
     """Whether the marker was acknowledged."""
 
 
-class Teller:
+class TransactionStory:
     def __init__(self, files: SimulatedDisk) -> None:
         self.files = files
         self.clock = ManualClock()
@@ -181,26 +181,26 @@ def new_files(seed: int, *, lying_sync: bool = False) -> SimulatedDisk:
 
 def operations_of_the_story() -> int:
     files = new_files(0)
-    teller = Teller(files)
+    story = TransactionStory(files)
     first = files.operations
-    teller.tell()
-    teller.verify()
+    story.tell()
+    story.verify()
     assert files.operations > first + 20, "else hardly a cut is tried"
     return files.operations - first
 
 
 def cut_and_verify(files: SimulatedDisk, at: int, *, after: bool) -> None:
-    teller = Teller(files)
+    story = TransactionStory(files)
     files.cut_power_at(files.operations + at, after=after)
     try:
-        teller.tell()
+        story.tell()
     except PowerCut:
         pass
     else:
         files.power_cut()
     files.reboot()
-    teller.clock = ManualClock()
-    teller.verify()
+    story.clock = ManualClock()
+    story.verify()
 
 
 def test_the_story_is_true_without_a_power_cut() -> None:

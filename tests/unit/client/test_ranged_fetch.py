@@ -37,7 +37,7 @@ Fetch = Callable[[int, str], PartitionData]
 """(offset, rack) -> answer."""
 
 
-class Node:
+class ScriptedLeader:
     """Leader of one partition; a script answers its fetches."""
 
     def __init__(self, fetch: Fetch, is_unknown: Callable[[list[int]], bool]) -> None:
@@ -106,7 +106,7 @@ def _read(
     """
 
     async def run() -> tuple[list[int], list[int]]:
-        node = Node(fetch, is_unknown)
+        node = ScriptedLeader(fetch, is_unknown)
         server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
         node.port = server.sockets[0].getsockname()[1]
         async with server, AsyncRangedFetch(f"127.0.0.1:{node.port}", **settings) as reader:  # type: ignore[arg-type]
@@ -222,7 +222,7 @@ def test_the_next_range_of_a_topic_that_is_gone_is_not_waited_for_again(monkeypa
         return True
 
     async def run() -> None:
-        node = Node(_log(end=0), is_gone)
+        node = ScriptedLeader(_log(end=0), is_gone)
         server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
         node.port = server.sockets[0].getsockname()[1]
         async with server, AsyncRangedFetch(f"127.0.0.1:{node.port}", timeout_ms=60_000) as reader:

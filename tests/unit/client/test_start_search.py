@@ -21,7 +21,7 @@ RNG = TopicPartition("rng", 0)
 Take = Callable[[Mapping[TopicPartition, OffsetAt]], None]
 
 
-class Bench:
+class StartSearchBench:
     """A search whose logs all begin and end at the same offsets. A bound that is None cannot be asked for."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reset: int, bounds: tuple[int | None, int | None]) -> None:
@@ -95,7 +95,7 @@ def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
-        bench = Bench(monkeypatch, reset, bounds)
+        bench = StartSearchBench(monkeypatch, reset, bounds)
         bench.notices.skipped({RNG: 1}, has_offsets=False)  # the notice of a new topic is another matter
         caplog.clear()
         await bench.lose(lost)
@@ -111,7 +111,7 @@ def test_a_search_that_is_given_up_tells_what_it_has_decided(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        bench = Bench(monkeypatch, LATEST, (200, 1000))
+        bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
         bench.on_ask = lambda: bench.search.give_up() if len(bench.asked) == 2 else None
         await bench.lose(100)
         await asyncio.sleep(0)
@@ -124,7 +124,7 @@ def test_a_partition_that_was_sought_meanwhile_has_lost_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        bench = Bench(monkeypatch, LATEST, (200, 1000))
+        bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
         bench.on_ask = lambda: bench.fetcher.seek(RNG, 300)
         await bench.lose(100)
         assert bench.fetcher.position(RNG) == 300
@@ -141,7 +141,7 @@ def test_a_log_that_outruns_its_reader_is_told_at_once_and_every_30_seconds(
     monkeypatch.setattr(Router, "now_ms", lambda _: now[0])
 
     async def run() -> None:
-        bench = Bench(monkeypatch, EARLIEST, (0, 1000))
+        bench = StartSearchBench(monkeypatch, EARLIEST, (0, 1000))
         for lost in range(0, 50, 10):
             bench.bounds[EARLIEST] = lost + 10
             await bench.lose(lost)

@@ -17,10 +17,10 @@ from tailrace.protocol.messages.metadata import MetadataRequest, MetadataRespons
 
 HEARTBEAT = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
 
-Serve = Callable[["Peer"], Awaitable[None]]
+Serve = Callable[["ServerEnd"], Awaitable[None]]
 
 
-class Peer:
+class ServerEnd:
     """The server's end of one connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -55,7 +55,7 @@ def _with_server(serve: Serve, use: Callable[[Address], Awaitable[None]]) -> Non
     async def run() -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                await serve(Peer(reader, writer))
+                await serve(ServerEnd(reader, writer))
             except (asyncio.IncompleteReadError, ConnectionResetError):
                 pass
             finally:
@@ -73,7 +73,7 @@ async def _connect(address: Address) -> Connection:
 
 
 def test_the_highest_common_version_is_taken() -> None:
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.negotiate()
         _, version, correlation_id = await peer.request()
         peer.answer(HeartbeatResponse(error_code=27), version, correlation_id)
@@ -95,7 +95,7 @@ def test_the_highest_common_version_is_taken() -> None:
 def test_a_server_that_answers_error_35_in_version_0_is_asked_in_its_own_version() -> None:
     seen: list[int] = []
 
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         for _ in range(2):
             _, version, correlation_id = await peer.request()
             seen.append(version)
@@ -117,7 +117,7 @@ def test_a_server_that_answers_error_35_in_version_0_is_asked_in_its_own_version
 def test_a_server_that_hangs_up_on_version_3_is_asked_again_in_version_0() -> None:
     seen: list[int] = []
 
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         _, version, correlation_id = await peer.request()
         seen.append(version)
         if version == 0:
@@ -132,7 +132,7 @@ def test_a_server_that_hangs_up_on_version_3_is_asked_again_in_version_0() -> No
 
 
 def test_pipelined_requests_get_their_answers_in_order_however_the_bytes_arrive() -> None:
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.negotiate()
         for number in range(20):
             _, version, correlation_id = await peer.request()
@@ -160,7 +160,7 @@ def _frame(response: object, version: int, correlation_id: int) -> bytes:
 def test_an_answer_longer_than_the_receive_buffer_comes_whole_and_so_does_what_follows() -> None:
     brokers = tuple(MetadataResponseBroker(node_id=node, host="h" * 30_000, port=9092) for node in range(10))
 
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.negotiate()
         frames = b""
         for _ in range(2):
@@ -182,7 +182,7 @@ def test_an_answer_longer_than_the_receive_buffer_comes_whole_and_so_does_what_f
 
 
 def test_a_request_past_its_deadline_times_out_and_takes_the_connection_with_it() -> None:
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.negotiate()
         while True:
             await peer.request()
@@ -202,7 +202,7 @@ def test_a_request_past_its_deadline_times_out_and_takes_the_connection_with_it(
 
 
 def test_a_connection_that_is_lost_fails_what_is_pending_and_names_it() -> None:
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.negotiate()
         await peer.request()
 
@@ -218,7 +218,7 @@ def test_a_connection_that_is_lost_fails_what_is_pending_and_names_it() -> None:
 
 @pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x01\x00\x02\x02\x46"])
 def test_a_peer_that_does_not_speak_the_protocol_is_recognised(said: bytes) -> None:
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.request()
         peer.raw(said)
         await peer.request()
@@ -231,7 +231,7 @@ def test_a_peer_that_does_not_speak_the_protocol_is_recognised(said: bytes) -> N
 
 
 def test_an_answer_to_another_request_ends_the_connection() -> None:
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.negotiate()
         _, version, correlation_id = await peer.request()
         peer.answer(HeartbeatResponse(), version, correlation_id + 1)
@@ -248,7 +248,7 @@ def test_an_answer_to_another_request_ends_the_connection() -> None:
 def test_an_answer_that_cannot_be_read_ends_the_connection_and_may_be_asked_for_elsewhere() -> None:
     """No request is at fault, least of all those queued behind: all get an error after which they may be sent again."""
 
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.negotiate()
         _, _, correlation_id = await peer.request()
         peer.raw(struct.pack(">iib", 5, correlation_id, 1))
@@ -268,7 +268,7 @@ def test_an_answer_that_cannot_be_read_ends_the_connection_and_may_be_asked_for_
 
 @pytest.mark.parametrize("length", [4, 5])
 def test_an_answer_to_api_versions_that_is_too_short_is_no_accident_of_ours(length: int) -> None:
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         _, _, correlation_id = await peer.request()
         peer.raw(struct.pack(">ii", length, correlation_id) + bytes(length - 4))
         await peer.request()
@@ -304,7 +304,7 @@ def test_a_host_that_no_name_server_can_be_asked_for_is_said_with_the_address(ho
 
 
 def test_the_pool_shares_one_connection_per_use_and_replaces_a_lost_one() -> None:
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await peer.negotiate()
         await peer.request()
 
@@ -326,7 +326,7 @@ def test_the_pool_shares_one_connection_per_use_and_replaces_a_lost_one() -> Non
 def test_a_connection_that_is_made_after_the_pool_was_closed_is_closed_too() -> None:
     may_answer, is_gone = asyncio.Event(), asyncio.Event()
 
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         await may_answer.wait()
         await peer.negotiate()
         with pytest.raises(asyncio.IncompleteReadError):
@@ -350,7 +350,7 @@ def test_a_connection_that_is_made_after_the_pool_was_closed_is_closed_too() -> 
 def test_callers_that_wait_for_one_attempt_share_its_failure() -> None:
     attempts = 0
 
-    async def serve(peer: Peer) -> None:
+    async def serve(peer: ServerEnd) -> None:
         nonlocal attempts
         attempts += 1
 

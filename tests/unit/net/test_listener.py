@@ -48,23 +48,23 @@ def a_listener_that_stops_is_patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tailrace.net.listener._STOP_SECONDS", 60)
 
 
-class Server:
+class ListenerBench:
     """A listener and the events that it reports."""
 
     def __init__(self, listener: Listener, port: int) -> None:
         self.listener = listener
         self.port = port
 
-    async def connect(self) -> "Client":
+    async def connect(self) -> "FrameClient":
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26)
-        return Client(reader, writer)
+        return FrameClient(reader, writer)
 
     @property
     def connections(self) -> tuple[InboundConnection, ...]:
         return tuple(self.listener._connections)
 
 
-class Client:
+class FrameClient:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
@@ -111,7 +111,9 @@ def echo(connection: InboundConnection, slot: int, body: memoryview) -> None:
 
 
 @asynccontextmanager
-async def serving(on_frame: OnFrame = echo, memory_bytes: int = 256 << 20, **limits: int) -> AsyncIterator[Server]:
+async def serving(
+    on_frame: OnFrame = echo, memory_bytes: int = 256 << 20, **limits: int
+) -> AsyncIterator[ListenerBench]:
     def stop_on_broken_invariant(fault: BaseException) -> None:
         raise fault
 
@@ -126,7 +128,7 @@ async def serving(on_frame: OnFrame = echo, memory_bytes: int = 256 << 20, **lim
     port = listener.bind(["127.0.0.1"], 0)
     await listener.start()
     try:
-        yield Server(listener, port)
+        yield ListenerBench(listener, port)
     finally:
         await listener.stop()
         assert listener.counts.open == 0
@@ -271,7 +273,7 @@ def test_random_bytes_never_hurt_an_honest_client(run: Run) -> None:
     async def scenario() -> None:
         dice = random.Random(20261120)
 
-        async def attack(server: Server) -> None:
+        async def attack(server: ListenerBench) -> None:
             client = await server.connect()
             client.send(dice.randbytes(dice.randrange(1, 4_000)))
             if dice.random() < 0.5:
@@ -661,7 +663,7 @@ def test_both_loopbacks_share_the_port(run: Run) -> None:
         assert {bound for _, bound in listener.addresses} == {port}
         for host, _ in listener.addresses:
             reader, writer = await asyncio.open_connection(host, port)
-            client = Client(reader, writer)
+            client = FrameClient(reader, writer)
             assert number_of(await client.ask(frame(3))) == 3
             client.close()
         await listener.stop()
@@ -753,7 +755,7 @@ def test_a_client_that_reads_slowly_gets_all_that_is_queued_when_the_listener_st
     run(scenario)
 
 
-async def _connections(server: Server, count: int) -> tuple[InboundConnection, ...]:
+async def _connections(server: ListenerBench, count: int) -> tuple[InboundConnection, ...]:
     await until(lambda: len(server.connections) >= count)
     return server.connections
 

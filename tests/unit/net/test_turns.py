@@ -8,7 +8,7 @@ from tailrace.net.listener import RateLimitedLog
 from tailrace.net.turns import Turns
 
 
-class Recorder:
+class TurnsBench:
     """A loop that runs nothing by itself, and a connection that notes when it is flushed."""
 
     def __init__(self) -> None:
@@ -30,69 +30,69 @@ class Recorder:
 
 
 def test_answers_leave_after_what_they_speak_of_is_written() -> None:
-    recorder = Recorder()
-    recorder.turns.run(recorder.work)
-    assert recorder.events == ["work", "write", "flush"]
+    bench = TurnsBench()
+    bench.turns.run(bench.work)
+    assert bench.events == ["work", "write", "flush"]
 
 
 def test_an_answer_that_the_write_itself_causes_leaves_in_the_same_turn() -> None:
-    recorder = Recorder()
-    recorder.turns.on_turn_end = lambda: recorder.turns.flush_at_end(recorder)
-    recorder.turns.run(lambda: None)
-    assert recorder.events == ["flush"]
-    assert recorder.soon == []
+    bench = TurnsBench()
+    bench.turns.on_turn_end = lambda: bench.turns.flush_at_end(bench)
+    bench.turns.run(lambda: None)
+    assert bench.events == ["flush"]
+    assert bench.soon == []
 
 
 def test_work_within_work_is_one_turn() -> None:
-    recorder = Recorder()
-    recorder.turns.run(lambda: recorder.turns.run(recorder.work))
-    assert recorder.events == ["work", "write", "flush"]
+    bench = TurnsBench()
+    bench.turns.run(lambda: bench.turns.run(bench.work))
+    assert bench.events == ["work", "write", "flush"]
 
 
 def test_answers_outside_a_turn_are_gathered_and_leave_soon() -> None:
-    recorder = Recorder()
-    recorder.turns.flush_at_end(recorder)
-    recorder.turns.flush_at_end(recorder)
-    assert recorder.events == []
-    assert len(recorder.soon) == 1
-    recorder.soon.pop()()
-    assert recorder.events == ["write", "flush", "flush"]
+    bench = TurnsBench()
+    bench.turns.flush_at_end(bench)
+    bench.turns.flush_at_end(bench)
+    assert bench.events == []
+    assert len(bench.soon) == 1
+    bench.soon.pop()()
+    assert bench.events == ["write", "flush", "flush"]
 
 
 def test_work_that_fails_is_logged_and_the_turn_still_ends(caplog: pytest.LogCaptureFixture) -> None:
-    recorder = Recorder()
+    bench = TurnsBench()
 
     def fail() -> None:
-        recorder.work()
+        bench.work()
         raise ZeroDivisionError
 
-    recorder.turns.run(fail)
-    assert recorder.events == ["work", "write", "flush"]
+    bench.turns.run(fail)
+    assert bench.events == ["work", "write", "flush"]
     assert "ZeroDivisionError" in caplog.text
-    recorder.turns.run(recorder.work)
-    assert recorder.events[3:] == ["work", "write", "flush"]
-    assert recorder.broken == []
+    bench.turns.run(bench.work)
+    assert bench.events[3:] == ["work", "write", "flush"]
+    assert bench.broken == []
 
 
 def test_a_failed_assertion_is_a_broken_invariant() -> None:
-    recorder = Recorder()
+    bench = TurnsBench()
 
     def break_it() -> None:
         raise AssertionError("two leaders")
 
-    recorder.turns.run(break_it)
-    assert [str(fault) for fault in recorder.broken] == ["two leaders"]
+    bench.turns.run(break_it)
+    assert [str(fault) for fault in bench.broken] == ["two leaders"]
 
 
 def test_a_write_that_fails_is_a_broken_invariant() -> None:
-    recorder = Recorder()
+    bench = TurnsBench()
 
     def fail() -> None:
         raise OSError("no such disk")
 
-    recorder.turns.on_turn_end = fail
-    recorder.turns.run(lambda: None)
-    assert [str(fault) for fault in recorder.broken] == ["no such disk"]
+    bench.turns.on_turn_end = fail
+    bench.turns.run(lambda: None)
+    assert [str(fault) for fault in bench.broken] == ["no such disk"]
 
 
 def test_a_turn_that_keeps_the_others_waiting_is_told_of_with_its_write() -> None:
@@ -133,7 +133,7 @@ def test_strangers_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None
     assert said()[3:] == ["event=log-lines-left-out count=97", "next"]
 
 
-class Broken:
+class BrokenConnection:
     """A connection that cannot be written to."""
 
     def flush(self) -> None:
@@ -143,15 +143,15 @@ class Broken:
 def test_a_connection_that_cannot_be_written_to_keeps_no_other_from_its_answers(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    recorder = Recorder()
+    bench = TurnsBench()
 
     def work() -> None:
-        recorder.turns.flush_at_end(Broken())
-        recorder.work()
+        bench.turns.flush_at_end(BrokenConnection())
+        bench.work()
 
-    recorder.turns.run(work)
-    assert recorder.events == ["work", "write", "flush"]
+    bench.turns.run(work)
+    assert bench.events == ["work", "write", "flush"]
     assert "the handler is closed" in caplog.text
-    recorder.turns.run(recorder.work)
-    assert recorder.events[3:] == ["work", "write", "flush"]
-    assert recorder.broken == []
+    bench.turns.run(bench.work)
+    assert bench.events[3:] == ["work", "write", "flush"]
+    assert bench.broken == []

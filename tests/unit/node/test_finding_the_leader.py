@@ -98,7 +98,7 @@ def connecting_takes_as_long_as_it_must(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(peers, "_CONNECT_TIMEOUT_MS", 30_000)
 
 
-class World:
+class LeaderSearchBench:
     """Node 1: its settings place node 2 at `told`, and the voters of the log at `stated` if there are any."""
 
     def __init__(self, directory: Path) -> None:
@@ -144,13 +144,13 @@ class World:
             await listener.stop()
 
 
-def run(directory: Path, story: Callable[[World], Awaitable[None]]) -> None:
+def run(directory: Path, story: Callable[[LeaderSearchBench], Awaitable[None]]) -> None:
     async def told() -> None:
-        world = World(directory)
+        bench = LeaderSearchBench(directory)
         try:
-            await story(world)
+            await story(bench)
         finally:
-            await world.close()
+            await bench.close()
 
     asyncio.run(told())
 
@@ -189,9 +189,9 @@ def led_by(leader_id: int) -> fetch.FetchResponse:
     "stranger", [wrong_voter(), quorum.VoteResponse(error_code=ErrorCode.INCONSISTENT_CLUSTER_ID, topics=())], ids=repr
 )
 def test_a_controller_is_asked_elsewhere_when_another_answers_in_its_place(tmp_path: Path, stranger: Any) -> None:
-    async def story(world: World) -> None:
-        old, new = await world.play(VoteRequest=stranger), await world.play(VoteRequest=quorum.VoteResponse(topics=()))
-        asker = world.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
+    async def story(bench: LeaderSearchBench) -> None:
+        old, new = await bench.play(VoteRequest=stranger), await bench.play(VoteRequest=quorum.VoteResponse(topics=()))
+        asker = bench.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
         assert await ask(asker, VOTE) == stranger
         assert await ask(asker, VOTE) == quorum.VoteResponse(topics=())
         assert (len(old.asked), len(new.asked)) == (1, 1)
@@ -200,11 +200,11 @@ def test_a_controller_is_asked_elsewhere_when_another_answers_in_its_place(tmp_p
 
 
 def test_what_is_not_of_the_log_goes_where_the_leader_was_found_and_moves_nothing(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+    async def story(bench: LeaderSearchBench) -> None:
         beaten = BrokerHeartbeatResponse(should_shut_down=False)
-        old = await world.play(VoteRequest=wrong_voter(), BrokerHeartbeatRequest=beaten)
-        new = await world.play(FetchRequest=led_by(2), BrokerHeartbeatRequest=beaten)
-        asker = world.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
+        old = await bench.play(VoteRequest=wrong_voter(), BrokerHeartbeatRequest=beaten)
+        new = await bench.play(FetchRequest=led_by(2), BrokerHeartbeatRequest=beaten)
+        asker = bench.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
         assert await ask(asker, BEAT) is None  # the node at that address is not known yet
         await ask(asker, VOTE)
         assert await ask(asker, BEAT) is None
@@ -237,43 +237,43 @@ def filled(asker: MetadataQuorum, count: int) -> None:
 def test_a_node_has_caught_up_when_it_has_applied_what_its_own_log_held(
     tmp_path: Path, told: int, applied: int, high_watermark: int, is_caught_up: bool
 ) -> None:
-    async def story(world: World) -> None:
+    async def story(bench: LeaderSearchBench) -> None:
         role = Follower(2, 0, has_fetched=True, leader_high_watermark=told)
-        asker = world.open(FakeNode(role=role, high_watermark=high_watermark))
+        asker = bench.open(FakeNode(role=role, high_watermark=high_watermark))
         filled(asker, 10)
-        world.controller.applied_end_offset = applied
+        bench.controller.applied_end_offset = applied
         waiting = asyncio.ensure_future(asker.caught_up())
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert waiting.done() == is_caught_up
-        role.leader_high_watermark, world.controller.applied_end_offset = 10, 10
+        role.leader_high_watermark, bench.controller.applied_end_offset = 10, 10
         await asyncio.wait_for(waiting, 20)
 
     run(tmp_path, story)
 
 
 def test_what_the_leader_has_cut_off_is_not_waited_for(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
+    async def story(bench: LeaderSearchBench) -> None:
         role = Follower(2, 0, has_fetched=True)
-        asker = world.open(FakeNode(role=role, high_watermark=0))
+        asker = bench.open(FakeNode(role=role, high_watermark=0))
         filled(asker, 4)
         asker._log.append_as_leader(AppendAsLeader(4, 2, (b"value",) * 6), now_ms=0)
         waiting = asyncio.ensure_future(asker.caught_up())
         await asyncio.sleep(0)
         asker._log.truncate(4)
-        role.leader_high_watermark = world.controller.applied_end_offset = 4
+        role.leader_high_watermark = bench.controller.applied_end_offset = 4
         await asyncio.wait_for(waiting, 20)
 
     run(tmp_path, story)
 
 
 def test_the_active_controller_does_not_wait(tmp_path: Path) -> None:
-    async def story(world: World) -> None:
-        asker = world.open(FakeNode(role=None))
+    async def story(bench: LeaderSearchBench) -> None:
+        asker = bench.open(FakeNode(role=None))
         waiting = asyncio.ensure_future(asker.caught_up())
         await asyncio.sleep(0)
         assert not waiting.done()
-        world.controller.is_active = True
+        bench.controller.is_active = True
         await asyncio.wait_for(waiting, 20)
 
     run(tmp_path, story)

@@ -18,7 +18,7 @@ from tailrace.storage import AppendBatch, FlushTicket, Log, OsFiles
 Callback = Callable[[], None]
 
 
-class Loop:
+class SteppedLoop:
     """An event loop that runs its callbacks one at a time, when the test says so."""
 
     def __init__(self) -> None:
@@ -32,11 +32,11 @@ class Loop:
             self._calls.get(timeout=60)()
 
 
-class Node:
+class FlushThreadBench:
     """A flush thread with its loop and its reports."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = SteppedLoop()
         self.failures: list[BaseException] = []
         self.thread = FlushThread(
             directory="test", call_soon=self.loop.call, post=self.loop.call, on_failure=self.failures.append
@@ -44,8 +44,8 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Iterator[Node]:
-    node = Node()
+def node() -> Iterator[FlushThreadBench]:
+    node = FlushThreadBench()
     yield node
     node.thread.stop()
 
@@ -74,7 +74,7 @@ def damage_and_truncate(log: Log, directory: Path) -> None:
     assert log.is_offline
 
 
-def test_what_was_appended_is_flushed_when_the_callback_comes(node: Node, tmp_path: Path) -> None:
+def test_what_was_appended_is_flushed_when_the_callback_comes(node: FlushThreadBench, tmp_path: Path) -> None:
     log = open_log(tmp_path / "a-0")
     append(log)
     seen: list[int] = []
@@ -84,7 +84,7 @@ def test_what_was_appended_is_flushed_when_the_callback_comes(node: Node, tmp_pa
     assert seen == [1]
 
 
-def test_all_logs_asked_for_in_one_pass_of_the_loop_share_a_round(node: Node, tmp_path: Path) -> None:
+def test_all_logs_asked_for_in_one_pass_of_the_loop_share_a_round(node: FlushThreadBench, tmp_path: Path) -> None:
     logs = [open_log(tmp_path / f"a-{number}") for number in range(5)]
     done: list[Log] = []
     for log in logs:
@@ -95,7 +95,7 @@ def test_all_logs_asked_for_in_one_pass_of_the_loop_share_a_round(node: Node, tm
     assert node.thread.rounds_done == 1
 
 
-def test_what_is_asked_while_a_round_runs_goes_into_the_next(node: Node, tmp_path: Path) -> None:
+def test_what_is_asked_while_a_round_runs_goes_into_the_next(node: FlushThreadBench, tmp_path: Path) -> None:
     log = open_log(tmp_path / "a-0")
     flushed: list[int] = []
 
@@ -113,7 +113,7 @@ def test_what_is_asked_while_a_round_runs_goes_into_the_next(node: Node, tmp_pat
 
 
 def test_a_flush_that_fails_is_reported_and_never_tried_again(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: FlushThreadBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[FlushTicket] = []
 
@@ -135,7 +135,7 @@ def test_a_flush_that_fails_is_reported_and_never_tried_again(
 
 @pytest.mark.parametrize("step", ["begin_flush", "finish_flush"])
 def test_a_flush_that_cannot_begin_or_end_is_reported(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    node: FlushThreadBench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """Otherwise no round would ever follow, and every flush would wait."""
 
@@ -150,7 +150,9 @@ def test_a_flush_that_cannot_begin_or_end_is_reported(
     assert isinstance(node.failures[0], OSError)
 
 
-def test_a_log_that_goes_offline_before_its_round_is_not_flushed_and_ends_the_waits(node: Node, tmp_path: Path) -> None:
+def test_a_log_that_goes_offline_before_its_round_is_not_flushed_and_ends_the_waits(
+    node: FlushThreadBench, tmp_path: Path
+) -> None:
     """The log refuses everything until it is opened again: callbacks run with nothing flushed, and the node goes on."""
     broken, whole = open_log(tmp_path / "a-0"), open_log(tmp_path / "a-1")
     called: list[tuple[str, int]] = []
@@ -167,7 +169,7 @@ def test_a_log_that_goes_offline_before_its_round_is_not_flushed_and_ends_the_wa
     assert node.thread.flushes_done == 1
 
 
-def test_a_callback_that_fails_does_not_hold_back_the_others(node: Node, tmp_path: Path) -> None:
+def test_a_callback_that_fails_does_not_hold_back_the_others(node: FlushThreadBench, tmp_path: Path) -> None:
     log = open_log(tmp_path / "a-0")
     append(log)
     called: list[str] = []
@@ -185,7 +187,7 @@ def test_a_callback_that_fails_does_not_hold_back_the_others(node: Node, tmp_pat
     node.loop.run_until(lambda: len(called) == 2)
 
 
-def test_idle_means_that_nothing_waits(node: Node, tmp_path: Path) -> None:
+def test_idle_means_that_nothing_waits(node: FlushThreadBench, tmp_path: Path) -> None:
     log = open_log(tmp_path / "a-0")
     events: list[str] = []
     node.thread.when_idle(lambda: events.append("idle"))
@@ -197,8 +199,8 @@ def test_idle_means_that_nothing_waits(node: Node, tmp_path: Path) -> None:
     assert events == ["idle", "flushed", "idle again"]
 
 
-def test_the_page_cache_only_calls_back(node: Node, tmp_path: Path) -> None:
-    loop = Loop()
+def test_the_page_cache_only_calls_back(node: FlushThreadBench, tmp_path: Path) -> None:
+    loop = SteppedLoop()
     log = open_log(tmp_path / "a-0")
     append(log)
     called: list[str] = []
@@ -209,7 +211,7 @@ def test_the_page_cache_only_calls_back(node: Node, tmp_path: Path) -> None:
 
 
 def test_a_round_that_takes_the_disk_long_is_told_of(
-    node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    node: FlushThreadBench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Produce and administration wait for it, and nothing else says why they did."""
     done: list[str] = []

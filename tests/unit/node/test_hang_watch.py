@@ -43,7 +43,7 @@ class SlowThread:
         return 0.0 if self.is_quick else self._clock.monotonic_ms() % 3_000 / 1000
 
 
-class SlowDisk:
+class HangWatchBench:
     """A disk with rounds a little longer than the time allowed for one."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class SlowDisk:
 
 def test_a_disk_that_is_slow_in_every_round_hangs_from_the_first_to_the_last() -> None:
     """Its replicas would leave and join in every round."""
-    disk = SlowDisk()
+    disk = HangWatchBench()
     disk.clock.advance(30_000)
     assert disk.told == [True]
     disk.back_after()
@@ -80,7 +80,7 @@ def test_a_disk_that_is_slow_in_every_round_hangs_from_the_first_to_the_last() -
 
 
 def test_a_disk_that_hangs_again_soon_stays_away_longer() -> None:
-    disk = SlowDisk()
+    disk = HangWatchBench()
     away = []
     for _ in range(5):
         disk.be_slow()

@@ -55,7 +55,7 @@ def connecting_takes_as_long_as_it_must(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(peers, "_CONNECT_TIMEOUT_MS", 30_000)
 
 
-class World:
+class PeersBench:
     """A node that asks, and one that is asked."""
 
     def __init__(self) -> None:
@@ -86,37 +86,37 @@ class World:
         return await asyncio.wait_for(replied, 60)
 
 
-def run(story: Callable[[World], Awaitable[None]]) -> None:
+def run(story: Callable[[PeersBench], Awaitable[None]]) -> None:
     async def told() -> None:
-        world = World()
+        bench = PeersBench()
         try:
-            await story(world)
+            await story(bench)
         finally:
-            await world.close()
+            await bench.close()
 
     asyncio.run(told())
 
 
 def test_an_answer_comes_back_and_connections_are_used_again() -> None:
-    async def story(world: World) -> None:
-        await world.listen()
+    async def story(bench: PeersBench) -> None:
+        await bench.listen()
         for _ in range(3):
-            assert await world.ask(VOTE) == VoteResponse(topics=())
-        assert len(world.voter.connections) == 1
+            assert await bench.ask(VOTE) == VoteResponse(topics=())
+        assert len(bench.voter.connections) == 1
 
     run(story)
 
 
 def test_a_vote_does_not_wait_behind_a_fetch_that_waits() -> None:
-    async def story(world: World) -> None:
-        await world.listen()
-        fetching = asyncio.ensure_future(world.ask(FETCH))
-        await asyncio.wait_for(world.voter.has_fetch.wait(), 20)
-        assert await world.ask(VOTE) is not None
+    async def story(bench: PeersBench) -> None:
+        await bench.listen()
+        fetching = asyncio.ensure_future(bench.ask(FETCH))
+        await asyncio.wait_for(bench.voter.has_fetch.wait(), 20)
+        assert await bench.ask(VOTE) is not None
         assert not fetching.done()
-        world.turns.run(lambda: world.voter.fetches[0].respond(FetchResponse(responses=())))
+        bench.turns.run(lambda: bench.voter.fetches[0].respond(FetchResponse(responses=())))
         assert isinstance(await fetching, FetchResponse)
-        assert len(world.voter.connections) == 2
+        assert len(bench.voter.connections) == 2
 
     run(story)
 
@@ -127,7 +127,7 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
     kept: list[RequestContext] = []
     has_markers = asyncio.Event()
 
-    class Leader:
+    class MarkerLeader:
         def handle(self, request: Any, context: RequestContext) -> Any:
             if isinstance(request, AddPartitionsToTxnRequest):
                 return AddPartitionsToTxnResponse()
@@ -135,13 +135,13 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
             has_markers.set()
             return None
 
-    async def story(world: World) -> None:
-        await world.listen({api_of(type(one)): Leader() for one in (markers, verification)})
-        ending = asyncio.ensure_future(world.ask(markers))
+    async def story(bench: PeersBench) -> None:
+        await bench.listen({api_of(type(one)): MarkerLeader() for one in (markers, verification)})
+        ending = asyncio.ensure_future(bench.ask(markers))
         await asyncio.wait_for(has_markers.wait(), 20)
-        assert await world.ask(verification, oldest_version=4, timeout_ms=10_000) is not None
+        assert await bench.ask(verification, oldest_version=4, timeout_ms=10_000) is not None
         assert not ending.done()
-        world.turns.run(lambda: kept[0].respond(WriteTxnMarkersResponse(markers=())))
+        bench.turns.run(lambda: kept[0].respond(WriteTxnMarkersResponse(markers=())))
         assert isinstance(await ending, WriteTxnMarkersResponse)
 
     run(story)
@@ -149,88 +149,88 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
 
 @pytest.mark.parametrize("address", [None, Address("127.0.0.1", 1)])
 def test_no_listener_is_an_answer_too(address: Address | None) -> None:
-    async def story(world: World) -> None:
+    async def story(bench: PeersBench) -> None:
         if address is not None:
-            world.addresses[2] = address
-        assert await world.ask(VOTE, timeout_ms=500) is None
+            bench.addresses[2] = address
+        assert await bench.ask(VOTE, timeout_ms=500) is None
 
     run(story)
 
 
 def test_a_peer_without_an_answer_in_time_is_given_up() -> None:
-    async def story(world: World) -> None:
-        await world.listen()
-        assert await world.ask(FETCH, timeout_ms=50) is None
-        assert await world.ask(VOTE) is not None
+    async def story(bench: PeersBench) -> None:
+        await bench.listen()
+        assert await bench.ask(FETCH, timeout_ms=50) is None
+        assert await bench.ask(VOTE) is not None
 
     run(story)
 
 
 def test_nothing_is_sent_in_a_version_that_says_too_little() -> None:
-    async def story(world: World) -> None:
-        await world.listen()
-        assert await world.ask(VOTE, oldest_version=99) is None
-        assert world.voter.versions == []
-        assert await world.ask(VOTE, oldest_version=2) is not None
-        assert world.voter.versions == [2]
+    async def story(bench: PeersBench) -> None:
+        await bench.listen()
+        assert await bench.ask(VOTE, oldest_version=99) is None
+        assert bench.voter.versions == []
+        assert await bench.ask(VOTE, oldest_version=2) is not None
+        assert bench.voter.versions == [2]
 
     run(story)
 
 
 def test_an_api_that_is_not_offered_is_no_answer() -> None:
-    async def story(world: World) -> None:
-        await world.listen({api_of(FetchRequest): world.voter})
-        assert await world.ask(VOTE) is None
+    async def story(bench: PeersBench) -> None:
+        await bench.listen({api_of(FetchRequest): bench.voter})
+        assert await bench.ask(VOTE) is None
 
     run(story)
 
 
 def test_a_node_that_comes_back_elsewhere_is_asked_there() -> None:
-    async def story(world: World) -> None:
-        await world.listen()
-        assert await world.ask(VOTE) is not None
-        assert world.listener is not None
-        await world.listener.stop()
-        while await world.ask(VOTE, timeout_ms=200) is not None:
+    async def story(bench: PeersBench) -> None:
+        await bench.listen()
+        assert await bench.ask(VOTE) is not None
+        assert bench.listener is not None
+        await bench.listener.stop()
+        while await bench.ask(VOTE, timeout_ms=200) is not None:
             pass
-        await world.listen()
-        assert await world.ask(VOTE) is not None
+        await bench.listen()
+        assert await bench.ask(VOTE) is not None
 
     run(story)
 
 
 def test_too_many_at_once_are_refused_and_the_others_answered() -> None:
-    async def story(world: World) -> None:
-        await world.listen()
-        asked = [asyncio.ensure_future(world.ask(VOTE)) for _ in range(300)]
+    async def story(bench: PeersBench) -> None:
+        await bench.listen()
+        asked = [asyncio.ensure_future(bench.ask(VOTE)) for _ in range(300)]
         answers = await asyncio.gather(*asked)
         assert sum(answer is None for answer in answers) == 300 - 256
-        assert await world.ask(VOTE) is not None
+        assert await bench.ask(VOTE) is not None
 
     run(story)
 
 
 def test_many_of_one_kind_leave_room_for_the_others() -> None:
-    async def story(world: World) -> None:
-        await world.listen()
+    async def story(bench: PeersBench) -> None:
+        await bench.listen()
         told: list[Any] = []
         for _ in range(256):
-            world.peers.send(2, FETCH, told.append)
-        assert await world.ask(VOTE) is not None
-        assert await world.ask(FETCH) is None
+            bench.peers.send(2, FETCH, told.append)
+        assert await bench.ask(VOTE) is not None
+        assert await bench.ask(FETCH) is None
         assert told == []
 
     run(story)
 
 
 def test_no_callback_comes_after_the_close() -> None:
-    async def story(world: World) -> None:
-        await world.listen()
+    async def story(bench: PeersBench) -> None:
+        await bench.listen()
         told: list[Any] = []
-        world.peers.send(2, FETCH, told.append)
-        world.peers.send(3, VOTE, told.append)
-        world.peers.close()
-        world.peers.send(2, VOTE, told.append)
+        bench.peers.send(2, FETCH, told.append)
+        bench.peers.send(3, VOTE, told.append)
+        bench.peers.close()
+        bench.peers.send(2, VOTE, told.append)
         await asyncio.sleep(0.05)
         assert told == []
 

@@ -254,7 +254,7 @@ def test_a_field_that_a_version_lacks_needs_a_default() -> None:
     with pytest.raises(TypeError, match="needs a default"):
 
         @struct
-        class Wrong:
+        class Defaultless:
             late: Int32 = field(versions="1+")
 
 
@@ -262,7 +262,7 @@ def test_a_type_without_a_form_on_the_wire_is_refused_at_declaration() -> None:
     with pytest.raises(TypeError, match="has no form"):
 
         @struct
-        class Wrong:
+        class Formless:
             number: int
 
 

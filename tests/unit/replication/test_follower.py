@@ -31,7 +31,7 @@ A, B = (PartitionKey(TopicId(b"t" * 16), number) for number in (0, 1))
 START = Position(0, -1, 0, 0)
 
 
-class Bench:
+class FollowerBench:
     """A follower, and the partitions of its last fetch."""
 
     def __init__(self, *keys: PartitionKey) -> None:
@@ -94,7 +94,7 @@ def error(key: PartitionKey, code: ErrorCode, *, log_start: int = -1) -> FetchAn
 
 
 def test_one_fetch_is_in_flight_at_a_time() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     assert bench.asked == [(A, 0)]
     bench.follow(B)
     assert bench.asked == []
@@ -103,7 +103,7 @@ def test_one_fetch_is_in_flight_at_a_time() -> None:
 
 
 def test_the_next_fetch_leaves_when_everything_of_the_last_answer_counts() -> None:
-    bench = Bench(A, B)
+    bench = FollowerBench(A, B)
     bench.answer(records(A), records(B))
     assert [type(effect) for effect in bench.effects] == [Store, Store]
     bench.stored(B, 5)
@@ -115,7 +115,7 @@ def test_the_next_fetch_leaves_when_everything_of_the_last_answer_counts() -> No
 
 
 def test_an_answer_without_news_is_followed_by_the_next_fetch() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.answer(records(A, 0))
     assert [type(effect) for effect in bench.effects] == [Store], "the first one tells a high watermark"
     bench.stored(A, 0)
@@ -124,7 +124,7 @@ def test_an_answer_without_news_is_followed_by_the_next_fetch() -> None:
 
 
 def test_a_high_watermark_without_records_is_news() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.answer(records(A, 0))
     bench.stored(A, 0)
     (effect,) = bench.answer(records(A, 0, high_watermark=4))
@@ -135,14 +135,14 @@ def test_a_high_watermark_without_records_is_news() -> None:
 
 
 def test_a_partition_with_records_goes_to_the_end_of_the_next_fetch() -> None:
-    bench = Bench(A, B)
+    bench = FollowerBench(A, B)
     bench.answer(records(A))
     bench.stored(A, 1)
     assert [key for key, _ in bench.asked] == [B, A]
 
 
 def test_a_fetch_says_only_what_has_changed_since_the_last_one() -> None:
-    bench = Bench(A, B)
+    bench = FollowerBench(A, B)
     assert bench.told == ([A, B], [])
     bench.answer(records(A))
     bench.stored(A, 1)
@@ -160,7 +160,7 @@ def test_a_fetch_says_only_what_has_changed_since_the_last_one() -> None:
 
 
 def test_what_comes_and_goes_between_two_fetches_is_not_told_of() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.follow(B)
     bench.step(Unfollow(key=B))
     bench.answer()
@@ -174,7 +174,7 @@ def test_what_comes_and_goes_between_two_fetches_is_not_told_of() -> None:
 
 
 def test_a_partition_that_is_answered_twice_is_taken_once() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.answer(records(A, 0))
     bench.stored(A, 0)
     bench.answer(records(A, 0), records(A))
@@ -182,13 +182,13 @@ def test_a_partition_that_is_answered_twice_is_taken_once() -> None:
 
 
 def test_an_answer_that_nothing_has_asked_for_is_dropped() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.step(Answered(answers=None))
     assert bench.answer(records(A)) == []
 
 
 def test_a_pause_ends_with_the_epoch_in_which_it_began() -> None:
-    bench = Bench(A, B)
+    bench = FollowerBench(A, B)
     bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER), error(B, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     bench.follow(A, epoch=4)
     bench.step(Tick())
@@ -203,7 +203,7 @@ def test_a_pause_ends_with_the_epoch_in_which_it_began() -> None:
 
 
 def test_a_partition_in_error_pauses_alone_and_ever_longer() -> None:
-    bench = Bench(A, B)
+    bench = FollowerBench(A, B)
     pauses = []
     for _ in range(7):
         bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER))
@@ -223,7 +223,7 @@ def test_a_partition_in_error_pauses_alone_and_ever_longer() -> None:
 
 
 def test_a_leader_that_does_not_answer_is_asked_again_later() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.step(Answered(answers=None))
     assert (bench.asked, bench.machine.next_deadline_ms) == ([], 50)
     assert bench.later(49) == []
@@ -235,7 +235,7 @@ def test_a_leader_that_does_not_answer_is_asked_again_later() -> None:
 
 
 def test_a_new_leader_epoch_ends_the_wait_for_a_silent_leader() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.step(Answered(answers=None))
     bench.follow(A, epoch=4)
     assert bench.machine.next_deadline_ms == 0
@@ -244,14 +244,14 @@ def test_a_new_leader_epoch_ends_the_wait_for_a_silent_leader() -> None:
 
 
 def test_an_answer_of_an_older_leader_epoch_counts_for_nothing() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.follow(A, epoch=4)
     bench.answer(records(A))
     assert bench.asked == [(A, 0)]
 
 
 def test_what_is_stored_of_an_older_leader_epoch_counts_for_nothing() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.answer(records(A))
     bench.follow(A, epoch=4, position=Position(2, 3, 0, 0))
     bench.step(Tick())
@@ -262,7 +262,7 @@ def test_what_is_stored_of_an_older_leader_epoch_counts_for_nothing() -> None:
 
 
 def test_an_answer_for_a_partition_that_is_not_followed_any_more_counts_for_nothing() -> None:
-    bench = Bench(A, B)
+    bench = FollowerBench(A, B)
     bench.step(Unfollow(key=A))
     bench.answer(records(A), records(B))
     assert [type(effect) for effect in bench.effects] == [Store]
@@ -270,21 +270,21 @@ def test_an_answer_for_a_partition_that_is_not_followed_any_more_counts_for_noth
 
 
 def test_a_partition_that_leaves_while_it_is_stored_does_not_hold_up_others() -> None:
-    bench = Bench(A, B)
+    bench = FollowerBench(A, B)
     bench.answer(records(A))
     bench.step(Unfollow(key=A))
     assert bench.asked == [(B, 0)]
 
 
 def test_nothing_is_asked_for_when_nothing_is_followed() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.step(Unfollow(key=A))
     bench.answer()
     assert (bench.effects, bench.machine.is_idle, bench.machine.next_deadline_ms) == ([], True, None)
 
 
 def test_a_log_that_diverges_is_cut_while_the_others_go_on() -> None:
-    bench = Bench(A, B)
+    bench = FollowerBench(A, B)
     parting = OffsetAndEpoch(4, LeaderEpoch(2))
     bench.answer(FetchAnswer(A, ErrorCode.NONE, 9, 0, b"", parting))
     assert bench.effects[0] == Cut(key=A, leader_epoch=3, diverging=parting)
@@ -295,7 +295,7 @@ def test_a_log_that_diverges_is_cut_while_the_others_go_on() -> None:
 
 
 def test_a_log_that_ends_before_its_leaders_begins_starts_anew_there() -> None:
-    bench = Bench()
+    bench = FollowerBench()
     bench.follow(A, position=Position(5, 2, 0, 5))
     bench.step(Tick())
     assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == [
@@ -304,7 +304,7 @@ def test_a_log_that_ends_before_its_leaders_begins_starts_anew_there() -> None:
 
 
 def test_an_empty_log_out_of_range_starts_where_its_leaders_begins() -> None:
-    bench = Bench()
+    bench = FollowerBench()
     bench.follow(A, position=Position(50, -1, 50, 50))
     bench.step(Tick())
     assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == [
@@ -313,7 +313,7 @@ def test_an_empty_log_out_of_range_starts_where_its_leaders_begins() -> None:
 
 
 def test_a_log_with_records_is_not_dropped_because_a_leader_says_out_of_range() -> None:
-    bench = Bench()
+    bench = FollowerBench()
     bench.follow(A, position=Position(50, 2, 0, 50))
     bench.step(Tick())
     assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == []
@@ -322,7 +322,7 @@ def test_a_log_with_records_is_not_dropped_because_a_leader_says_out_of_range() 
 
 def test_a_leader_epoch_that_no_leader_had_is_cut_off() -> None:
     """No checksum covers the leader epoch: after one damaged bit the leader would never know the epoch of the fetch."""
-    bench = Bench()
+    bench = FollowerBench()
     bench.follow(A, position=Position(160, 536870916, 0, 150))
     bench.step(Tick())
     cut = Cut(key=A, leader_epoch=3, diverging=OffsetAndEpoch(160, LeaderEpoch(3)))
@@ -332,7 +332,7 @@ def test_a_leader_epoch_that_no_leader_had_is_cut_off() -> None:
     assert bench.asked == [(A, 155)]
 
 
-def refuse(bench: Bench, code: ErrorCode, *, for_ms: int) -> list[ReportStall]:
+def refuse(bench: FollowerBench, code: ErrorCode, *, for_ms: int) -> list[ReportStall]:
     """Answer every fetch of A like this for a while; the reports."""
     reports = []
     until_ms = bench.now_ms + for_ms
@@ -345,7 +345,7 @@ def refuse(bench: Bench, code: ErrorCode, *, for_ms: int) -> list[ReportStall]:
 
 
 def test_a_partition_that_is_refused_for_ever_is_reported_at_once_and_then_each_minute() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     code = ErrorCode.OFFSET_OUT_OF_RANGE
     assert refuse(bench, code, for_ms=STALLED_AFTER_MS - 1000) == []
     assert bench.machine.stalled == 0
@@ -357,7 +357,7 @@ def test_a_partition_that_is_refused_for_ever_is_reported_at_once_and_then_each_
 
 
 def test_another_reason_is_another_stall_and_a_good_answer_ends_it() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID] * 4
     assert [refuse(bench, code, for_ms=STALLED_AFTER_MS - 1000) for code in codes] == [[]] * 8
     assert refuse(bench, ErrorCode.KAFKA_STORAGE_ERROR, for_ms=2 * STALLED_AFTER_MS)
@@ -386,7 +386,7 @@ def test_below_its_high_watermark_a_log_is_cut_after_an_unclean_election_only(
 
 @pytest.mark.parametrize("is_final", [True, False])
 def test_what_cannot_be_stored_pauses_or_ends_the_partition(is_final: bool) -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     bench.answer(records(A))
     bench.step(StoreFailed(key=A, leader_epoch=3, is_final=is_final))
     bench.later(1_000)
@@ -398,7 +398,7 @@ def test_what_cannot_be_stored_pauses_or_ends_the_partition(is_final: bool) -> N
 
 def test_what_cannot_be_stored_is_counted_and_lags_until_it_is_stored() -> None:
     """The bytes of its leader are damaged, say: then it is asked again and again, and the copy falls behind."""
-    bench = Bench(A)
+    bench = FollowerBench(A)
     damaged = records(A, high_watermark=7)
     bench.answer(damaged)
     bench.step(StoreFailed(key=A, leader_epoch=3, is_final=False))
@@ -414,7 +414,7 @@ def test_what_cannot_be_stored_is_counted_and_lags_until_it_is_stored() -> None:
 
 
 def test_the_lag_is_counted_against_the_leaders_high_watermark() -> None:
-    bench = Bench(A)
+    bench = FollowerBench(A)
     assert bench.machine.max_lag == 0
     bench.answer(records(A, high_watermark=30))
     bench.stored(A, 12)

@@ -24,7 +24,7 @@ def state(*in_sync: BrokerId, epoch: int = 0, **options: object) -> PartitionSta
     return replace(made, **options)  # type: ignore[arg-type]
 
 
-class Bench:
+class LeadershipBench:
     """A leader whose log ends at 20, whose epoch began at 10 and whose high watermark is 12."""
 
     def __init__(self, state: PartitionState) -> None:
@@ -48,14 +48,14 @@ class Bench:
 
 
 def test_the_high_watermark_is_the_smallest_end_of_those_in_sync() -> None:
-    bench = Bench(state(ONE, TWO))
+    bench = LeadershipBench(state(ONE, TWO))
     assert bench.safe() == -1, "one that has said nothing holds it"
     bench.fetch(TWO, 17)
     assert (bench.safe(), bench.safe(own=15)) == (17, 15)
 
 
 def test_one_that_keeps_up_holds_the_high_watermark_before_it_is_in_sync() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     assert bench.safe() == 20
     bench.fetch(TWO, 20)
     bench.leadership.replicas[TWO].end_offset = 18
@@ -65,7 +65,7 @@ def test_one_that_keeps_up_holds_the_high_watermark_before_it_is_in_sync() -> No
 
 
 def test_a_dead_replica_that_is_not_in_sync_is_not_waited_for() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20)
     bench.leadership.replicas[TWO].end_offset = 18
     assert bench.leadership.exclude([TWO, BrokerId(9)]), "it may have held the high watermark back"
@@ -78,26 +78,26 @@ def test_a_dead_replica_that_is_not_in_sync_is_not_waited_for() -> None:
 
 @pytest.mark.parametrize(("offset", "joins"), [(9, False), (11, False), (12, True), (20, True)])
 def test_a_replica_joins_at_the_high_watermark(offset: int, joins: bool) -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     assert bench.fetch(TWO, offset) is joins
     assert bench.propose() == ((ONE, TWO) if joins else None)
 
 
 def test_a_replica_joins_when_it_has_reached_the_leaders_epoch() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     bench.high_watermark = 5
     assert not bench.fetch(TWO, 9)
     assert bench.fetch(TWO, 10)
 
 
 def test_a_fenced_replica_does_not_join() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     assert not bench.fetch(TWO, 20, may_join=False)
     assert bench.propose() is None
 
 
 def test_a_replica_leaves_when_it_has_lagged_for_too_long() -> None:
-    bench = Bench(state(ONE, TWO, THREE))
+    bench = LeadershipBench(state(ONE, TWO, THREE))
     bench.now_ms = LAG_MS
     bench.fetch(TWO, 20)
     assert bench.propose() is None, "a new leader gives every follower the permitted lag"
@@ -106,7 +106,7 @@ def test_a_replica_leaves_when_it_has_lagged_for_too_long() -> None:
 
 
 def test_what_is_proposed_counts_until_it_is_settled() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 15, may_join=True)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
@@ -116,7 +116,7 @@ def test_what_is_proposed_counts_until_it_is_settled() -> None:
     assert bench.propose() is None, "one at a time"
 
 
-def refused(bench: Bench, code: ErrorCode = ErrorCode.INELIGIBLE_REPLICA) -> None:
+def refused(bench: LeadershipBench, code: ErrorCode = ErrorCode.INELIGIBLE_REPLICA) -> None:
     """Replica 2 at offset 15 is proposed, and refused."""
     bench.fetch(TWO, 15)
     proposal = bench.leadership.propose(bench.horizon)
@@ -126,7 +126,7 @@ def refused(bench: Bench, code: ErrorCode = ErrorCode.INELIGIBLE_REPLICA) -> Non
 
 
 def test_a_refused_replica_counts_until_a_late_copy_of_the_proposal_cannot_be_carried_out_any_more() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     refused(bench)
     assert bench.safe() == 15
     barrier = bench.leadership.propose(bench.horizon)
@@ -138,7 +138,7 @@ def test_a_refused_replica_counts_until_a_late_copy_of_the_proposal_cannot_be_ca
 
 
 def test_a_refused_replica_is_not_proposed_again_before_the_partition_epoch_has_risen() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     refused(bench)
     assert not bench.fetch(TWO, 20)
     assert bench.propose() == (ONE,)
@@ -148,7 +148,7 @@ def test_a_refused_replica_is_not_proposed_again_before_the_partition_epoch_has_
 
 
 def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     refused(bench)
     barrier = bench.leadership.propose(bench.horizon)
     assert barrier is not None
@@ -160,7 +160,7 @@ def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
 
 def test_a_controller_that_changes_nothing_ends_the_doubt_as_it_does_for_its_own_brokers() -> None:
     """Apache Kafka's controller answers a proposal that changes nothing with the unchanged partition epoch."""
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     refused(bench)
     barrier = bench.leadership.propose(bench.horizon)
     assert barrier is not None
@@ -169,7 +169,7 @@ def test_a_controller_that_changes_nothing_ends_the_doubt_as_it_does_for_its_own
 
 
 def test_a_refused_barrier_is_tried_again_at_the_next_look_and_not_at_once() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     refused(bench)
     barrier = bench.leadership.propose(bench.horizon)
     assert barrier is not None
@@ -179,7 +179,7 @@ def test_a_refused_barrier_is_tried_again_at_the_next_look_and_not_at_once() -> 
 
 
 def test_a_refused_departure_leaves_no_doubt() -> None:
-    bench = Bench(state(ONE, TWO, THREE))
+    bench = LeadershipBench(state(ONE, TWO, THREE))
     bench.now_ms = LAG_MS + 1
     bench.fetch(TWO, 20)
     proposal = bench.leadership.propose(bench.horizon)
@@ -191,7 +191,7 @@ def test_a_refused_departure_leaves_no_doubt() -> None:
 
 def test_a_state_of_the_same_partition_epoch_does_not_end_a_proposal() -> None:
     """The state that a leader has is followed again whenever a setting of its topic changes."""
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 15)
     proposal = bench.leadership.propose(bench.horizon)
     bench.leadership.take_state(state(ONE))
@@ -200,14 +200,14 @@ def test_a_state_of_the_same_partition_epoch_does_not_end_a_proposal() -> None:
 
 
 def test_a_state_of_the_same_partition_epoch_does_not_end_a_doubt() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     refused(bench)
     bench.leadership.take_state(state(ONE))
     assert bench.safe() == 15
 
 
 def test_a_silent_replica_does_not_come_in_sync_with_another_one() -> None:
-    bench = Bench(state(ONE, TWO, THREE))
+    bench = LeadershipBench(state(ONE, TWO, THREE))
     bench.fetch(TWO, 19)
     bench.fetch(THREE, 19)
     bench.now_ms = LAG_MS + 1
@@ -220,7 +220,7 @@ def test_a_silent_replica_does_not_come_in_sync_with_another_one() -> None:
 
 def test_a_slow_replica_comes_in_sync_by_its_own_fetch_only() -> None:
     """It has not been caught up for replica.lag.time.max.ms, and has everything below the high watermark."""
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     bench.now_ms = 10 * LAG_MS
     assert bench.fetch(TWO, 12)
     bench.fetch(THREE, 11)
@@ -233,7 +233,7 @@ def test_a_slow_replica_comes_in_sync_by_its_own_fetch_only() -> None:
 
 
 def test_one_that_is_to_leave_counts_until_it_has_left() -> None:
-    bench = Bench(state(ONE, TWO))
+    bench = LeadershipBench(state(ONE, TWO))
     bench.fetch(TWO, 15)
     bench.now_ms = 2 * LAG_MS
     assert bench.propose() == (ONE,)
@@ -258,7 +258,7 @@ def test_one_that_is_to_leave_counts_until_it_has_left() -> None:
 def test_what_may_have_been_carried_out_stays_under_way(
     code: ErrorCode, next_step: AfterAnswer, is_pending: bool
 ) -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
@@ -267,7 +267,7 @@ def test_what_may_have_been_carried_out_stays_under_way(
 
 
 def test_an_answer_that_changes_nothing_ends_the_proposal() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
@@ -276,7 +276,7 @@ def test_an_answer_that_changes_nothing_ends_the_proposal() -> None:
 
 
 def test_a_leader_reports_its_recovery_before_any_replica_joins() -> None:
-    bench = Bench(state(ONE, is_recovering=True))
+    bench = LeadershipBench(state(ONE, is_recovering=True))
     assert not bench.fetch(TWO, 20)
     assert bench.propose() == (ONE,)
     bench.leadership.take_state(state(ONE, epoch=1))
@@ -284,7 +284,7 @@ def test_a_leader_reports_its_recovery_before_any_replica_joins() -> None:
 
 
 def test_the_epochs_of_registrations_go_with_a_proposal() -> None:
-    bench = Bench(state(ONE))
+    bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 20, broker_epoch=77)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
@@ -292,7 +292,7 @@ def test_the_epochs_of_registrations_go_with_a_proposal() -> None:
 
 
 def test_a_fetch_of_an_earlier_registration_counts_for_nothing() -> None:
-    bench = Bench(state(ONE, TWO))
+    bench = LeadershipBench(state(ONE, TWO))
     bench.fetch(TWO, 13, broker_epoch=8)
     with pytest.raises(KafkaError) as refusal:
         bench.fetch(TWO, 19, broker_epoch=7)
@@ -301,7 +301,7 @@ def test_a_fetch_of_an_earlier_registration_counts_for_nothing() -> None:
 
 
 def test_a_stranger_is_refused_and_a_new_replica_is_not() -> None:
-    bench = Bench(state(ONE, TWO))
+    bench = LeadershipBench(state(ONE, TWO))
     four = BrokerId(4)
     with pytest.raises(KafkaError) as refusal:
         bench.fetch(four, 19)
@@ -312,7 +312,7 @@ def test_a_stranger_is_refused_and_a_new_replica_is_not() -> None:
 
 
 def test_a_replica_that_has_left_holds_nothing_and_is_not_wanted_before_it_asks_again() -> None:
-    bench = Bench(state(ONE, TWO, THREE))
+    bench = LeadershipBench(state(ONE, TWO, THREE))
     bench.fetch(TWO, 20)
     bench.fetch(THREE, 15)
     assert bench.safe() == 15
@@ -324,7 +324,7 @@ def test_a_replica_that_has_left_holds_nothing_and_is_not_wanted_before_it_asks_
 
 
 def test_the_last_fetch_of_one_that_has_left_holds_the_high_watermark_for_a_second() -> None:
-    bench = Bench(state(ONE, THREE))
+    bench = LeadershipBench(state(ONE, THREE))
     bench.fetch(THREE, 20)
     bench.leadership.take_state(state(ONE, epoch=1))
     bench.fetch(THREE, 20)

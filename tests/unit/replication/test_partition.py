@@ -18,7 +18,7 @@ from testkit.ports import EVERY_CHANGE, DeferredDisk, RecordingWatcher
 Outcomes = list[Appended | KafkaError]
 
 
-class Bench:
+class PartitionBench:
     """One partition; its disk flushes when the test says so."""
 
     def __init__(self, *, is_flushed: bool = True) -> None:
@@ -45,15 +45,15 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> PartitionBench:
+    return PartitionBench()
 
 
 def codes(outcomes: Outcomes) -> list[int]:
     return [outcome.code if isinstance(outcome, KafkaError) else 0 for outcome in outcomes]
 
 
-def test_no_callback_comes_before_the_batch_is_written(bench: Bench) -> None:
+def test_no_callback_comes_before_the_batch_is_written(bench: PartitionBench) -> None:
     bench.stage(b"a")
     assert bench.outcomes == []
     assert bench.partition.log.log_end_offset == 0
@@ -61,7 +61,7 @@ def test_no_callback_comes_before_the_batch_is_written(bench: Bench) -> None:
     assert bench.outcomes == [Appended(0, 0, -1, 0)]
 
 
-def test_the_batches_of_one_turn_are_written_with_one_operation_and_answered_in_order(bench: Bench) -> None:
+def test_the_batches_of_one_turn_are_written_with_one_operation_and_answered_in_order(bench: PartitionBench) -> None:
     before = bench.files.operations
     bench.stage(b"a", b"b")
     bench.stage(b"c")
@@ -75,7 +75,7 @@ def test_the_batches_of_one_turn_are_written_with_one_operation_and_answered_in_
     ]
 
 
-def test_under_flushed_durability_the_high_watermark_waits_for_the_flush(bench: Bench) -> None:
+def test_under_flushed_durability_the_high_watermark_waits_for_the_flush(bench: PartitionBench) -> None:
     bench.stage(b"a")
     bench.write()
     assert (bench.partition.high_watermark, bench.partition.log.log_end_offset) == (0, 1)
@@ -84,14 +84,14 @@ def test_under_flushed_durability_the_high_watermark_waits_for_the_flush(bench: 
 
 
 def test_under_page_cache_durability_the_high_watermark_follows_the_log_end() -> None:
-    bench = Bench(is_flushed=False)
+    bench = PartitionBench(is_flushed=False)
     bench.stage(b"a")
     bench.write()
     assert bench.partition.high_watermark == 1
     assert bench.disk.waiting == []
 
 
-def test_a_flush_counts_only_for_what_was_written_before_it_began(bench: Bench) -> None:
+def test_a_flush_counts_only_for_what_was_written_before_it_began(bench: PartitionBench) -> None:
     bench.stage(b"a")
     bench.write()
     log, done = bench.disk.waiting.pop()
@@ -106,7 +106,7 @@ def test_a_flush_counts_only_for_what_was_written_before_it_began(bench: Bench) 
     assert bench.partition.high_watermark == 2
 
 
-def test_a_failed_write_fails_every_batch_of_the_turn_and_leaves_the_log_as_it_was(bench: Bench) -> None:
+def test_a_failed_write_fails_every_batch_of_the_turn_and_leaves_the_log_as_it_was(bench: PartitionBench) -> None:
     bench.stage(b"before", producer_id=3, producer_epoch=0, base_sequence=0)
     bench.write()
     bench.outcomes.clear()
@@ -125,7 +125,7 @@ def test_a_failed_write_fails_every_batch_of_the_turn_and_leaves_the_log_as_it_w
     assert bench.outcomes == [Appended(1, 1, -1, 0)]
 
 
-def test_a_retry_is_answered_with_the_offsets_of_the_first_try(bench: Bench) -> None:
+def test_a_retry_is_answered_with_the_offsets_of_the_first_try(bench: PartitionBench) -> None:
     for _ in range(2):
         bench.stage(b"a", b"b", producer_id=3, producer_epoch=0, base_sequence=0)
     bench.write()
@@ -135,27 +135,27 @@ def test_a_retry_is_answered_with_the_offsets_of_the_first_try(bench: Bench) -> 
     assert bench.partition.log.log_end_offset == 2
 
 
-def test_a_gap_in_the_sequence_is_refused_at_once_also_behind_a_staged_batch(bench: Bench) -> None:
+def test_a_gap_in_the_sequence_is_refused_at_once_also_behind_a_staged_batch(bench: PartitionBench) -> None:
     bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=0)
     with pytest.raises(KafkaError) as caught:
         bench.stage(b"c", producer_id=3, producer_epoch=0, base_sequence=2)
     assert caught.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_transactional_batch_is_refused_if_its_transaction_is_not_verified(bench: Bench) -> None:
+def test_a_transactional_batch_is_refused_if_its_transaction_is_not_verified(bench: PartitionBench) -> None:
     with pytest.raises(KafkaError) as caught:
         bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=0, is_transactional=True)
     assert caught.value.code is ErrorCode.INVALID_TXN_STATE
 
 
-def test_a_partition_that_is_not_led_refuses_and_names_the_leader(bench: Bench) -> None:
+def test_a_partition_that_is_not_led_refuses_and_names_the_leader(bench: PartitionBench) -> None:
     bench.node.create(leader=2, leader_epoch=1)
     with pytest.raises(KafkaError, match="broker 2") as caught:
         bench.stage(b"a")
     assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_acks_all_needs_enough_in_sync_replicas_and_acks_one_does_not(bench: Bench) -> None:
+def test_acks_all_needs_enough_in_sync_replicas_and_acks_one_does_not(bench: PartitionBench) -> None:
     from tailrace.model.topic_config import TopicConfig
 
     partition = bench.node.create("two", replicas=(1, 2), config=TopicConfig(min_insync_replicas=2))
@@ -171,7 +171,7 @@ def test_acks_all_needs_enough_in_sync_replicas_and_acks_one_does_not(bench: Ben
     assert partition.high_watermark == 0, "below min.insync.replicas nothing is committed (KIP-966)"
 
 
-def test_a_waiter_is_called_when_the_high_watermark_is_there_or_with_why_it_never_will(bench: Bench) -> None:
+def test_a_waiter_is_called_when_the_high_watermark_is_there_or_with_why_it_never_will(bench: PartitionBench) -> None:
     told: list[KafkaError | None] = []
     bench.stage(b"a", b"b")
     bench.write()
@@ -186,7 +186,9 @@ def test_a_waiter_is_called_when_the_high_watermark_is_there_or_with_why_it_neve
     assert told[2].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_watcher_of_the_high_watermark_is_told_when_the_readable_end_moves_until_it_is_removed(bench: Bench) -> None:
+def test_a_watcher_of_the_high_watermark_is_told_when_the_readable_end_moves_until_it_is_removed(
+    bench: PartitionBench,
+) -> None:
     told: list[tuple[Partition, int]] = []
     watcher = RecordingWatcher(told)
     for _ in range(2):
@@ -207,7 +209,7 @@ def test_a_watcher_of_the_high_watermark_is_told_when_the_readable_end_moves_unt
     assert len(told) == 2
 
 
-def test_a_watcher_is_told_each_kind_of_change(bench: Bench) -> None:
+def test_a_watcher_is_told_each_kind_of_change(bench: PartitionBench) -> None:
     told: list[tuple[Partition, int]] = []
     bench.partition.watch(RecordingWatcher(told), EVERY_CHANGE)
 
@@ -229,7 +231,7 @@ def test_a_watcher_is_told_each_kind_of_change(bench: Bench) -> None:
     assert kinds() == [Change.ROLE]
 
 
-def test_open_transactions_hold_the_last_stable_offset_and_its_watchers_back(bench: Bench) -> None:
+def test_open_transactions_hold_the_last_stable_offset_and_its_watchers_back(bench: PartitionBench) -> None:
     told: list[tuple[Partition, int]] = []
     bench.partition.watch(RecordingWatcher(told), Change.LAST_STABLE_OFFSET)
     bench.partition.append_records(
@@ -247,7 +249,7 @@ def test_open_transactions_hold_the_last_stable_offset_and_its_watchers_back(ben
     assert told == [(bench.partition, Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET)]
 
 
-def test_nothing_at_or_above_the_high_watermark_is_read(bench: Bench) -> None:
+def test_nothing_at_or_above_the_high_watermark_is_read(bench: PartitionBench) -> None:
     bench.stage(b"a", b"b")
     bench.write()
     bench.disk.run()
@@ -264,7 +266,7 @@ def test_nothing_at_or_above_the_high_watermark_is_read(bench: Bench) -> None:
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_call(bench: Bench) -> None:
+def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_call(bench: PartitionBench) -> None:
     done: Outcomes = []
     appended: Outcomes = []
     bench.partition.append_records(
@@ -277,7 +279,7 @@ def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_c
     assert done == appended == [Appended(0, 1, -1, 0)]
 
 
-def test_a_coordinator_without_its_partition_is_told_so_and_not_within_the_call(bench: Bench) -> None:
+def test_a_coordinator_without_its_partition_is_told_so_and_not_within_the_call(bench: PartitionBench) -> None:
     done: Outcomes = []
     bench.partition.step_down()
     bench.partition.append_records([(b"k", b"v")], now_ms=5, on_done=done.append)

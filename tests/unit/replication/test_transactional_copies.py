@@ -31,7 +31,7 @@ def led_by(leader: int, epoch: int) -> PartitionState:
     )
 
 
-class Replica:
+class TransactionalReplica:
     """Broker 1's copy."""
 
     def __init__(self, leader: int) -> None:
@@ -61,7 +61,7 @@ class Replica:
         )
         self.node.end_turn()
 
-    def copy_from(self, leader: "Replica", high_watermark: int) -> None:
+    def copy_from(self, leader: "TransactionalReplica", high_watermark: int) -> None:
         end = self.partition.log.log_end_offset
         read = leader.partition.read_for_replica(ReadLimits(end, 1 << 20))
         if read.size_bytes:
@@ -77,16 +77,18 @@ class Replica:
 
 
 @pytest.fixture
-def leader() -> Replica:
-    return Replica(leader=1)
+def leader() -> TransactionalReplica:
+    return TransactionalReplica(leader=1)
 
 
 @pytest.fixture
-def follower() -> Replica:
-    return Replica(leader=2)
+def follower() -> TransactionalReplica:
+    return TransactionalReplica(leader=2)
 
 
-def test_a_follower_holds_committed_data_back_as_its_leader_does(leader: Replica, follower: Replica) -> None:
+def test_a_follower_holds_committed_data_back_as_its_leader_does(
+    leader: TransactionalReplica, follower: TransactionalReplica
+) -> None:
     leader.write(b"a", b"b")
     follower.copy_from(leader, 2)
     assert leader.ends == follower.ends == (2, 0)
@@ -99,7 +101,7 @@ def test_a_follower_holds_committed_data_back_as_its_leader_does(leader: Replica
 
 
 def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
-    leader: Replica, follower: Replica
+    leader: TransactionalReplica, follower: TransactionalReplica
 ) -> None:
     leader.write(b"a")
     leader.end(COMMIT)
@@ -118,7 +120,9 @@ def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
     assert list(read.aborted) == [AbortedTxn(7, 2, 4, 5)]
 
 
-def test_what_is_cut_off_opens_its_transactions_again(leader: Replica, follower: Replica) -> None:
+def test_what_is_cut_off_opens_its_transactions_again(
+    leader: TransactionalReplica, follower: TransactionalReplica
+) -> None:
     leader.write(b"a")
     leader.end(ABORT)
     follower.copy_from(leader, 1)
@@ -130,7 +134,9 @@ def test_what_is_cut_off_opens_its_transactions_again(leader: Replica, follower:
     assert follower.ends == (2, 2)
 
 
-def test_markers_need_enough_replicas_and_a_leader(leader: Replica, follower: Replica) -> None:
+def test_markers_need_enough_replicas_and_a_leader(
+    leader: TransactionalReplica, follower: TransactionalReplica
+) -> None:
     follower.end(COMMIT)
     assert isinstance(follower.outcomes[0], KafkaError)
     assert follower.outcomes[0].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -140,7 +146,7 @@ def test_markers_need_enough_replicas_and_a_leader(leader: Replica, follower: Re
     assert leader.outcomes[0].code is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_what_a_coordinator_writes_in_a_transaction_is_part_of_it(leader: Replica) -> None:
+def test_what_a_coordinator_writes_in_a_transaction_is_part_of_it(leader: TransactionalReplica) -> None:
     """The offsets that a consumer commits in it. They have no sequence numbers of the producer's."""
     for _ in range(2):
         leader.partition.append_records(

@@ -52,7 +52,7 @@ class Heartbeats:
         return self._handle(request, context)
 
 
-class Server:
+class DispatchBench:
     """A dispatcher that serves Heartbeat, and one connection to it."""
 
     def __init__(self, handle: Handle = lambda request, context: HeartbeatResponse()) -> None:
@@ -163,13 +163,13 @@ def error_of(answer: bytes | None, version: int = 4) -> int:
 
 @pytest.mark.parametrize("version", range(5))
 def test_a_request_is_answered_in_its_version(version: int) -> None:
-    server = Server(lambda request, context: HeartbeatResponse(error_code=request.generation_id))
+    server = DispatchBench(lambda request, context: HeartbeatResponse(error_code=request.generation_id))
     assert error_of(server.send(heartbeat(version)), version) == 1
 
 
 def test_a_handler_may_answer_later() -> None:
     parked: list[RequestContext] = []
-    server = Server(lambda request, context: parked.append(context))
+    server = DispatchBench(lambda request, context: parked.append(context))
     assert server.send(heartbeat()) is None
     parked[0].respond(HeartbeatResponse(error_code=27))
     assert error_of(server.connection.answers[0]) == 27
@@ -179,7 +179,7 @@ def test_a_kafka_error_becomes_the_error_response_of_the_api() -> None:
     def refuse(request: Any, context: RequestContext) -> None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "who?")
 
-    server = Server(refuse)
+    server = DispatchBench(refuse)
     assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_MEMBER_ID
     assert server.connection.is_open
 
@@ -188,7 +188,7 @@ def test_an_unexpected_exception_is_logged_once_and_answered_without_its_text(ca
     def fail(request: Any, context: RequestContext) -> None:
         raise ZeroDivisionError("secret")
 
-    server = Server(fail)
+    server = DispatchBench(fail)
     for _ in range(3):
         server.connection.answers.clear()
         answer = server.send(heartbeat())
@@ -201,7 +201,7 @@ def test_an_unexpected_exception_is_logged_once_and_answered_without_its_text(ca
 
 
 def test_a_response_that_cannot_be_encoded_is_an_unexpected_exception() -> None:
-    server = Server(lambda request, context: HeartbeatResponse(error_code=1 << 40))
+    server = DispatchBench(lambda request, context: HeartbeatResponse(error_code=1 << 40))
     assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_SERVER_ERROR
 
 
@@ -210,7 +210,7 @@ def test_a_late_response_that_cannot_be_encoded_closes_its_connection_alone(
 ) -> None:
     """It may be given while the answers of other requests are: when a turn's batches are written, by a timer."""
     parked: list[RequestContext] = []
-    server = Server(lambda request, context: parked.append(context))
+    server = DispatchBench(lambda request, context: parked.append(context))
     server.send(heartbeat())
     for _ in range(3):
         parked[0].respond(HeartbeatResponse(error_code=1 << 40))
@@ -223,7 +223,7 @@ def test_a_failed_assertion_stops_the_process_and_is_not_answered() -> None:
     def break_it(request: Any, context: RequestContext) -> None:
         raise AssertionError("two leaders")
 
-    server = Server(break_it)
+    server = DispatchBench(break_it)
     assert server.send(heartbeat()) is None
     assert [str(fault) for fault in server.broken] == ["two leaders"]
 
@@ -236,7 +236,7 @@ def test_what_a_failed_handler_left_behind_does_not_answer_again() -> None:
         left_behind.append(context)
         raise ZeroDivisionError
 
-    server = Server(park_and_fail)
+    server = DispatchBench(park_and_fail)
     assert error_of(server.send(heartbeat())) == ErrorCode.UNKNOWN_SERVER_ERROR
     server.connection.answers.clear()
     left_behind[0].respond(HeartbeatResponse())
@@ -251,7 +251,7 @@ def test_a_handler_that_fails_after_its_answer_does_not_answer_twice() -> None:
         context.respond(HeartbeatResponse(error_code=27))
         raise ZeroDivisionError
 
-    server = Server(answer_and_fail)
+    server = DispatchBench(answer_and_fail)
     assert error_of(server.send(heartbeat())) == 27
 
 
@@ -269,19 +269,19 @@ def test_a_handler_that_fails_after_its_answer_does_not_answer_twice() -> None:
     ],
 )
 def test_what_cannot_be_understood_closes_the_connection(frame: bytes) -> None:
-    server = Server()
+    server = DispatchBench()
     assert server.send(frame) is None
     assert not server.connection.is_open
 
 
 def test_bytes_behind_a_request_are_left_alone() -> None:
     """As Kafka does: librdkafka 2.16 sends three too many with Metadata v13."""
-    assert error_of(Server().send(heartbeat() + b"xyz")) == ErrorCode.NONE
+    assert error_of(DispatchBench().send(heartbeat() + b"xyz")) == ErrorCode.NONE
 
 
 @given(st.binary(min_size=8, max_size=300))
 def test_no_bytes_raise_and_none_go_unnoticed(frame: bytes) -> None:
-    server = Server()
+    server = DispatchBench()
     answer = server.send(frame)
     assert answer is not None or not server.connection.is_open
     assert not server.broken
@@ -289,12 +289,12 @@ def test_no_bytes_raise_and_none_go_unnoticed(frame: bytes) -> None:
 
 @given(st.binary(max_size=60), st.sampled_from(sorted({HEARTBEAT, API_VERSIONS})), st.integers(0, 4))
 def test_no_body_behind_a_good_header_raises(body: bytes, api_key: int, version: int) -> None:
-    server = Server()
+    server = DispatchBench()
     server.send(struct.pack(">hhih", api_key, version, 9, -1) + body)
     assert not server.broken
 
 
-def ask_versions(server: Server, version: int) -> ApiVersionsResponse:
+def ask_versions(server: DispatchBench, version: int) -> ApiVersionsResponse:
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     answer = server.send(b"".join(encode_request(request, version, 9, "client")))
     assert answer is not None
@@ -303,7 +303,7 @@ def ask_versions(server: Server, version: int) -> ApiVersionsResponse:
 
 @pytest.mark.parametrize("version", range(5))
 def test_only_what_has_a_handler_is_announced(version: int) -> None:
-    response = ask_versions(Server(), version)
+    response = ask_versions(DispatchBench(), version)
     assert response.error_code == ErrorCode.NONE
     assert {key.api_key for key in response.api_keys} == {HEARTBEAT, API_VERSIONS}
 
@@ -311,7 +311,7 @@ def test_only_what_has_a_handler_is_announced(version: int) -> None:
 @pytest.mark.parametrize("version", [5, 99, 32_767, -1])
 def test_an_unknown_version_of_api_versions_gets_error_35_in_version_0(version: int) -> None:
     """KIP-511: the answer is in version 0 and tells which versions of ApiVersions there are; as in Kafka, no others."""
-    server = Server()
+    server = DispatchBench()
     # A header of a version that does not exist yet: only its first eight bytes can be relied on.
     answer = server.send(struct.pack(">hhi", API_VERSIONS, version, 9) + b"\x00\x03abc\x00\x05tail\x02x\x00")
     assert answer is not None
@@ -324,7 +324,7 @@ def test_an_unknown_version_of_api_versions_gets_error_35_in_version_0(version: 
 
 @pytest.mark.parametrize("name", ["", "-x", "x-", "a b", "a\n", "é", "x" * 300])
 def test_the_name_of_the_client_software_must_be_a_word(name: str) -> None:
-    server = Server()
+    server = DispatchBench()
     request = ApiVersionsRequest(client_software_name=name, client_software_version="1.0")
     answer = server.send(b"".join(encode_request(request, 3, 9, "client")))
     assert answer is not None
@@ -345,7 +345,7 @@ def test_produce_is_announced_from_version_0_and_refused_below_3() -> None:
 
 
 def test_requests_are_counted_by_api_and_version() -> None:
-    server = Server()
+    server = DispatchBench()
     server.send(heartbeat())
     server.connection.answers.clear()
     ask_versions(server, 3)

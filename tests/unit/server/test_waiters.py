@@ -65,7 +65,7 @@ class SlowPoll(Poll):
         return super().retry(moved, is_last=is_last)
 
 
-class Bench:
+class LongPollsBench:
     def __init__(self) -> None:
         self.clock = BusyClock()
         self.deadlines = Deadlines(self.clock)
@@ -77,8 +77,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench() -> Bench:
-    return Bench()
+def bench() -> LongPollsBench:
+    return LongPollsBench()
 
 
 def test_waiters_expire_in_the_order_of_their_deadlines_and_not_before() -> None:
@@ -137,7 +137,7 @@ def test_ten_thousand_waiters_need_one_timer() -> None:
     assert len(expired) == 10_000
 
 
-def test_a_poll_is_tried_once_for_all_partitions_that_moved_in_a_turn(bench: Bench) -> None:
+def test_a_poll_is_tried_once_for_all_partitions_that_moved_in_a_turn(bench: LongPollsBench) -> None:
     poll = Poll(bench.a, bench.b)
     bench.polls.park(poll, bench.connection, 500)
     bench.node.produce("a", b"1", same_turn=True)
@@ -147,7 +147,7 @@ def test_a_poll_is_tried_once_for_all_partitions_that_moved_in_a_turn(bench: Ben
     assert len(bench.polls) == 0
 
 
-def test_a_poll_that_is_not_content_goes_on_waiting(bench: Bench) -> None:
+def test_a_poll_that_is_not_content_goes_on_waiting(bench: LongPollsBench) -> None:
     poll = Poll(bench.a, tries_needed=3)
     bench.polls.park(poll, bench.connection, 500)
     bench.node.produce("a", b"1")
@@ -158,7 +158,7 @@ def test_a_poll_that_is_not_content_goes_on_waiting(bench: Bench) -> None:
     assert len(bench.polls) == len(bench.deadlines) == 0
 
 
-def test_a_poll_is_told_which_partitions_have_moved_and_wakes_for_each_again(bench: Bench) -> None:
+def test_a_poll_is_told_which_partitions_have_moved_and_wakes_for_each_again(bench: LongPollsBench) -> None:
     """Looking at all of thousands of partitions for one that has moved would make every append cost as much."""
     poll = Poll(bench.a, bench.b, tries_needed=5)
     bench.polls.park(poll, bench.connection, 500)
@@ -167,7 +167,7 @@ def test_a_poll_is_told_which_partitions_have_moved_and_wakes_for_each_again(ben
     assert poll.moved == [bench.a, bench.b, bench.b, bench.a]
 
 
-def test_a_partition_that_moves_twice_before_a_poll_has_its_turn_is_named_once(bench: Bench) -> None:
+def test_a_partition_that_moves_twice_before_a_poll_has_its_turn_is_named_once(bench: LongPollsBench) -> None:
     """Its watcher stays armed, and the first turn has no time left for this poll."""
     for _ in range(3):
         bench.polls.park(SlowPoll(bench.clock, bench.a), RecordingConnection(), 500)
@@ -183,7 +183,7 @@ def test_a_partition_that_moves_twice_before_a_poll_has_its_turn_is_named_once(b
     assert poll.moved == [bench.a, bench.b]
 
 
-def test_a_poll_that_waits_for_other_partitions_is_woken_by_those_alone(bench: Bench) -> None:
+def test_a_poll_that_waits_for_other_partitions_is_woken_by_those_alone(bench: LongPollsBench) -> None:
     """A topic was deleted and made again: the poll reads the new partition from now on."""
 
     class Moving(Poll):
@@ -199,7 +199,7 @@ def test_a_poll_that_waits_for_other_partitions_is_woken_by_those_alone(bench: B
     assert len(bench.polls) == 0
 
 
-def test_a_poll_that_was_answered_is_forgotten_by_its_partitions(bench: Bench) -> None:
+def test_a_poll_that_was_answered_is_forgotten_by_its_partitions(bench: LongPollsBench) -> None:
     poll = Poll(bench.a, bench.b)
     bench.polls.park(poll, bench.connection, 500)
     bench.node.produce("a", b"1")
@@ -210,7 +210,7 @@ def test_a_poll_that_was_answered_is_forgotten_by_its_partitions(bench: Bench) -
     assert alive() is None
 
 
-def test_a_closed_connection_drops_its_polls(bench: Bench) -> None:
+def test_a_closed_connection_drops_its_polls(bench: LongPollsBench) -> None:
     poll = Poll(bench.a)
     bench.polls.park(poll, bench.connection, 500)
     bench.connection.hang_up()
@@ -220,14 +220,14 @@ def test_a_closed_connection_drops_its_polls(bench: Bench) -> None:
     assert poll.tries == []
 
 
-def test_a_thousand_polls_of_one_connection_leave_one_callback_with_it(bench: Bench) -> None:
+def test_a_thousand_polls_of_one_connection_leave_one_callback_with_it(bench: LongPollsBench) -> None:
     for _ in range(1000):
         bench.polls.park(Poll(bench.a), bench.connection, 10)
         bench.clock.advance(10)
     assert bench.connection.callbacks == 1
 
 
-def test_nothing_is_tried_while_nothing_moves(bench: Bench) -> None:
+def test_nothing_is_tried_while_nothing_moves(bench: LongPollsBench) -> None:
     poll = Poll(bench.a)
     bench.polls.park(poll, bench.connection, 60_000)
     bench.node.produce("b", b"1")
@@ -235,7 +235,7 @@ def test_nothing_is_tried_while_nothing_moves(bench: Bench) -> None:
     assert poll.tries == []
 
 
-def test_before_a_stop_every_poll_is_answered_with_what_there_is(bench: Bench) -> None:
+def test_before_a_stop_every_poll_is_answered_with_what_there_is(bench: LongPollsBench) -> None:
     first, second = Poll(bench.a, tries_needed=9), Poll(bench.a, bench.b, tries_needed=9)
     bench.polls.park(first, bench.connection, 500)
     bench.polls.park(second, RecordingConnection(), 900)
@@ -244,13 +244,13 @@ def test_before_a_stop_every_poll_is_answered_with_what_there_is(bench: Bench) -
     assert (len(bench.polls), len(bench.deadlines)) == (0, 0)
 
 
-def crowd(bench: Bench, polls: int = MAX_POLLS) -> None:
+def crowd(bench: LongPollsBench, polls: int = MAX_POLLS) -> None:
     """Park the polls of so many clients, one for each."""
     for _ in range(polls):
         assert bench.polls.park(Poll(bench.a), RecordingConnection(), 60_000)
 
 
-def test_there_is_room_for_so_many_polls_and_again_when_they_have_gone(bench: Bench) -> None:
+def test_there_is_room_for_so_many_polls_and_again_when_they_have_gone(bench: LongPollsBench) -> None:
     crowd(bench)
     woken = Poll(bench.b)
     bench.polls.park(woken, bench.connection, 60_000)
@@ -265,7 +265,7 @@ def test_there_is_room_for_so_many_polls_and_again_when_they_have_gone(bench: Be
     assert woken.tries == [True, False]
 
 
-def test_a_poll_without_room_waits_a_little_and_not_longer_than_it_wants(bench: Bench) -> None:
+def test_a_poll_without_room_waits_a_little_and_not_longer_than_it_wants(bench: LongPollsBench) -> None:
     """Were it answered at once, its client would ask again at once."""
     crowd(bench)
     patient, hasty = Poll(bench.a), Poll(bench.a)
@@ -278,19 +278,19 @@ def test_a_poll_without_room_waits_a_little_and_not_longer_than_it_wants(bench: 
     assert len(bench.polls) == len(bench.deadlines) == MAX_POLLS
 
 
-def test_those_that_wait_without_room_are_bounded_too(bench: Bench) -> None:
+def test_those_that_wait_without_room_are_bounded_too(bench: LongPollsBench) -> None:
     crowd(bench, 2 * MAX_POLLS)
     assert not bench.polls.park(Poll(bench.a), bench.connection, 60_000)
 
 
-def test_a_poll_without_room_gives_back_what_it_took_when_its_connection_closes(bench: Bench) -> None:
+def test_a_poll_without_room_gives_back_what_it_took_when_its_connection_closes(bench: LongPollsBench) -> None:
     crowd(bench)
     assert bench.polls.park(Poll(bench.a), bench.connection, 60_000)
     bench.connection.hang_up()
     assert len(bench.polls) == len(bench.deadlines) == MAX_POLLS
 
 
-def test_one_connection_takes_half_of_the_room_and_then_one_poll(bench: Bench) -> None:
+def test_one_connection_takes_half_of_the_room_and_then_one_poll(bench: LongPollsBench) -> None:
     parked = [bench.polls.park(Poll(bench.a), bench.connection, 60_000) for _ in range(MAX_POLLS)]
     assert parked.count(True) == MAX_POLLS // 2
     other = RecordingConnection()
@@ -298,7 +298,7 @@ def test_one_connection_takes_half_of_the_room_and_then_one_poll(bench: Bench) -
     assert not bench.polls.park(Poll(bench.a), other, 60_000), "its answer would wait for the first one's"
 
 
-def test_followers_have_a_room_of_their_own(bench: Bench) -> None:
+def test_followers_have_a_room_of_their_own(bench: LongPollsBench) -> None:
     crowd(bench)
     fetch = Poll(bench.a)
     fetch.is_of_replica = True
@@ -309,7 +309,7 @@ def test_followers_have_a_room_of_their_own(bench: Bench) -> None:
     assert fetch.tries == [False]
 
 
-def test_followers_do_not_take_the_room_of_clients(bench: Bench) -> None:
+def test_followers_do_not_take_the_room_of_clients(bench: LongPollsBench) -> None:
     for _ in range(MAX_REPLICA_POLLS):
         fetch = Poll(bench.a)
         fetch.is_of_replica = True
@@ -319,7 +319,7 @@ def test_followers_do_not_take_the_room_of_clients(bench: Bench) -> None:
     assert len(bench.polls) == MAX_REPLICA_POLLS + MAX_POLLS, "all of them still wait"
 
 
-def test_polls_of_very_many_partitions_need_the_room_of_many(bench: Bench) -> None:
+def test_polls_of_very_many_partitions_need_the_room_of_many(bench: LongPollsBench) -> None:
     halves = [Poll(*[bench.a] * (MAX_WATCHED // 2)) for _ in range(2)]
     connections = [RecordingConnection() for _ in range(2)]
     for half, connection in zip(halves, connections, strict=True):
@@ -337,12 +337,12 @@ def test_polls_of_very_many_partitions_need_the_room_of_many(bench: Bench) -> No
 def test_a_waiter_that_fails_keeps_no_other_from_its_end() -> None:
     clock, expired = ManualClock(), list[Waiter]()
 
-    class Failing(Waiter):
+    class FailingWaiter(Waiter):
         def expire(self) -> None:
             raise ZeroDivisionError
 
     deadlines = Deadlines(clock)
-    first, second, third = Failing(expired), Waiter(expired), Waiter(expired)
+    first, second, third = FailingWaiter(expired), Waiter(expired), Waiter(expired)
     for waiter, timeout_ms in ((first, 100), (second, 100), (third, 200)):
         deadlines.add(waiter, timeout_ms)
     with pytest.raises(ZeroDivisionError):
@@ -352,7 +352,7 @@ def test_a_waiter_that_fails_keeps_no_other_from_its_end() -> None:
     assert expired == [second, third]
 
 
-def test_a_poll_that_fails_costs_its_connection_and_no_other_poll(bench: Bench) -> None:
+def test_a_poll_that_fails_costs_its_connection_and_no_other_poll(bench: LongPollsBench) -> None:
     """Answers leave in the order of their requests: behind one that never comes all later ones would wait."""
     failing, other = FailingPoll(bench.a, tries_needed=9), Poll(bench.a)
     connection = RecordingConnection()
@@ -369,7 +369,7 @@ def test_a_poll_that_fails_costs_its_connection_and_no_other_poll(bench: Bench) 
     assert poll.tries == [False]
 
 
-def test_a_poll_that_fails_at_its_deadline_costs_its_connection_and_no_other_poll(bench: Bench) -> None:
+def test_a_poll_that_fails_at_its_deadline_costs_its_connection_and_no_other_poll(bench: LongPollsBench) -> None:
     failing, other = FailingPoll(bench.a), Poll(bench.a)
     connection = RecordingConnection()
     bench.polls.park(failing, connection, 500)
@@ -381,7 +381,7 @@ def test_a_poll_that_fails_at_its_deadline_costs_its_connection_and_no_other_pol
     assert len(bench.polls) == len(bench.deadlines) == 0
 
 
-def test_a_poll_whose_answer_closes_its_connection_is_dropped_once(bench: Bench) -> None:
+def test_a_poll_whose_answer_closes_its_connection_is_dropped_once(bench: LongPollsBench) -> None:
     """A response that cannot be encoded closes its connection in this way."""
     connection = RecordingConnection()
 
@@ -397,7 +397,7 @@ def test_a_poll_whose_answer_closes_its_connection_is_dropped_once(bench: Bench)
         assert len(bench.polls) == len(bench.deadlines) == 0
 
 
-def test_before_a_stop_a_poll_that_fails_keeps_no_other_from_its_answer(bench: Bench) -> None:
+def test_before_a_stop_a_poll_that_fails_keeps_no_other_from_its_answer(bench: LongPollsBench) -> None:
     failing, other = FailingPoll(bench.a), Poll(bench.a)
     bench.polls.park(failing, RecordingConnection(), 500)
     bench.polls.park(other, bench.connection, 500)
@@ -406,22 +406,22 @@ def test_before_a_stop_a_poll_that_fails_keeps_no_other_from_its_answer(bench: B
     assert other.tries == [True]
 
 
-def test_a_broken_invariant_in_a_poll_is_told_at_once(bench: Bench) -> None:
+def test_a_broken_invariant_in_a_poll_is_told_at_once(bench: LongPollsBench) -> None:
     """The process stops: no answer is right any more."""
 
-    class Broken(Poll):
+    class BrokenPoll(Poll):
         def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
             raise AssertionError
 
     other = Poll(bench.a)
-    bench.polls.park(Broken(bench.a), RecordingConnection(), 500)
+    bench.polls.park(BrokenPoll(bench.a), RecordingConnection(), 500)
     bench.polls.park(other, bench.connection, 500)
     with pytest.raises(AssertionError):
         bench.node.produce("a", b"1")
     assert other.tries == []
 
 
-def test_very_many_woken_polls_are_answered_in_several_turns(bench: Bench) -> None:
+def test_very_many_woken_polls_are_answered_in_several_turns(bench: LongPollsBench) -> None:
     """Otherwise all their records would be in memory at once, and every other request would wait for the last one."""
     polls = [SlowPoll(bench.clock, bench.a) for _ in range(10)]
     for poll in polls:

@@ -12,13 +12,18 @@ from testkit.batches import stored_batch
 
 
 @dataclass
-class Stored:
+class AgedSegment:
     base_offset: int
     size_bytes: int = 100
     age_timestamp: int = 1000
 
 
-SEGMENTS = [Stored(0, age_timestamp=100), Stored(10, age_timestamp=200), Stored(20, age_timestamp=150), Stored(30)]
+SEGMENTS = [
+    AgedSegment(0, age_timestamp=100),
+    AgedSegment(10, age_timestamp=200),
+    AgedSegment(20, age_timestamp=150),
+    AgedSegment(30),
+]
 KEEP = TopicConfig(retention_ms=-1)
 
 

@@ -22,7 +22,7 @@ from tailrace.model.ids import BrokerId, TopicId
 FIRST, SECOND = b"first directory.", b"second directory"
 
 
-class Controller:
+class DirectoryAssignmentsBench:
     """A machine with two brokers, the first with two directories, and two topics."""
 
     def __init__(self) -> None:
@@ -77,12 +77,12 @@ class Controller:
 
 
 def test_a_replica_is_where_its_broker_says_and_nothing_else_changes() -> None:
-    controller = Controller()
-    before = controller.image.partition("orders", 0)
+    bench = DirectoryAssignmentsBench()
+    before = bench.image.partition("orders", 0)
     assert before is not None
     assert before.directories[0] == UNASSIGNED_DIRECTORY  # it has two to choose from
-    assert controller.assign((SECOND, controller.topic_id, 0)) == [ErrorCode.NONE]
-    after = controller.image.partition("orders", 0)
+    assert bench.assign((SECOND, bench.topic_id, 0)) == [ErrorCode.NONE]
+    after = bench.image.partition("orders", 0)
     assert after is not None
     assert after.directories == (SECOND, before.directories[1])
     assert (after.leader, after.leader_epoch, after.in_sync_replicas) == (
@@ -94,27 +94,27 @@ def test_a_replica_is_where_its_broker_says_and_nothing_else_changes() -> None:
 
 
 def test_saying_it_again_writes_nothing() -> None:
-    controller = Controller()
-    controller.assign((SECOND, controller.topic_id, 0))
-    offset = controller.offset
-    assert controller.assign((SECOND, controller.topic_id, 0)) == [ErrorCode.NONE]
-    assert controller.offset == offset
+    bench = DirectoryAssignmentsBench()
+    bench.assign((SECOND, bench.topic_id, 0))
+    offset = bench.offset
+    assert bench.assign((SECOND, bench.topic_id, 0)) == [ErrorCode.NONE]
+    assert bench.offset == offset
 
 
 def test_of_two_places_for_one_replica_the_later_holds() -> None:
-    controller = Controller()
-    there = controller.topic_id
-    assert controller.assign((FIRST, there, 0), (SECOND, there, 0)) == [ErrorCode.NONE, ErrorCode.NONE]
-    state = controller.image.partition("orders", 0)
+    bench = DirectoryAssignmentsBench()
+    there = bench.topic_id
+    assert bench.assign((FIRST, there, 0), (SECOND, there, 0)) == [ErrorCode.NONE, ErrorCode.NONE]
+    state = bench.image.partition("orders", 0)
     assert state is not None
     assert state.directories[0] == SECOND
 
 
 def test_missing_partitions_and_brokers_without_a_replica_are_refused_one_by_one() -> None:
-    controller = Controller()
-    there = controller.topic_id
-    codes = controller.assign(
-        (FIRST, TopicId(bytes(16)), 0), (FIRST, there, 9), (FIRST, controller.of_another, 0), (FIRST, there, 0)
+    bench = DirectoryAssignmentsBench()
+    there = bench.topic_id
+    codes = bench.assign(
+        (FIRST, TopicId(bytes(16)), 0), (FIRST, there, 9), (FIRST, bench.of_another, 0), (FIRST, there, 0)
     )
     assert codes == [
         ErrorCode.UNKNOWN_TOPIC_ID,
@@ -125,7 +125,7 @@ def test_missing_partitions_and_brokers_without_a_replica_are_refused_one_by_one
 
 
 def test_an_earlier_registration_has_no_say() -> None:
-    controller = Controller()
+    bench = DirectoryAssignmentsBench()
     with pytest.raises(KafkaError) as refusal:
-        controller.assign((FIRST, controller.topic_id, 0), epoch=controller.epochs[0] - 1)
+        bench.assign((FIRST, bench.topic_id, 0), epoch=bench.epochs[0] - 1)
     assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH

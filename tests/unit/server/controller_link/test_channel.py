@@ -54,7 +54,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class Nodes:
+class ChannelBench:
     """Three voters and an observer, each a broker; `node` is one that follows."""
 
     def __init__(self) -> None:
@@ -108,11 +108,11 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes() -> Nodes:
-    return Nodes()
+def nodes() -> ChannelBench:
+    return ChannelBench()
 
 
-def test_topics_are_created_and_known_here_when_the_answer_comes(nodes: Nodes) -> None:
+def test_topics_are_created_and_known_here_when_the_answer_comes(nodes: ChannelBench) -> None:
     seen: list[bool] = []
     command = CreateTopics(topics=(TopicSpec(name="orders", configs=(("retention.ms", "1"),)),))
     image = nodes.node.controller
@@ -128,7 +128,7 @@ def test_topics_are_created_and_known_here_when_the_answer_comes(nodes: Nodes) -
     assert refused.error.code is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_brokers_and_controllers_are_registered_and_heard(nodes: Nodes) -> None:
+def test_brokers_and_controllers_are_registered_and_heard(nodes: ChannelBench) -> None:
     broker = RegisterBroker(
         broker_id=BrokerId(50), incarnation_id=b"a broker process", endpoints=(), log_directories=(b"a log directory.",)
     )
@@ -158,7 +158,7 @@ def test_brokers_and_controllers_are_registered_and_heard(nodes: Nodes) -> None:
     assert stale.code is ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_leader_proposes_replicas_and_has_the_state_when_the_answer_comes(nodes: Nodes) -> None:
+def test_a_leader_proposes_replicas_and_has_the_state_when_the_answer_comes(nodes: ChannelBench) -> None:
     topics = (nodes.made(f"orders-{number}") for number in range(20))
     name, topic_id, state = next(one for one in topics if nodes.cluster.nodes[one[2].leader] is not nodes.leader)
     nodes.node = nodes.cluster.nodes[state.leader]
@@ -185,7 +185,7 @@ def test_a_leader_proposes_replicas_and_has_the_state_when_the_answer_comes(node
     assert again.code is ErrorCode.INVALID_UPDATE_VERSION
 
 
-def test_a_change_of_replicas_does_not_wait_for_the_directories_of_the_controller(nodes: Nodes) -> None:
+def test_a_change_of_replicas_does_not_wait_for_the_directories_of_the_controller(nodes: ChannelBench) -> None:
     topics = (nodes.made(f"orders-{number}") for number in range(20))
     _, topic_id, state = next(one for one in topics if nodes.cluster.nodes[one[2].leader] is not nodes.leader)
     nodes.leader.controller.answer_when(lambda _: None)
@@ -206,7 +206,7 @@ def test_a_change_of_replicas_does_not_wait_for_the_directories_of_the_controlle
 
 
 def test_what_the_controllers_own_broker_asks_for_does_not_wait_for_its_directories_unless_it_is_a_topic(
-    nodes: Nodes,
+    nodes: ChannelBench,
 ) -> None:
     nodes.node = nodes.leader
     waiting: list[Callable[[], None]] = []
@@ -223,14 +223,14 @@ def test_what_the_controllers_own_broker_asks_for_does_not_wait_for_its_director
     assert isinstance(created[0], TopicsCreated)
 
 
-def test_replicas_are_where_their_broker_says(nodes: Nodes) -> None:
+def test_replicas_are_where_their_broker_says(nodes: ChannelBench) -> None:
     topic_id = nodes.create("orders").topic_id
     one = DirectoryAssignment(directory_id=b"another director", topic_id=topic_id, partition=0)
     command = AssignDirectories(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, assignments=(one,))
     assert nodes.answer(command) == DirectoriesAssigned(errors=(None,))
 
 
-def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: Nodes) -> None:
+def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: ChannelBench) -> None:
     command = AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
     block = nodes.answer(command)
     assert isinstance(block, ProducerIdBlock)
@@ -246,7 +246,7 @@ def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: 
     assert ids == list(range(block.first + block.size, block.first + 3 * block.size))
 
 
-def test_a_command_survives_the_death_of_the_controller(nodes: Nodes) -> None:
+def test_a_command_survives_the_death_of_the_controller(nodes: ChannelBench) -> None:
     nodes.leader.crash()
     answers = nodes.submit(CreateTopics(topics=(TopicSpec(name="orders"),)))
     nodes.go_on(6_000)
@@ -255,7 +255,7 @@ def test_a_command_survives_the_death_of_the_controller(nodes: Nodes) -> None:
     assert "orders" in nodes.leader.controller.image.topics
 
 
-def test_without_a_controller_a_command_ends_after_its_time(nodes: Nodes) -> None:
+def test_without_a_controller_a_command_ends_after_its_time(nodes: ChannelBench) -> None:
     nodes.cluster.network.separate([nodes.node.key.id], nodes.cluster.nodes)
     slow = nodes.submit(AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch))
     quick = nodes.submit(BrokerHeartbeat(broker_id=nodes.broker_id, broker_epoch=1, metadata_offset=0))
@@ -266,7 +266,7 @@ def test_without_a_controller_a_command_ends_after_its_time(nodes: Nodes) -> Non
     assert [answer.code for answer in slow if isinstance(answer, KafkaError)] == [ErrorCode.REQUEST_TIMED_OUT]
 
 
-def test_what_people_ask_for_is_not_for_the_channel_to_carry(nodes: Nodes) -> None:
+def test_what_people_ask_for_is_not_for_the_channel_to_carry(nodes: ChannelBench) -> None:
     for command in (
         DeleteTopics(topics=(TopicReference(name="orders"),)),
         FenceBroker(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch),

@@ -61,7 +61,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class Controller:
+class ControllerPeersBench:
     """A node that is the active controller and a broker, with one topic."""
 
     def __init__(self) -> None:
@@ -102,15 +102,15 @@ class Controller:
 
 
 @pytest.fixture
-def controller() -> Controller:
-    return Controller()
+def controller() -> ControllerPeersBench:
+    return ControllerPeersBench()
 
 
 # BrokerRegistration (62)
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_every_version_registers_and_says_the_epoch(controller: Controller, version: int) -> None:
+def test_every_version_registers_and_says_the_epoch(controller: ControllerPeersBench, version: int) -> None:
     answer = controller.register(version)
     assert answer.error_code == ErrorCode.NONE
     broker = controller.node.controller.image.brokers[50]  # type: ignore[index]
@@ -118,12 +118,14 @@ def test_every_version_registers_and_says_the_epoch(controller: Controller, vers
     assert broker.log_directories == ((DIRECTORY,) if version >= 2 else ())
 
 
-def test_the_same_process_is_registered_once(controller: Controller) -> None:
+def test_the_same_process_is_registered_once(controller: ControllerPeersBench) -> None:
     first, second = controller.register(), controller.register()
     assert first == second
 
 
-def test_another_process_with_the_id_of_a_live_one_is_refused_until_its_session_ends(controller: Controller) -> None:
+def test_another_process_with_the_id_of_a_live_one_is_refused_until_its_session_ends(
+    controller: ControllerPeersBench,
+) -> None:
     epoch = controller.register().broker_epoch
     end_offset = controller.node.controller.applied_end_offset
     beat = BrokerHeartbeatRequest(
@@ -160,7 +162,7 @@ def test_another_process_with_the_id_of_a_live_one_is_refused_until_its_session_
     ],
 )
 def test_a_registration_that_cannot_hold_is_refused(
-    controller: Controller, changes: dict[str, Any], code: ErrorCode
+    controller: ControllerPeersBench, changes: dict[str, Any], code: ErrorCode
 ) -> None:
     assert controller.register(**changes).error_code == code
     assert 50 not in controller.node.controller.image.brokers
@@ -170,7 +172,7 @@ def test_a_registration_that_cannot_hold_is_refused(
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_broker_serves_when_it_has_read_its_registration(controller: Controller, version: int) -> None:
+def test_a_broker_serves_when_it_has_read_its_registration(controller: ControllerPeersBench, version: int) -> None:
     epoch = controller.register().broker_epoch
 
     def beat(offset: int, **wants: bool) -> tuple[bool, bool, bool]:
@@ -188,7 +190,7 @@ def test_a_broker_serves_when_it_has_read_its_registration(controller: Controlle
     assert beat(epoch) == (True, True, False)  # said before, and late: it does not come back by that
 
 
-def test_a_heartbeat_of_an_unknown_broker_or_registration_is_refused(controller: Controller) -> None:
+def test_a_heartbeat_of_an_unknown_broker_or_registration_is_refused(controller: ControllerPeersBench) -> None:
     beat = BrokerHeartbeatRequest(
         broker_id=50, broker_epoch=1, current_metadata_offset=0, want_fence=False, want_shut_down=False
     )
@@ -197,7 +199,7 @@ def test_a_heartbeat_of_an_unknown_broker_or_registration_is_refused(controller:
     assert controller.ask(own, 1).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_broker_whose_connection_is_closed_is_missed_sooner(controller: Controller) -> None:
+def test_a_broker_whose_connection_is_closed_is_missed_sooner(controller: ControllerPeersBench) -> None:
     epoch = controller.register().broker_epoch
     beat = BrokerHeartbeatRequest(
         broker_id=50, broker_epoch=epoch, current_metadata_offset=epoch, want_fence=False, want_shut_down=False
@@ -215,7 +217,7 @@ def test_a_broker_whose_connection_is_closed_is_missed_sooner(controller: Contro
 # AllocateProducerIds (67)
 
 
-def test_blocks_of_producer_ids_do_not_overlap_and_go_to_registered_brokers(controller: Controller) -> None:
+def test_blocks_of_producer_ids_do_not_overlap_and_go_to_registered_brokers(controller: ControllerPeersBench) -> None:
     request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=controller.broker_epoch)
     first, second = controller.ask(request, 0), controller.ask(request, 0)
     assert second.producer_id_start == first.producer_id_start + first.producer_id_len
@@ -226,7 +228,7 @@ def test_blocks_of_producer_ids_do_not_overlap_and_go_to_registered_brokers(cont
 # ControllerRegistration (70)
 
 
-def test_a_controller_is_taken_down(controller: Controller) -> None:
+def test_a_controller_is_taken_down(controller: ControllerPeersBench) -> None:
     request = ControllerRegistrationRequest(
         controller_id=70,
         incarnation_id=b"a controller....",
@@ -244,10 +246,10 @@ def test_a_controller_is_taken_down(controller: Controller) -> None:
 # AlterPartition (56)
 
 
-class Leader:
+class ProposingLeader:
     """The broker that leads the one partition, as it proposes in-sync replicas."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: ControllerPeersBench) -> None:
         self.controller = controller
 
     def propose(self, version: int = 3, *, broker_epoch: int | None = None, in_sync: int = 1, **changes: Any) -> Any:
@@ -272,8 +274,8 @@ class Leader:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_leader_is_told_how_its_partition_stands(controller: Controller, version: int) -> None:
-    answer = Leader(controller).propose(version)
+def test_a_leader_is_told_how_its_partition_stands(controller: ControllerPeersBench, version: int) -> None:
+    answer = ProposingLeader(controller).propose(version)
     (partition,) = answer.topics[0].partitions
     state = controller.state
     assert (partition.error_code, partition.leader_id, partition.isr) == (0, 1, (1,))
@@ -282,8 +284,8 @@ def test_a_leader_is_told_how_its_partition_stands(controller: Controller, versi
     assert answer.metadata_end_offset == expected
 
 
-def test_what_a_leader_must_not_propose_has_kafkas_codes(controller: Controller) -> None:
-    leader, state = Leader(controller), controller.state
+def test_what_a_leader_must_not_propose_has_kafkas_codes(controller: ControllerPeersBench) -> None:
+    leader, state = ProposingLeader(controller), controller.state
     for changes, code in (
         ({"partition_index": 7}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ({"leader_epoch": state.leader_epoch - 1}, ErrorCode.FENCED_LEADER_EPOCH),
@@ -301,7 +303,7 @@ def test_what_a_leader_must_not_propose_has_kafkas_codes(controller: Controller)
 # AssignReplicasToDirs (73)
 
 
-def test_a_replica_is_where_its_broker_says(controller: Controller) -> None:
+def test_a_replica_is_where_its_broker_says(controller: ControllerPeersBench) -> None:
     def topic(topic_id: TopicId) -> AssignedTopic:
         return AssignedTopic(topic_id=topic_id, partitions=(AssignedPartition(partition_index=0),))
 

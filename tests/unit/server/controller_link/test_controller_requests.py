@@ -74,7 +74,7 @@ class Errand:
         self.detail = error.detail
 
 
-class Bench:
+class ControllerRequestsBench:
     def __init__(self, errand: Errand | None = None, timeout_ms: int = 30_000) -> None:
         self.quorum = Quorum()
         self.peer = DeferredPeer()
@@ -101,7 +101,7 @@ class Bench:
     ],
 )
 def test_a_question_without_an_answer_has_done_nothing(leader_id: int, told: str, is_question: bool) -> None:
-    bench = Bench(Errand(is_question=is_question))
+    bench = ControllerRequestsBench(Errand(is_question=is_question))
     bench.quorum.leader_id = BrokerId(leader_id)
     bench.run()
     bench.clock.advance(30_000)
@@ -111,7 +111,7 @@ def test_a_question_without_an_answer_has_done_nothing(leader_id: int, told: str
 
 
 def test_the_leaders_node_is_asked_in_its_epoch() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     bench.run()
     ((node_id, request, _),) = bench.peer.waiting
     assert (node_id, request, bench.peer.timeout_ms) == (2, "please, in epoch 5", ATTEMPT_MS)
@@ -121,7 +121,7 @@ def test_the_leaders_node_is_asked_in_its_epoch() -> None:
 
 
 def test_with_the_controller_on_this_node_no_request_is_sent() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     bench.quorum.is_active = True
     bench.run()
     assert bench.peer.waiting == []
@@ -130,7 +130,7 @@ def test_with_the_controller_on_this_node_no_request_is_sent() -> None:
 
 
 def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_pauses() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     bench.quorum.leader_id = BrokerId(-1)
     bench.run()
     assert bench.peer.waiting == []
@@ -150,7 +150,7 @@ def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_p
 
 
 def test_a_leader_that_is_here_and_not_active_yet_is_waited_for() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     bench.quorum.leader_id = BrokerId(HERE)
     bench.run()
     assert (bench.peer.waiting, bench.errand.here) == ([], [])
@@ -160,7 +160,7 @@ def test_a_leader_that_is_here_and_not_active_yet_is_waited_for() -> None:
 
 
 def test_the_controller_moves_from_here_to_another_node() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     bench.quorum.is_active = True
     bench.run()
     bench.quorum.is_active = False
@@ -171,7 +171,7 @@ def test_the_controller_moves_from_here_to_another_node() -> None:
 
 
 def test_the_end_is_told_when_what_it_is_based_on_has_been_applied_here() -> None:
-    bench = Bench(Errand(end_offset=100))
+    bench = ControllerRequestsBench(Errand(end_offset=100))
     bench.run()
     bench.reply("done")
     bench.quorum.apply(99)
@@ -181,7 +181,7 @@ def test_the_end_is_told_when_what_it_is_based_on_has_been_applied_here() -> Non
 
 
 def test_what_is_done_is_told_at_the_deadline_even_where_it_has_not_been_applied() -> None:
-    bench = Bench(Errand(end_offset=100), timeout_ms=500)
+    bench = ControllerRequestsBench(Errand(end_offset=100), timeout_ms=500)
     bench.run()
     bench.reply("done")
     bench.clock.advance(500)
@@ -190,7 +190,7 @@ def test_what_is_done_is_told_at_the_deadline_even_where_it_has_not_been_applied
     assert bench.errand.ends == ["done"]
 
 
-def decided_here(bench: Bench, applied_end_offset: int, acted_on: int = 99) -> None:
+def decided_here(bench: ControllerRequestsBench, applied_end_offset: int, acted_on: int = 99) -> None:
     """The controller on this node decides, and that is in the image."""
     bench.quorum.is_active = True
     bench.quorum.applied_end_offset, bench.quorum.applied = 99, acted_on
@@ -200,7 +200,7 @@ def decided_here(bench: Bench, applied_end_offset: int, acted_on: int = 99) -> N
 
 
 def test_what_was_decided_here_is_told_when_it_has_been_acted_on() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     decided_here(bench, applied_end_offset=102)
     bench.quorum.apply(101)
     assert bench.errand.ends == []
@@ -209,7 +209,7 @@ def test_what_was_decided_here_is_told_when_it_has_been_acted_on() -> None:
 
 
 def test_what_was_decided_here_is_told_at_the_deadline_as_well() -> None:
-    bench = Bench(timeout_ms=500)
+    bench = ControllerRequestsBench(timeout_ms=500)
     decided_here(bench, applied_end_offset=102)
     bench.clock.advance(500)
     assert bench.errand.ends == ["done"]
@@ -218,13 +218,13 @@ def test_what_was_decided_here_is_told_at_the_deadline_as_well() -> None:
 
 
 def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     decided_here(bench, applied_end_offset=99, acted_on=98)
     assert bench.errand.ends == ["done"]
 
 
 def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> None:
-    bench = Bench(timeout_ms=500)
+    bench = ControllerRequestsBench(timeout_ms=500)
     bench.run()
     assert bench.peer.timeout_ms == 500
     bench.clock.advance(500)
@@ -235,7 +235,7 @@ def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> Non
 
 
 def test_an_answer_to_an_earlier_attempt_does_not_start_another_one() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     bench.run()
     bench.reply(None)
     bench.clock.advance(FIRST_BACKOFF_MS)
@@ -245,7 +245,7 @@ def test_an_answer_to_an_earlier_attempt_does_not_start_another_one() -> None:
 
 
 def test_one_that_is_forgotten_is_not_told_and_not_tried_again() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     bench.run()
     bench.errands.forget(bench.errand)
     bench.reply(None)
@@ -255,7 +255,7 @@ def test_one_that_is_forgotten_is_not_told_and_not_tried_again() -> None:
 
 
 def test_the_stop_of_the_node_answers_waiting_requests_with_an_unknown_outcome() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     bench.run()
     bench.errands.close()
     assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
@@ -263,7 +263,7 @@ def test_the_stop_of_the_node_answers_waiting_requests_with_an_unknown_outcome()
 
 
 def test_what_is_known_when_the_node_stops_is_told() -> None:
-    bench = Bench()
+    bench = ControllerRequestsBench()
     decided_here(bench, applied_end_offset=102)
     bench.errands.close()
     assert bench.errand.ends == ["done"]

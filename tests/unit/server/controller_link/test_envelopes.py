@@ -124,7 +124,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class Controller:
+class EnvelopesBench:
     """A node that is the active controller, and its world."""
 
     def __init__(self) -> None:
@@ -167,8 +167,8 @@ class Controller:
 
 
 @pytest.fixture
-def controller() -> Controller:
-    return Controller()
+def controller() -> EnvelopesBench:
+    return EnvelopesBench()
 
 
 def create(name: str) -> CreateTopicsRequest:
@@ -183,14 +183,14 @@ def created(response: EnvelopeResponse) -> list[int]:
     return [topic.error_code for topic in inner.topics]
 
 
-def test_a_request_is_carried_out_and_the_answer_says_where_it_can_be_seen(controller: Controller) -> None:
+def test_a_request_is_carried_out_and_the_answer_says_where_it_can_be_seen(controller: EnvelopesBench) -> None:
     answer = controller.answer(controller.create("orders"))
     assert created(answer) == [ErrorCode.NONE]
     assert "orders" in controller.node.controller.image.topics
     assert answer.metadata_end_offset == controller.node.controller.applied_end_offset
 
 
-def test_a_sender_that_is_not_ours_gets_kafkas_answer(controller: Controller) -> None:
+def test_a_sender_that_is_not_ours_gets_kafkas_answer(controller: EnvelopesBench) -> None:
     envelope = replace(controller.create("orders"), leader_epoch=-1, sender_id=ZERO_UUID, request_number=-1)
     answer = controller.answer(envelope)
     assert (created(answer), answer.metadata_end_offset) == ([ErrorCode.NONE], -1)
@@ -198,7 +198,7 @@ def test_a_sender_that_is_not_ours_gets_kafkas_answer(controller: Controller) ->
     assert created(controller.answer(envelope)) == [ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
-def test_a_number_that_comes_again_gets_the_same_answer_and_nothing_happens(controller: Controller) -> None:
+def test_a_number_that_comes_again_gets_the_same_answer_and_nothing_happens(controller: EnvelopesBench) -> None:
     envelope = controller.create("orders")
     first = controller.answer(envelope)
     controller.delete("orders")
@@ -206,7 +206,7 @@ def test_a_number_that_comes_again_gets_the_same_answer_and_nothing_happens(cont
     assert "orders" not in controller.node.controller.image.topics
 
 
-def test_a_number_that_comes_again_before_the_answer_shares_it(controller: Controller) -> None:
+def test_a_number_that_comes_again_before_the_answer_shares_it(controller: EnvelopesBench) -> None:
     envelope = controller.create("orders")
     first, second = controller.send(envelope), controller.send(envelope)
     assert (first, second) == ([], [])
@@ -215,7 +215,7 @@ def test_a_number_that_comes_again_before_the_answer_shares_it(controller: Contr
     assert created(first[0]) == [ErrorCode.NONE]
 
 
-def test_a_number_that_is_forgotten_is_refused(controller: Controller) -> None:
+def test_a_number_that_is_forgotten_is_refused(controller: EnvelopesBench) -> None:
     late = controller.create("late")
     controller.answer(late)
     for number in range(MAX_REMEMBERED):
@@ -227,7 +227,7 @@ def test_a_number_that_is_forgotten_is_refused(controller: Controller) -> None:
     assert "late" not in controller.node.controller.image.topics
 
 
-def test_a_number_that_comes_late_and_for_the_first_time_is_carried_out(controller: Controller) -> None:
+def test_a_number_that_comes_late_and_for_the_first_time_is_carried_out(controller: EnvelopesBench) -> None:
     """After a fail-over each request comes again when its own back-off is over."""
     late = controller.create("late")
     for number in range(MAX_REMEMBERED + 1):
@@ -253,7 +253,7 @@ def test_numbers_are_remembered_longer_than_their_answers_and_not_for_ever() -> 
     assert not sender.has_forgotten((1 << 40) - 1)
 
 
-def test_another_epoch_is_not_meant(controller: Controller) -> None:
+def test_another_epoch_is_not_meant(controller: EnvelopesBench) -> None:
     for epoch in (controller.epoch - 1, controller.epoch + 1):
         answer = controller.answer(replace(controller.create("orders"), leader_epoch=epoch))
         assert (answer.error_code, answer.response_data) == (ErrorCode.NOT_CONTROLLER, None)
@@ -275,7 +275,7 @@ def frame(request: Any, version: int) -> bytes:
     return b"".join(encode_request(request, version, 1, None))
 
 
-def test_an_api_that_is_not_forwarded_is_refused_without_harm(controller: Controller) -> None:
+def test_an_api_that_is_not_forwarded_is_refused_without_harm(controller: EnvelopesBench) -> None:
     good = controller.create("orders")
     inner = good.request_data
     for data, code in (
@@ -297,18 +297,18 @@ def test_an_api_that_is_not_forwarded_is_refused_without_harm(controller: Contro
     "principal",
     [None, b"", b"\0", b"\0\1", b"\0\0", b"\0\0\xff\xff\xff\xff\x7f", encode_principal("User:a")[:-1], b"\x80\0" * 9],
 )
-def test_a_principal_that_cannot_be_read_is_said_to_be_so(controller: Controller, principal: bytes | None) -> None:
+def test_a_principal_that_cannot_be_read_is_said_to_be_so(controller: EnvelopesBench, principal: bytes | None) -> None:
     answer = controller.answer(replace(controller.create("orders"), request_principal=principal))
     assert answer.error_code == ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE
 
 
 @pytest.mark.parametrize("address", [b"", b"\1\2\3", bytes(5), bytes(17)])
-def test_an_address_that_is_none_is_refused(controller: Controller, address: bytes) -> None:
+def test_an_address_that_is_none_is_refused(controller: EnvelopesBench, address: bytes) -> None:
     answer = controller.answer(replace(controller.create("orders"), client_host_address=address))
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_a_request_with_more_elements_than_a_client_may_send_is_refused(controller: Controller) -> None:
+def test_a_request_with_more_elements_than_a_client_may_send_is_refused(controller: EnvelopesBench) -> None:
     topics = tuple(DeleteTopicState(name="t", topic_id=ZERO_TOPIC_ID) for _ in range(20_001))
     answer = controller.answer(
         controller.seal(DeleteTopicsRequest(topics=topics, timeout_ms=1_000), 6).envelope(controller.epoch)

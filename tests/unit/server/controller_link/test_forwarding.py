@@ -33,7 +33,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-class Nodes:
+class ForwardingBench:
     """Three voters and an observer, each a broker, with a controller."""
 
     def __init__(self) -> None:
@@ -62,8 +62,8 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes() -> Nodes:
-    return Nodes()
+def nodes() -> ForwardingBench:
+    return ForwardingBench()
 
 
 def create(name: str, *, timeout_ms: int = 30_000) -> CreateTopicsRequest:
@@ -85,7 +85,7 @@ def alter(*resources: tuple[int, str, str, str]) -> IncrementalAlterConfigsReque
     )
 
 
-def test_any_node_takes_any_request_and_sees_its_effect_when_it_answers(nodes: Nodes) -> None:
+def test_any_node_takes_any_request_and_sees_its_effect_when_it_answers(nodes: ForwardingBench) -> None:
     for node in nodes.cluster.nodes.values():
         name = f"from-{node.key.id}"
         seen: list[bool] = []
@@ -99,19 +99,19 @@ def _note(seen: list[bool], node: BrokerNode, name: str, _: Any) -> None:
     seen.append(name in node.controller.image.topics)
 
 
-def test_a_refusal_of_the_controller_comes_back_as_it_is(nodes: Nodes) -> None:
+def test_a_refusal_of_the_controller_comes_back_as_it_is(nodes: ForwardingBench) -> None:
     nodes.answer(nodes.other, create("orders"), CREATE_VERSION)
     (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
     assert told.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
     assert "orders" in told.error_message
 
 
-def test_the_check_that_a_broker_has_stopped_is_the_controllers(nodes: Nodes) -> None:
+def test_the_check_that_a_broker_has_stopped_is_the_controllers(nodes: ForwardingBench) -> None:
     answer = nodes.answer(nodes.other, UnregisterBrokerRequest(broker_id=nodes.leader.key.id), 0)
     assert (answer.error_code, "stop it first" in answer.error_message) == (ErrorCode.INVALID_REQUEST, True)
 
 
-def test_a_request_waits_for_the_next_controller(nodes: Nodes) -> None:
+def test_a_request_waits_for_the_next_controller(nodes: ForwardingBench) -> None:
     asked = nodes.other
     nodes.leader.crash()
     answers: list[Any] = []
@@ -122,7 +122,7 @@ def test_a_request_waits_for_the_next_controller(nodes: Nodes) -> None:
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
 
 
-def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Nodes) -> None:
+def test_without_a_controller_a_request_ends_with_its_own_time(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
     asked = nodes.other
     answers: list[Any] = []
@@ -134,13 +134,13 @@ def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Nodes) -> 
     assert len(asked.link.forwarding) == 0
 
 
-def test_a_forgotten_request_has_run_out_of_time(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_request_has_run_out_of_time(nodes: ForwardingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EnvelopeSender, "has_forgotten", lambda *_: True)
     (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
     assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_a_time_that_is_too_short_for_anything_is_a_second(nodes: Nodes) -> None:
+def test_a_time_that_is_too_short_for_anything_is_a_second(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
     answers: list[Any] = []
     nodes.other.ask(create("orders", timeout_ms=1), CREATE_VERSION, answers.append)
@@ -157,7 +157,7 @@ def is_busy(node: BrokerNode) -> list[Callable[[], None]]:
     return waiting
 
 
-def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes: Nodes) -> None:
+def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes: ForwardingBench) -> None:
     waiting = is_busy(nodes.leader)
     answers: list[Any] = []
     nodes.leader.ask(create("orders"), CREATE_VERSION, answers.append)
@@ -171,7 +171,7 @@ def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes:
 
 @pytest.mark.parametrize("is_asked_at_the_controller", [True, False])
 def test_what_is_committed_is_told_at_the_deadline_also_where_it_has_not_been_acted_on(
-    nodes: Nodes, *, is_asked_at_the_controller: bool
+    nodes: ForwardingBench, *, is_asked_at_the_controller: bool
 ) -> None:
     asked = nodes.leader if is_asked_at_the_controller else nodes.other
     answers: list[Any] = []
@@ -183,20 +183,20 @@ def test_what_is_committed_is_told_at_the_deadline_also_where_it_has_not_been_ac
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
 
 
-def test_a_refusal_of_the_controllers_own_node_waits_for_nobodys_directories(nodes: Nodes) -> None:
+def test_a_refusal_of_the_controllers_own_node_waits_for_nobodys_directories(nodes: ForwardingBench) -> None:
     nodes.answer(nodes.leader, create("orders"), CREATE_VERSION)
     is_busy(nodes.leader)
     (told,) = nodes.answer(nodes.leader, create("orders"), CREATE_VERSION).topics
     assert told.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_another_nodes_client_does_not_wait_for_the_directories_of_the_controller(nodes: Nodes) -> None:
+def test_another_nodes_client_does_not_wait_for_the_directories_of_the_controller(nodes: ForwardingBench) -> None:
     is_busy(nodes.leader)
     (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
     assert told.error_code == ErrorCode.NONE
 
 
-def test_a_time_that_is_none_is_as_long_as_a_node_waits(nodes: Nodes) -> None:
+def test_a_time_that_is_none_is_as_long_as_a_node_waits(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
     answers: list[Any] = []
     nodes.other.ask(create("orders", timeout_ms=0), CREATE_VERSION, answers.append)
@@ -206,7 +206,7 @@ def test_a_time_that_is_none_is_as_long_as_a_node_waits(nodes: Nodes) -> None:
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
 
 
-def test_a_client_that_has_gone_is_forgotten(nodes: Nodes) -> None:
+def test_a_client_that_has_gone_is_forgotten(nodes: ForwardingBench) -> None:
     asked = nodes.other
     nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
     connection = asked.ask(create("orders"), CREATE_VERSION, lambda _: None)
@@ -217,7 +217,7 @@ def test_a_client_that_has_gone_is_forgotten(nodes: Nodes) -> None:
     assert len(asked.link.errands) == before - 1
 
 
-def test_no_more_wait_than_a_node_has_room_for(nodes: Nodes) -> None:
+def test_no_more_wait_than_a_node_has_room_for(nodes: ForwardingBench) -> None:
     asked = nodes.other
     nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
     answers: list[Any] = []
@@ -232,7 +232,7 @@ def test_no_more_wait_than_a_node_has_room_for(nodes: Nodes) -> None:
     assert len(answers) == 1
 
 
-def test_a_broker_is_asked_for_its_own_settings_and_the_rest_is_passed_on(nodes: Nodes) -> None:
+def test_a_broker_is_asked_for_its_own_settings_and_the_rest_is_passed_on(nodes: ForwardingBench) -> None:
     asked = nodes.other
     nodes.answer(asked, create("orders"), CREATE_VERSION)
     own, another = str(asked.key.id), str(nodes.leader.key.id)
@@ -254,7 +254,7 @@ def test_a_broker_is_asked_for_its_own_settings_and_the_rest_is_passed_on(nodes:
     assert {name: dict(values) for (_, name), values in configs.items()} == {"orders": {"retention.ms": "2000"}}
 
 
-def test_of_another_broker_alone_nothing_is_passed_on(nodes: Nodes) -> None:
+def test_of_another_broker_alone_nothing_is_passed_on(nodes: ForwardingBench) -> None:
     answers: list[Any] = []
     request = alter((4, str(nodes.leader.key.id), "log.retention.ms", "1000"))
     nodes.other.ask(request, 1, answers.append)

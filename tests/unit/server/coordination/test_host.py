@@ -49,7 +49,7 @@ class Total:
     padding: int = 0
 
 
-class Counters:
+class CounterMachine:
     """The machine. Decisions read the appended records."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ def _text(key: Key) -> str:
 
 class CountersHost(CoordinatorHost[Key, Add, Total, int]):
     def __init__(self, partition: Partition, *, reads_latest: bool, **ports: Any) -> None:
-        self.machine = Counters()
+        self.machine = CounterMachine()
         log = CoordinatorLog(partition, encode=_encode, decode=_decode, timeout_ms=5_000, **ports)
         super().__init__(log, self.machine, keys="counters", reads_latest=reads_latest)
         self.history: list[str] = []

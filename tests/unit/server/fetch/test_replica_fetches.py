@@ -13,7 +13,7 @@ from testkit.data_path import DataPath, Exchange, batch_of, records_of, topic_id
 from testkit.ports import DeferredController, DeferredDisk, broker_images
 
 
-class Bench:
+class ReplicaFetchesBench:
     """Broker 1, which leads a partition that broker 2 follows, in epoch 4."""
 
     def __init__(self, *, in_sync: tuple[int, ...] = (1, 2), fenced: tuple[int, ...] = ()) -> None:
@@ -69,7 +69,7 @@ class Bench:
 
 
 def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_next_fetch() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a", b"b")
     bench.disk.run()
     answer = bench.fetch(0).fetched
@@ -81,7 +81,7 @@ def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_nex
 
 @pytest.mark.parametrize("version", [15, 18])
 def test_versions_with_a_broker_epoch_count(version: int) -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     bench.disk.run()
     bench.fetch(1, version=version)
@@ -103,7 +103,7 @@ def test_versions_with_a_broker_epoch_count(version: int) -> None:
 )
 def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(options: dict[str, int]) -> None:
     """Any client that reaches the port may claim to be broker 2, and knows the leader epoch from Metadata."""
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     bench.disk.run()
     answers = [bench.fetch(offset, **options).fetched for offset in (0, 1)]
@@ -124,7 +124,7 @@ def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(opt
     ],
 )
 def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(options: dict[str, int], code: ErrorCode) -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     bench.disk.run()
     assert bench.fetch(1, **options).fetched.error_code == code
@@ -132,7 +132,7 @@ def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(options: d
 
 
 def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothing() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     bench.disk.run()
     bench.register(2, broker_epoch=25)
@@ -142,7 +142,7 @@ def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothin
 
 
 def test_a_follower_whose_log_diverges_acknowledges_nothing() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a", b"b")
     bench.disk.run()
     answer = bench.fetch(2, last_epoch=2).fetched
@@ -152,7 +152,7 @@ def test_a_follower_whose_log_diverges_acknowledges_nothing() -> None:
 
 
 def test_a_follower_beyond_the_log_end_is_told_what_the_range_is() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     answer = bench.fetch(7).fetched
     assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 0)
@@ -160,7 +160,7 @@ def test_a_follower_beyond_the_log_end_is_told_what_the_range_is() -> None:
 
 
 def test_a_follower_that_has_everything_waits_for_more() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     fetch = bench.fetch(0, max_wait_ms=500)
     assert not fetch.is_answered
     bench.produce(b"a")
@@ -169,7 +169,7 @@ def test_a_follower_that_has_everything_waits_for_more() -> None:
 
 
 def test_a_fetch_that_waits_acknowledges_once() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     bench.disk.run()
     waiting = bench.fetch(1, high_watermark=1, max_wait_ms=500)
@@ -184,7 +184,7 @@ def test_a_fetch_that_waits_acknowledges_once() -> None:
 
 
 def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     bench.disk.run()
     bench.fetch(1)
@@ -195,7 +195,7 @@ def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once() 
 
 
 def test_a_follower_that_waits_hears_when_the_high_watermark_rises() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     fetch = bench.fetch(1, last_epoch=4, max_wait_ms=500)
     assert not fetch.is_answered
@@ -205,7 +205,7 @@ def test_a_follower_that_waits_hears_when_the_high_watermark_rises() -> None:
 
 
 def test_a_follower_that_waits_hears_when_the_leadership_goes() -> None:
-    bench = Bench()
+    bench = ReplicaFetchesBench()
     fetch = bench.fetch(0, max_wait_ms=500)
     bench.node.create("orders", leader=2, leader_epoch=5, in_sync=(1, 2), replicas=(1, 2))
     bench.clock.advance(0)
@@ -213,7 +213,7 @@ def test_a_follower_that_waits_hears_when_the_leadership_goes() -> None:
 
 
 def test_a_replica_that_has_caught_up_is_proposed_to_be_in_sync() -> None:
-    bench = Bench(in_sync=(1,))
+    bench = ReplicaFetchesBench(in_sync=(1,))
     bench.fetch(0)
     bench.clock.advance(0)
     (command,) = bench.controller.commands
@@ -221,7 +221,7 @@ def test_a_replica_that_has_caught_up_is_proposed_to_be_in_sync() -> None:
 
 
 def test_a_fenced_broker_is_not_proposed() -> None:
-    bench = Bench(in_sync=(1,), fenced=(2,))
+    bench = ReplicaFetchesBench(in_sync=(1,), fenced=(2,))
     assert bench.fetch(0).fetched.error_code == ErrorCode.NONE
     bench.clock.advance(0)
     assert bench.controller.commands == []

@@ -7,31 +7,31 @@ from tailrace.server.quorum.flushes import QuorumFlushes
 from testkit.ports import DeferredDisk
 
 
-class Flush:
+class EmptyFlush:
     def sync(self) -> None:
         pass
 
 
-class Log:
+class BreakableLog:
     """A log that can begin every flush until it is broken."""
 
     def __init__(self) -> None:
         self.is_broken = False
 
-    def begin_flush(self) -> Flush:
+    def begin_flush(self) -> EmptyFlush:
         if self.is_broken:
             raise StorageError("no")
-        return Flush()
+        return EmptyFlush()
 
-    def finish_flush(self, flush: Flush) -> None:
+    def finish_flush(self, flush: EmptyFlush) -> None:
         pass
 
 
-class World:
+class FlushesBench:
     """Flushes, and their reports in order."""
 
     def __init__(self) -> None:
-        self.log = Log()
+        self.log = BreakableLog()
         self.disk = DeferredDisk()
         self.told: list[int | KafkaError] = []
         self.flushes = QuorumFlushes(
@@ -44,29 +44,29 @@ class World:
 
 
 def test_a_flush_is_told_of_though_the_next_cannot_be_begun() -> None:
-    world = World()
-    world.flushes.want(1)
-    world.flushes.want(2)
-    world.log.is_broken = True
-    world.disk.run()
-    flushed, failed = world.told
+    bench = FlushesBench()
+    bench.flushes.want(1)
+    bench.flushes.want(2)
+    bench.log.is_broken = True
+    bench.disk.run()
+    flushed, failed = bench.told
     assert flushed == 1
     assert isinstance(failed, StorageError)
 
 
 def test_wishes_of_a_time_without_flushes_that_cannot_be_begun_are_a_failure_that_is_told_of() -> None:
-    world = World()
-    world.flushes.hold()
-    world.flushes.want(1)
-    world.log.is_broken = True
-    world.flushes.resume()
-    (failed,) = world.told
+    bench = FlushesBench()
+    bench.flushes.hold()
+    bench.flushes.want(1)
+    bench.log.is_broken = True
+    bench.flushes.resume()
+    (failed,) = bench.told
     assert isinstance(failed, StorageError)
 
 
 def test_the_next_flush_is_begun_for_what_has_come_meanwhile() -> None:
-    world = World()
+    bench = FlushesBench()
     for number in (1, 2, 3):
-        world.flushes.want(number)
-    world.disk.run()
-    assert world.told == [1, 3]
+        bench.flushes.want(number)
+    bench.disk.run()
+    assert bench.told == [1, 3]

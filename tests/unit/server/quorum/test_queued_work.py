@@ -10,7 +10,7 @@ from tailrace.server.quorum.queued_work import StepwiseWork, TaskQueue
 from tailrace.testing.clock import ManualClock
 
 
-class Loop:
+class QueuedWorkBench:
     """Turns that are taken by hand."""
 
     def __init__(self, *works: tuple[str, int]) -> None:
@@ -40,40 +40,40 @@ class Loop:
 
 
 def test_what_needs_no_pause_is_done_at_once() -> None:
-    loop = Loop(("a", 0), ("b", 0))
-    loop.work.advance()
-    assert loop.told == ["a", "b", "idle"]
-    assert not loop.turns
+    bench = QueuedWorkBench(("a", 0), ("b", 0))
+    bench.work.advance()
+    assert bench.told == ["a", "b", "idle"]
+    assert not bench.turns
 
 
 def test_what_pauses_goes_on_in_a_later_turn_and_the_next_waits_for_it() -> None:
-    loop = Loop(("a", 2), ("b", 0))
-    loop.work.advance()
-    assert loop.told == ["a0", "long"]
-    assert loop.work.is_under_way
-    loop.work.advance()
-    loop.turn()
-    assert loop.told == ["a0", "long", "a1"]
-    loop.turn()
-    assert loop.told == ["a0", "long", "a1", "a", "over", "b", "idle"]
-    assert not loop.turns
+    bench = QueuedWorkBench(("a", 2), ("b", 0))
+    bench.work.advance()
+    assert bench.told == ["a0", "long"]
+    assert bench.work.is_under_way
+    bench.work.advance()
+    bench.turn()
+    assert bench.told == ["a0", "long", "a1"]
+    bench.turn()
+    assert bench.told == ["a0", "long", "a1", "a", "over", "b", "idle"]
+    assert not bench.turns
 
 
 def test_what_is_dropped_is_not_gone_on_with() -> None:
-    loop = Loop(("a", 2), ("b", 0))
-    loop.work.advance()
-    loop.work.drop()
-    assert loop.told == ["a0", "long", "over"]
-    loop.turn()
-    assert loop.told == ["a0", "long", "over", "b", "idle"]
+    bench = QueuedWorkBench(("a", 2), ("b", 0))
+    bench.work.advance()
+    bench.work.drop()
+    assert bench.told == ["a0", "long", "over"]
+    bench.turn()
+    assert bench.told == ["a0", "long", "over", "b", "idle"]
 
 
 def test_a_fault_comes_out_and_the_next_work_can_be_done() -> None:
-    loop = Loop(("a", -1), ("b", 0))
+    bench = QueuedWorkBench(("a", -1), ("b", 0))
     with pytest.raises(AssertionError, match="a"):
-        loop.work.advance()
-    loop.work.advance()
-    assert loop.told == ["b", "idle"]
+        bench.work.advance()
+    bench.work.advance()
+    assert bench.told == ["b", "idle"]
 
 
 class Workshop:

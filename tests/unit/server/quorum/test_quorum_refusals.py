@@ -57,7 +57,7 @@ def raise_fault(fault: Exception) -> None:
     raise fault
 
 
-class Replica:
+class RefusalsBench:
     """The host of a replica; the test plays the machine."""
 
     def __init__(self) -> None:
@@ -118,7 +118,7 @@ def test_a_leader_that_gives_the_same_useless_answer_again_and_again_has_a_line_
     effect: Callable[[], do.Effect], event: str, outcome: type, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.server")
-    replica = Replica()
+    replica = RefusalsBench()
     for _ in range(50):
         replica.carry_out(effect())
     assert [type(one) for one in replica.outcomes] == [outcome] * 50
@@ -129,7 +129,7 @@ def test_a_leader_that_gives_the_same_useless_answer_again_and_again_has_a_line_
 
 
 def test_another_reason_has_a_line_of_its_own_at_once(caplog: pytest.LogCaptureFixture) -> None:
-    replica = Replica()
+    replica = RefusalsBench()
     replica.carry_out(append_torn())
     replica.carry_out(do.AppendFetched(0, 5, b"\0" * 100))
     replica.carry_out(ask())

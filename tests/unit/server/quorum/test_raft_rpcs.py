@@ -63,7 +63,7 @@ def follower(cluster: QuorumCluster, leader: QuorumNode) -> QuorumNode:
     return next(node for node in cluster.nodes.values() if node is not leader and node.key.id <= 3)
 
 
-class Asked:
+class HandledRequest:
     """One request on its way through a handler, in its newest version."""
 
     def __init__(self, cluster: QuorumCluster, handler: Any, request: Any, version: int | None = None) -> None:
@@ -146,7 +146,7 @@ def snapshot_from(position: int, epoch: int, *, end_offset: int = 5) -> quorum.F
 def test_an_impossible_vote_is_invalid_and_the_answer_names_the_leader(
     cluster: QuorumCluster, leader: QuorumNode
 ) -> None:
-    (topic,) = Asked(cluster, RaftRpcHandler(leader.host), vote(0)).answer().topics
+    (topic,) = HandledRequest(cluster, RaftRpcHandler(leader.host), vote(0)).answer().topics
     (part,) = topic.partitions
     assert (part.error_code, part.leader_id, part.leader_epoch, part.vote_granted) == (
         ErrorCode.INVALID_REQUEST,
@@ -161,13 +161,18 @@ def test_a_vote_of_another_cluster_and_one_about_another_log_are_refused_as_a_wh
 ) -> None:
     handler = RaftRpcHandler(leader.host)
     before = leader.host.node.epoch
-    assert Asked(cluster, handler, vote(9, cluster_id="other")).answer().error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
-    assert Asked(cluster, handler, quorum.VoteRequest(topics=())).answer().error_code == ErrorCode.INVALID_REQUEST
+    assert (
+        HandledRequest(cluster, handler, vote(9, cluster_id="other")).answer().error_code
+        == ErrorCode.INCONSISTENT_CLUSTER_ID
+    )
+    assert (
+        HandledRequest(cluster, handler, quorum.VoteRequest(topics=())).answer().error_code == ErrorCode.INVALID_REQUEST
+    )
     assert leader.host.node.epoch == before
 
 
 def test_a_vote_is_answered_when_the_promise_is_on_disk(cluster: QuorumCluster, follower: QuorumNode) -> None:
-    asked = Asked(cluster, RaftRpcHandler(follower.host), vote(7, offset=1 << 40))
+    asked = HandledRequest(cluster, RaftRpcHandler(follower.host), vote(7, offset=1 << 40))
     (topic,) = asked.answer().topics
     assert not topic.partitions[0].vote_granted  # epoch 0 of its last record: not as far as ours
     assert b'"leaderEpoch":7' in follower.files.read_bytes("/data/__cluster_metadata-0/quorum-state")
@@ -177,11 +182,11 @@ def test_a_fetch_reads_the_log_by_the_leader_only(
     cluster: QuorumCluster, leader: QuorumNode, follower: QuorumNode
 ) -> None:
     epoch = leader.host.node.epoch
-    answer = Asked(cluster, RaftRpcHandler(leader.host), fetch_from(0, epoch, 0)).answer()
+    answer = HandledRequest(cluster, RaftRpcHandler(leader.host), fetch_from(0, epoch, 0)).answer()
     part = answer.responses[0].partitions[0]
     ends = [header.end_offset for _, header in iter_batches(part.records)]
     assert (part.error_code, ends[-1]) == (ErrorCode.NONE, leader.host.log.end_offset)
-    refused = Asked(cluster, RaftRpcHandler(follower.host), fetch_from(0, epoch, 0)).answer()
+    refused = HandledRequest(cluster, RaftRpcHandler(follower.host), fetch_from(0, epoch, 0)).answer()
     part = refused.responses[0].partitions[0]
     assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert part.current_leader == fetch.LeaderIdAndEpoch(leader_id=leader.key.id, leader_epoch=epoch)
@@ -189,7 +194,9 @@ def test_a_fetch_reads_the_log_by_the_leader_only(
 
 @pytest.mark.parametrize("version", [12, 13, 17, 18])
 def test_a_fetch_names_the_log_by_its_name_or_its_id(cluster: QuorumCluster, leader: QuorumNode, version: int) -> None:
-    answer = Asked(cluster, RaftRpcHandler(leader.host), fetch_from(0, leader.host.node.epoch, 0), version).answer()
+    answer = HandledRequest(
+        cluster, RaftRpcHandler(leader.host), fetch_from(0, leader.host.node.epoch, 0), version
+    ).answer()
     part = answer.responses[0].partitions[0]
     assert (part.error_code, part.high_watermark) == (ErrorCode.NONE, leader.host.log.end_offset)
 
@@ -197,7 +204,7 @@ def test_a_fetch_names_the_log_by_its_name_or_its_id(cluster: QuorumCluster, lea
 def test_a_fetch_at_the_end_waits_and_impossible_ones_do_not(cluster: QuorumCluster, leader: QuorumNode) -> None:
     handler, epoch = RaftRpcHandler(leader.host), leader.host.node.epoch
     end_offset = leader.host.log.end_offset
-    waiting = Asked(cluster, handler, fetch_from(end_offset, epoch, epoch, max_wait_ms=300))
+    waiting = HandledRequest(cluster, handler, fetch_from(end_offset, epoch, epoch, max_wait_ms=300))
     assert not waiting.is_answered
     assert waiting.answer().responses[0].partitions[0].records == b""
     for offset, fetch_epoch, last_epoch, code in (
@@ -206,7 +213,7 @@ def test_a_fetch_at_the_end_waits_and_impossible_ones_do_not(cluster: QuorumClus
         (0, epoch - 1, 0, ErrorCode.FENCED_LEADER_EPOCH),
         (0, epoch + 1, 0, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ):
-        answer = Asked(cluster, handler, fetch_from(offset, fetch_epoch, last_epoch)).answer()
+        answer = HandledRequest(cluster, handler, fetch_from(offset, fetch_epoch, last_epoch)).answer()
         assert answer.responses[0].partitions[0].error_code == code
 
 
@@ -224,7 +231,7 @@ def test_bytes_of_a_snapshot_and_the_three_refusals(
     end_offset = stored.id.end_offset
 
     def part(node: QuorumNode, request: quorum.FetchSnapshotRequest) -> quorum.SnapshotPart:
-        answer = Asked(cluster, RaftRpcHandler(node.host), request).answer()
+        answer = HandledRequest(cluster, RaftRpcHandler(node.host), request).answer()
         found: quorum.SnapshotPart = answer.topics[0].partitions[0]
         return found
 
@@ -261,7 +268,7 @@ def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader
             quorum.SnapshotTopic(name=TOPIC, partitions=(other, *asked)),
         )
         request = quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, max_bytes=max_bytes, topics=topics)
-        orders, metadata = Asked(cluster, RaftRpcHandler(leader.host), request).answer().topics
+        orders, metadata = HandledRequest(cluster, RaftRpcHandler(leader.host), request).answer().topics
         unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert [one.error_code for one in (*orders.partitions, metadata.partitions[0])] == [unknown, unknown]
         assert [one.position for one in metadata.partitions[1:]] == list(positions)
@@ -278,7 +285,7 @@ def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader
     asked = (snapshot_from(0, epoch).topics[0].partitions[0],) * 17
     topics = (quorum.SnapshotTopic(name=TOPIC, partitions=asked),)
     too_many = quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=topics)
-    answer = Asked(cluster, RaftRpcHandler(leader.host), too_many).answer()
+    answer = HandledRequest(cluster, RaftRpcHandler(leader.host), too_many).answer()
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -286,11 +293,14 @@ def test_begin_and_end_are_answered_with_what_is_known(cluster: QuorumCluster, f
     handler, node = RaftRpcHandler(follower.host), follower.host.node
     began = quorum.BeginEpochPartition(partition_index=0, leader_id=99, leader_epoch=node.epoch)
     request = quorum.BeginQuorumEpochRequest(topics=(quorum.BeginEpochTopic(topic_name=TOPIC, partitions=(began,)),))
-    part = Asked(cluster, handler, request).answer().topics[0].partitions[0]
+    part = HandledRequest(cluster, handler, request).answer().topics[0].partitions[0]
     assert (part.error_code, part.leader_id) == (ErrorCode.INVALID_REQUEST, node.leader_id)
     ended = quorum.EndEpochPartition(partition_index=0, leader_id=node.leader_id, leader_epoch=node.epoch - 1)
     end = quorum.EndQuorumEpochRequest(topics=(quorum.EndEpochTopic(topic_name=TOPIC, partitions=(ended,)),))
-    assert Asked(cluster, handler, end).answer().topics[0].partitions[0].error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert (
+        HandledRequest(cluster, handler, end).answer().topics[0].partitions[0].error_code
+        == ErrorCode.FENCED_LEADER_EPOCH
+    )
 
 
 def test_the_last_epoch_is_invalid_and_no_node_enters_it(cluster: QuorumCluster, follower: QuorumNode) -> None:
@@ -304,7 +314,7 @@ def test_the_last_epoch_is_invalid_and_no_node_enters_it(cluster: QuorumCluster,
         quorum.BeginQuorumEpochRequest(topics=(quorum.BeginEpochTopic(topic_name=TOPIC, partitions=(began,)),)),
         quorum.EndQuorumEpochRequest(topics=(quorum.EndEpochTopic(topic_name=TOPIC, partitions=(ended,)),)),
     ):
-        assert Asked(cluster, handler, request).answer().error_code == ErrorCode.INVALID_REQUEST
+        assert HandledRequest(cluster, handler, request).answer().error_code == ErrorCode.INVALID_REQUEST
         assert follower.host.node.epoch == before
 
 
@@ -332,7 +342,7 @@ def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCl
         cluster.world.run(until_ms=cluster.world.now_ms + 2000)
         assert changes == [ErrorCode.NONE]
     slow = SlowHost(leader.host)
-    asked = Asked(cluster, RaftRpcHandler(slow), vote(1))  # type: ignore[arg-type]
+    asked = HandledRequest(cluster, RaftRpcHandler(slow), vote(1))  # type: ignore[arg-type]
     (on_answer,) = slow.answers
     on_answer(VoteReply(leader_id=named.id, leader_epoch=leader.host.node.epoch))
     (endpoint,) = asked.answer().node_endpoints
@@ -344,16 +354,16 @@ def test_the_quorum_is_described_by_its_leader(
 ) -> None:
     request = quorum.DescribeQuorumRequest(topics=WANTED)
     handler = QuorumDescriptionHandler(leader.host, clock=leader.clock, controller=leader.controller)
-    part = Asked(cluster, handler, request).answer().topics[0].partitions[0]
+    part = HandledRequest(cluster, handler, request).answer().topics[0].partitions[0]
     assert [one.replica_id for one in part.current_voters] == [1, 2, 3]
     assert [one.replica_id for one in part.observers] == [4]
     assert {one.log_end_offset for one in part.current_voters} == {leader.host.log.end_offset}
     others = [one for one in (*part.current_voters, *part.observers) if one.replica_id != leader.key.id]
     assert all(0 <= leader.clock.now_ms() - one.last_fetch_timestamp < 2000 for one in others)
     other = QuorumDescriptionHandler(follower.host, clock=follower.clock, controller=follower.controller)
-    part = Asked(cluster, other, request).answer().topics[0].partitions[0]
+    part = HandledRequest(cluster, other, request).answer().topics[0].partitions[0]
     assert (part.error_code, part.leader_id) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, leader.key.id)
-    nothing = Asked(cluster, handler, quorum.DescribeQuorumRequest(topics=WANTED * 2)).answer()
+    nothing = HandledRequest(cluster, handler, quorum.DescribeQuorumRequest(topics=WANTED * 2)).answer()
     assert {one.error_code for topic in nothing.topics for one in topic.partitions} == {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     }
@@ -366,13 +376,15 @@ def test_an_observer_is_added_described_anew_and_removed(
     add = quorum.AddRaftVoterRequest(
         cluster_id=CLUSTER_ID, timeout_ms=1000, voter_id=4, voter_directory_id=key.directory_id, listeners=LISTENERS
     )
-    refused = Asked(cluster, AddRaftVoterHandler(follower.host), add).answer()
+    refused = HandledRequest(cluster, AddRaftVoterHandler(follower.host), add).answer()
     assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert Asked(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.NONE
+    assert HandledRequest(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.NONE
     voter = leader.host.node.voters.find(4)
     assert voter is not None
     assert voter.endpoints == (VoterListener("CONTROLLER", "there", 9093),)
-    assert Asked(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.DUPLICATE_VOTER
+    assert (
+        HandledRequest(cluster, AddRaftVoterHandler(leader.host), add).answer().error_code == ErrorCode.DUPLICATE_VOTER
+    )
 
     def update(epoch: int) -> quorum.UpdateRaftVoterRequest:
         return quorum.UpdateRaftVoterRequest(
@@ -386,13 +398,13 @@ def test_an_observer_is_added_described_anew_and_removed(
 
     epoch = leader.host.node.epoch
     handler = UpdateRaftVoterHandler(leader.host)
-    assert Asked(cluster, handler, update(epoch - 1)).answer().error_code == ErrorCode.FENCED_LEADER_EPOCH
-    assert Asked(cluster, handler, update(epoch + 1)).answer().error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
-    updated = Asked(cluster, handler, update(epoch)).answer()
+    assert HandledRequest(cluster, handler, update(epoch - 1)).answer().error_code == ErrorCode.FENCED_LEADER_EPOCH
+    assert HandledRequest(cluster, handler, update(epoch + 1)).answer().error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
+    updated = HandledRequest(cluster, handler, update(epoch)).answer()
     assert (updated.error_code, updated.current_leader.leader_id) == (ErrorCode.NONE, leader.key.id)
     remove = quorum.RemoveRaftVoterRequest(cluster_id=CLUSTER_ID, voter_id=4, voter_directory_id=key.directory_id)
-    assert Asked(cluster, RemoveRaftVoterHandler(leader.host), remove).answer().error_code == ErrorCode.NONE
-    again = Asked(cluster, RemoveRaftVoterHandler(leader.host), remove).answer()
+    assert HandledRequest(cluster, RemoveRaftVoterHandler(leader.host), remove).answer().error_code == ErrorCode.NONE
+    again = HandledRequest(cluster, RemoveRaftVoterHandler(leader.host), remove).answer()
     assert (again.error_code, "not a voter" in again.error_message) == (ErrorCode.VOTER_NOT_FOUND, True)
 
 
@@ -421,5 +433,5 @@ def test_impossible_voters_are_refused(
     }
     request = quorum.AddRaftVoterRequest(**{**values, **fields})
     before = leader.host.node.voters
-    assert Asked(cluster, AddRaftVoterHandler(leader.host), request).answer().error_code == code
+    assert HandledRequest(cluster, AddRaftVoterHandler(leader.host), request).answer().error_code == code
     assert leader.host.node.voters == before

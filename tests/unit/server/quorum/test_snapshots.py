@@ -16,7 +16,7 @@ TRIGGER = SnapshotTrigger(min_changed_ratio=0.5, min_log_bytes=100, patience=10)
 LOADED_BYTES = 100_000
 
 
-class Writer:
+class EmptySnapshotWriter:
     """The writer of a snapshot of an empty image."""
 
     records_count = 0
@@ -29,26 +29,26 @@ class Writer:
         pass
 
 
-class Log:
+class LogWithSnapshot:
     """A log with the snapshot that is loaded."""
 
     snapshots = (SimpleNamespace(id=LOADED, size_bytes=LOADED_BYTES),)
 
-    def begin_snapshot(self, snapshot_id: SnapshotId, **_: object) -> Writer:
-        return Writer()
+    def begin_snapshot(self, snapshot_id: SnapshotId, **_: object) -> EmptySnapshotWriter:
+        return EmptySnapshotWriter()
 
     def finish_snapshot(self, publication: Publication) -> SimpleNamespace:
         return SimpleNamespace(snapshot_id=OWN)
 
 
-class Host:
+class PublishingHost:
     """Publishes a snapshot when the test says so."""
 
     failure = None
     node = SimpleNamespace(snapshot_fault=lambda snapshot_id: None, voters_at=lambda offset: None)
 
     def __init__(self) -> None:
-        self.log = Log()
+        self.log = LogWithSnapshot()
         self.publications: list[Callable[[], None]] = []
 
     def publish(self, publication: Publication, task: Callable[[], None]) -> None:
@@ -58,11 +58,11 @@ class Host:
         pass
 
 
-class Replica:
+class SnapshotsBench:
     """A replica that loads a snapshot of 3,000 records while it writes an empty one of its own."""
 
     def __init__(self) -> None:
-        host = Host()
+        host = PublishingHost()
         self.snapshots = MetadataSnapshots(cast("Any", host), clock=ManualClock(), trigger=TRIGGER)
         assert self.snapshots.begin(EMPTY_IMAGE, OWN, 0)
         self.snapshots.loaded(EMPTY_IMAGE, LOADED, 3_000)
@@ -72,13 +72,13 @@ class Replica:
 
 def test_a_snapshot_that_is_loaded_while_another_is_written_keeps_its_number_of_records() -> None:
     """The ratio of changed records is that of the one that was loaded: none of 3,000, not none of none."""
-    replica = Replica()
+    replica = SnapshotsBench()
     replica.snapshots.appended(TRIGGER.min_log_bytes)
     assert not replica.snapshots.is_due
 
 
 def test_a_snapshot_that_is_loaded_while_another_is_written_keeps_its_size() -> None:
-    replica = Replica()
+    replica = SnapshotsBench()
     replica.snapshots.appended(TRIGGER.patience * LOADED_BYTES - 1)
     assert not replica.snapshots.is_due
     replica.snapshots.appended(1)

@@ -32,7 +32,7 @@ def state(
     )
 
 
-class Bench:
+class FailuresBench:
     def __init__(self, *states: PartitionState) -> None:
         self.clock = ManualClock()
         topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions=dict(enumerate(states)))
@@ -127,7 +127,7 @@ def refusal(code: ErrorCode) -> KafkaError:
 
 
 def test_all_failures_of_a_turn_are_one_command() -> None:
-    bench = Bench(state((1, 2)), state((2, 1), leader=2), state((2,), leader=2, eligible=(1,)))
+    bench = FailuresBench(state((1, 2)), state((2, 1), leader=2), state((2,), leader=2, eligible=(1,)))
     bench.failures.lost(orders(0))
     bench.failures.stalled(orders(1))
     bench.failures.lost(orders(2))
@@ -138,7 +138,9 @@ def test_all_failures_of_a_turn_are_one_command() -> None:
 
 
 def test_what_nothing_counts_on_is_not_asked_for() -> None:
-    bench = Bench(state((), leader=-1), state((2,), leader=2, eligible=(1,)), state((), leader=-1, last_known=(1,)))
+    bench = FailuresBench(
+        state((), leader=-1), state((2,), leader=2, eligible=(1,)), state((), leader=-1, last_known=(1,))
+    )
     bench.failures.lost(orders(0))
     bench.failures.stalled(orders(1))
     assert bench.asked == [], "an eligible replica that is stalled still has everything"
@@ -149,7 +151,7 @@ def test_what_nothing_counts_on_is_not_asked_for() -> None:
 def test_a_lost_replica_that_nothing_counts_on_says_so_once() -> None:
     """Its leader may still count on records that were fetched before, and begins a new epoch."""
     before = state((2, 3), leader=2)
-    bench = Bench(before)
+    bench = FailuresBench(before)
     bench.failures.lost(orders(0))
     assert bench.asked == [[(0, LeaveReason.LOST, 7)]]
     changed = replace(before, leader_epoch=LeaderEpoch(before.leader_epoch + 1), partition_epoch=8)
@@ -160,7 +162,7 @@ def test_a_lost_replica_that_nothing_counts_on_says_so_once() -> None:
 
 def test_a_waiting_callback_runs_when_the_image_agrees() -> None:
     first = state((1, 2))
-    bench = Bench(first)
+    bench = FailuresBench(first)
     bench.when_reported()
     assert bench.reported == [True], "nothing has failed"
     bench.failures.lost(orders())
@@ -174,14 +176,14 @@ def test_a_waiting_callback_runs_when_the_image_agrees() -> None:
 
 
 def test_a_stalled_replica_does_not_hold_up_others() -> None:
-    bench = Bench(state((1, 2)))
+    bench = FailuresBench(state((1, 2)))
     bench.failures.stalled(orders())
     bench.when_reported()
     assert bench.reported == [True]
 
 
 def test_nothing_is_asked_or_told_before_the_start() -> None:
-    bench = Bench(state((1, 2)))
+    bench = FailuresBench(state((1, 2)))
     early = ReplicaFailures(broker_id=BROKER, controller=bench.controller, clock=bench.clock)
     early.lost(orders())
     early.when_reported(lambda: bench.reported.append(True))
@@ -194,7 +196,7 @@ def test_nothing_is_asked_or_told_before_the_start() -> None:
     "code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_CONTROLLER]
 )
 def test_after_a_refusal_it_is_asked_again_with_the_state_of_then(code: ErrorCode) -> None:
-    bench = Bench(state((1, 2)))
+    bench = FailuresBench(state((1, 2)))
     bench.failures.lost(orders())
     assert bench.asked
     bench.answer(refusal(code))
@@ -204,7 +206,7 @@ def test_after_a_refusal_it_is_asked_again_with_the_state_of_then(code: ErrorCod
 
 
 def test_a_command_that_came_to_nothing_is_sent_again() -> None:
-    bench = Bench(state((1, 2)), state((1, 2)))
+    bench = FailuresBench(state((1, 2)), state((1, 2)))
     bench.failures.lost(orders(0))
     bench.failures.lost(orders(1))
     assert bench.asked
@@ -215,7 +217,7 @@ def test_a_command_that_came_to_nothing_is_sent_again() -> None:
 
 
 def test_one_command_is_under_way_at_a_time_and_none_is_too_large() -> None:
-    bench = Bench(*[state((1, 2))] * (MOST_PER_COMMAND + 1))
+    bench = FailuresBench(*[state((1, 2))] * (MOST_PER_COMMAND + 1))
     for number in range(MOST_PER_COMMAND + 1):
         bench.failures.lost(orders(number))
     assert [len(one) for one in bench.asked] == [MOST_PER_COMMAND]
@@ -225,7 +227,7 @@ def test_one_command_is_under_way_at_a_time_and_none_is_too_large() -> None:
 
 def test_a_replica_that_is_counted_on_again_is_taken_out_again() -> None:
     first = state((1, 2))
-    bench = Bench(first)
+    bench = FailuresBench(first)
     bench.failures.lost(orders())
     assert bench.asked
     bench.answer(after(first, 2, leader=2))
@@ -238,7 +240,7 @@ def test_a_replica_that_is_counted_on_again_is_taken_out_again() -> None:
 
 def test_a_replica_that_has_recovered_may_be_counted_on() -> None:
     first = state((1, 2))
-    bench = Bench(first)
+    bench = FailuresBench(first)
     bench.failures.lost(orders())
     assert bench.asked
     bench.answer(after(first, 2, leader=2))
@@ -248,7 +250,7 @@ def test_a_replica_that_has_recovered_may_be_counted_on() -> None:
 
 
 def test_the_last_copy_that_is_stalled_asks_again_when_brokers_come_and_now_and_then() -> None:
-    bench = Bench(state((1,)))
+    bench = FailuresBench(state((1,)))
     bench.failures.stalled(orders())
     assert bench.asked
     bench.answer(refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE))
@@ -263,7 +265,7 @@ def test_the_last_copy_that_is_stalled_asks_again_when_brokers_come_and_now_and_
 
 
 def test_a_stalled_directory_gives_up_all_that_it_has_and_what_it_gets_meanwhile() -> None:
-    bench = Bench(state((1, 2, 3)), state((2, 3), leader=2), state((2, 1, 3), leader=2))
+    bench = FailuresBench(state((1, 2, 3)), state((2, 3), leader=2), state((2, 1, 3), leader=2))
     bench.failures.directory_stalled()
     assert bench.asked == [[(0, LeaveReason.STALLED, 7), (2, LeaveReason.STALLED, 7)]]
     bench.answer(after(state((1, 2, 3)), 2, 3, leader=2), after(state((2, 1, 3)), 2, 3, leader=2))
@@ -278,7 +280,7 @@ def test_a_stalled_directory_gives_up_all_that_it_has_and_what_it_gets_meanwhile
 
 def test_a_directory_that_stalls_leaves_enough_in_sync() -> None:
     """All nodes of a test may share one disk: the last two must not both leave."""
-    bench = Bench(state((1, 2, 3)), state((1, 2)))
+    bench = FailuresBench(state((1, 2, 3)), state((1, 2)))
     bench.failures.directory_stalled()
     assert bench.asked == [[(0, LeaveReason.STALLED, 7)]]
     bench.answer(after(state((1, 2, 3)), 2, 3, leader=2))
@@ -296,14 +298,14 @@ def test_a_directory_that_stalls_leaves_enough_in_sync() -> None:
 
 
 def test_a_lost_replica_that_can_store_is_still_lost() -> None:
-    bench = Bench(state((1, 2)))
+    bench = FailuresBench(state((1, 2)))
     bench.failures.lost(orders())
     bench.failures.resumed(orders())
     assert bench.asked == [[(0, LeaveReason.LOST, 7)]]
 
 
 def test_where_a_replica_has_left_is_told_before_the_image_says_so() -> None:
-    bench = Bench(state((1, 2)))
+    bench = FailuresBench(state((1, 2)))
     left: list[tuple[TopicPartition, PartitionState]] = []
     failures = ReplicaFailures(
         broker_id=BROKER,
@@ -320,7 +322,7 @@ def test_where_a_replica_has_left_is_told_before_the_image_says_so() -> None:
 
 
 def test_what_is_lost_is_lost_also_on_a_stalled_directory() -> None:
-    bench = Bench(state((1, 2, 3)))
+    bench = FailuresBench(state((1, 2, 3)))
     bench.failures.lost(orders())
     bench.failures.stalled(orders())
     bench.failures.directory_stalled()
@@ -328,7 +330,7 @@ def test_what_is_lost_is_lost_also_on_a_stalled_directory() -> None:
 
 
 def test_of_a_topic_that_is_deleted_nothing_has_failed() -> None:
-    bench = Bench(state((1, 2)))
+    bench = FailuresBench(state((1, 2)))
     bench.failures.lost(orders())
     bench.when_reported()
     bench.take(0, None)
@@ -336,7 +338,7 @@ def test_of_a_topic_that_is_deleted_nothing_has_failed() -> None:
 
 
 def test_after_the_stop_nothing_is_asked() -> None:
-    bench = Bench(state((1, 2)))
+    bench = FailuresBench(state((1, 2)))
     bench.failures.lost(orders())
     bench.when_reported()
     assert bench.asked
@@ -358,7 +360,7 @@ def named(before: PartitionState) -> PartitionState:
 
 def test_a_lost_replica_that_was_named_to_lead_stays_until_its_log_cannot_be_cut() -> None:
     leaderless = state((), leader=-1)
-    bench = Bench(leaderless)
+    bench = FailuresBench(leaderless)
     bench.failures.lost(orders())
     assert bench.asked == []
     chosen = named(leaderless)
@@ -375,21 +377,21 @@ def test_a_lost_replica_that_was_named_to_lead_stays_until_its_log_cannot_be_cut
 
 def test_a_lost_replica_that_is_elected_otherwise_leaves_again() -> None:
     leaderless = state((), leader=-1)
-    bench = Bench(leaderless)
+    bench = FailuresBench(leaderless)
     bench.failures.lost(orders())
     elected = replace(named(leaderless), accepts_loss=False)
     bench.take(0, elected)
     assert bench.asked == [[(0, LeaveReason.LOST, elected.partition_epoch)]]
 
 
-def stalled_bench(*states: PartitionState) -> Bench:
-    bench = Bench(*states)
+def stalled_bench(*states: PartitionState) -> FailuresBench:
+    bench = FailuresBench(*states)
     bench.failures.directory_stalled()
     return bench
 
 
 def test_a_stalled_replica_is_told_that_it_leaves_before_the_controller_is_asked() -> None:
-    bench = Bench(state((1, 2, 3), leader=2))
+    bench = FailuresBench(state((1, 2, 3), leader=2))
     asked_before: list[int] = []
     told = bench.told
     submit = bench.controller.submit
@@ -408,7 +410,7 @@ def test_a_stalled_replica_is_told_that_it_leaves_before_the_controller_is_asked
 
 def test_a_lost_replica_is_not_told_that_it_leaves() -> None:
     """Its leader begins a new epoch, and refuses whatever it fetches."""
-    bench = Bench(state((1, 2)))
+    bench = FailuresBench(state((1, 2)))
     bench.failures.lost(orders())
     assert bench.asked
     assert bench.heard() == []
@@ -481,7 +483,7 @@ def test_of_a_directory_that_recovers_no_replica_is_told_that_it_stays() -> None
     assert bench.heard() == [("leaving", 0)]
 
 
-def make_again(bench: Bench, made: PartitionState, *, is_heard_at_once: bool = False) -> None:
+def make_again(bench: FailuresBench, made: PartitionState, *, is_heard_at_once: bool = False) -> None:
     """Delete the topic and make it again under its name, with one partition, as the image tells of it."""
     old = bench.controller.image.topics["orders"]
     topic = TopicImage(name="orders", topic_id=made.topic_id, partitions={0: made})
@@ -522,7 +524,7 @@ def test_an_answer_for_a_topic_that_was_made_again_meanwhile_says_nothing_of_the
 
 def test_a_replica_of_a_topic_that_was_made_again_is_given_another_try() -> None:
     leaderless = state((), leader=-1)
-    bench = Bench(leaderless)
+    bench = FailuresBench(leaderless)
     bench.failures.lost(orders())
     bench.take(0, named(leaderless))
     bench.failures.given_up(orders())
@@ -535,7 +537,7 @@ def test_a_replica_of_a_topic_that_was_made_again_is_given_another_try() -> None
 
 def test_an_answer_for_a_topic_that_was_made_again_keeps_a_lost_replica_of_the_new_one_to_be_told() -> None:
     first = state((2, 3), leader=2)
-    bench = Bench(first)
+    bench = FailuresBench(first)
     bench.failures.lost(orders())
     assert bench.asked
     make_again(bench, anew(first))

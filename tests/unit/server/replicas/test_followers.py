@@ -49,7 +49,7 @@ def batch(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
     return bytes(made)
 
 
-class Bench:
+class FollowersBench:
     """Broker 1, its partitions of one topic, and its requests to leaders."""
 
     def __init__(self, *states: PartitionState) -> None:
@@ -120,14 +120,16 @@ def data(number: int, records: bytes = b"", *, high_watermark: int = 0, **option
 
 
 def test_each_leader_is_asked_for_what_it_leads() -> None:
-    bench = Bench(state(2, 0), state(3, 4), state(2, 0), state(1, 0), state(-1, 0), state(2, 0, replicas=(2, 3)))
+    bench = FollowersBench(
+        state(2, 0), state(3, 4), state(2, 0), state(1, 0), state(-1, 0), state(2, 0, replicas=(2, 3))
+    )
     asked = {leader: [one.partition for one in wanted] for leader, wanted in bench.asked}
     assert asked == {2: [0, 2], 3: [1]}
     assert bench.hosts.partitions == 3
 
 
 def test_a_fetch_names_its_replica_and_its_log() -> None:
-    bench = Bench(state(2, 7))
+    bench = FollowersBench(state(2, 7))
     ((_, request, _),) = bench.peer.waiting
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 11)
     assert (request.session_id, request.session_epoch) == (0, -1)
@@ -142,7 +144,7 @@ def test_a_fetch_names_its_replica_and_its_log() -> None:
 
 
 def test_a_new_leader_is_asked_and_the_answers_of_the_old_one_are_dropped() -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     bench.take(0, state(3, 1))
     assert [leader for leader, _ in bench.asked] == [2, 3]
     bench.answer(data(0, batch(0, b"of an old leader")))
@@ -154,7 +156,7 @@ def test_a_new_leader_is_asked_and_the_answers_of_the_old_one_are_dropped() -> N
 
 
 def test_a_new_leader_asks_no_more() -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     bench.take(0, state(1, 1))
     bench.answer(data(0, batch(0, b"late")))
     bench.settle()
@@ -162,7 +164,7 @@ def test_a_new_leader_asks_no_more() -> None:
 
 
 def test_a_former_leader_fetches_when_the_end_of_its_log_is_on_disk() -> None:
-    bench = Bench(state(1, 0))
+    bench = FollowersBench(state(1, 0))
     bench.node.produce("orders", b"a", acks=1)
     assert bench.partition().log.flushed_offset == 0
     changed = state(2, 1)
@@ -177,7 +179,7 @@ def test_a_former_leader_fetches_when_the_end_of_its_log_is_on_disk() -> None:
 
 
 def test_a_log_that_diverges_is_cut_when_its_recovery_point_is_lowered() -> None:
-    bench = Bench(state(2, 3))
+    bench = FollowersBench(state(2, 3))
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
     bench.settle()
     bench.node.table.checkpoints.write_recovery_points()
@@ -190,7 +192,7 @@ def test_a_log_that_diverges_is_cut_when_its_recovery_point_is_lowered() -> None
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (2, 2)
 
 
-def committed(bench: Bench, *, leader: int, epoch: int) -> None:
+def committed(bench: FollowersBench, *, leader: int, epoch: int) -> None:
     """Three records in epoch 1, all of them committed as far as this replica knows; then another leader."""
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=1) + batch(2, b"c", epoch=1), high_watermark=3))
     bench.settle()
@@ -200,7 +202,7 @@ def committed(bench: Bench, *, leader: int, epoch: int) -> None:
 
 
 def test_what_is_committed_is_not_cut_on_the_word_of_a_leader_that_lost_it(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(state(2, 1))
+    bench = FollowersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
     bench.settle()
@@ -221,7 +223,7 @@ def test_what_is_committed_is_not_cut_on_the_word_of_a_leader_that_lost_it(caplo
 
 
 def test_what_an_unclean_election_has_lost_is_cut() -> None:
-    bench = Bench(state(2, 1))
+    bench = FollowersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 4, unclean_epoch=2))
     bench.peer.waiting = bench.peer.waiting[-1:]
@@ -232,7 +234,7 @@ def test_what_an_unclean_election_has_lost_is_cut() -> None:
 
 
 def test_an_unclean_election_of_long_ago_has_lost_nothing_that_came_after_it() -> None:
-    bench = Bench(state(2, 1, unclean_epoch=1))
+    bench = FollowersBench(state(2, 1, unclean_epoch=1))
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 4, unclean_epoch=1))
     bench.peer.waiting = bench.peer.waiting[-1:]
@@ -243,7 +245,7 @@ def test_an_unclean_election_of_long_ago_has_lost_nothing_that_came_after_it() -
 
 def test_an_idle_log_that_went_on_from_its_leaders_since_an_unclean_election_is_not_cut() -> None:
     """Nothing was written since, so the log alone does not tell that it belongs to the new history."""
-    bench = Bench(state(2, 1))
+    bench = FollowersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 3, unclean_epoch=3))
     bench.peer.waiting = bench.peer.waiting[-1:]
@@ -257,7 +259,7 @@ def test_an_idle_log_that_went_on_from_its_leaders_since_an_unclean_election_is_
 
 
 def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_unclean_election() -> None:
-    bench = Bench(state(2, 3))
+    bench = FollowersBench(state(2, 3))
     bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50))
     bench.settle()
     bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=8, high_watermark=30))
@@ -271,7 +273,7 @@ def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_
 
 def test_a_committed_record_with_an_epoch_that_never_began_is_damage() -> None:
     """Its own log has an epoch that no leader ever began, so the loss is not the leader's."""
-    bench = Bench(state(2, 1))
+    bench = FollowersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     log = bench.partition().log
     log.epochs.assign(536870916, 2)
@@ -283,7 +285,7 @@ def test_a_committed_record_with_an_epoch_that_never_began_is_damage() -> None:
 
 
 def test_a_replica_that_its_leader_refuses_for_ever_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     for _ in range(80):
         bench.answer(data(0, error_code=ErrorCode.KAFKA_STORAGE_ERROR))
         bench.clock.advance(1000)
@@ -299,7 +301,7 @@ def test_a_replica_that_its_leader_refuses_for_ever_is_named_once_a_minute(caplo
 
 
 def test_many_replicas_that_a_leader_refuses_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(*[state(2, 0)] * 30)
+    bench = FollowersBench(*[state(2, 0)] * 30)
     for _ in range(80):
         bench.answer(*[data(number, error_code=ErrorCode.KAFKA_STORAGE_ERROR) for number in range(30)])
         bench.clock.advance(1000)
@@ -309,7 +311,7 @@ def test_many_replicas_that_a_leader_refuses_do_not_fill_the_log(caplog: pytest.
 
 
 def test_a_cut_that_comes_too_late_is_not_made() -> None:
-    bench = Bench(state(2, 3))
+    bench = FollowersBench(state(2, 3))
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2)))
     bench.settle()
     bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
@@ -319,7 +321,7 @@ def test_a_cut_that_comes_too_late_is_not_made() -> None:
 
 
 def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
-    bench = Bench(state(2, 3))
+    bench = FollowersBench(state(2, 3))
     out_of_range = data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50)
     bench.answer(out_of_range)
     bench.settle()
@@ -334,7 +336,7 @@ def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
 
 def test_before_a_log_is_dropped_whole_its_recovery_point_is_taken_back() -> None:
     """A power cut may leave any part of it, or nothing, and the log start of now may not be on the disk."""
-    bench = Bench(state(2, 3))
+    bench = FollowersBench(state(2, 3))
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
     bench.settle()
     bench.answer(data(0, high_watermark=3, log_start_offset=2))
@@ -349,7 +351,7 @@ def test_before_a_log_is_dropped_whole_its_recovery_point_is_taken_back() -> Non
 
 
 def test_a_log_that_starts_within_a_batch_takes_that_batch_whole() -> None:
-    bench = Bench(state(2, 3))
+    bench = FollowersBench(state(2, 3))
     bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=41, high_watermark=44))
     bench.settle()
     bench.answer(data(0, batch(40, b"a", b"b", b"c", b"d", epoch=3), high_watermark=44, log_start_offset=41))
@@ -361,7 +363,7 @@ def test_a_log_that_starts_within_a_batch_takes_that_batch_whole() -> None:
 
 
 def test_records_that_do_not_fit_pause_their_partition() -> None:
-    bench = Bench(state(2, 0), state(2, 0))
+    bench = FollowersBench(state(2, 0), state(2, 0))
     bench.answer(data(0, batch(5, b"a")), data(1, batch(0, b"b")))
     bench.settle()
     ((_, wanted),) = bench.asked
@@ -375,7 +377,7 @@ def test_records_that_do_not_fit_pause_their_partition() -> None:
 
 
 def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     bench.answer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
     assert bench.asked == []
     bench.clock.advance(50)
@@ -391,7 +393,7 @@ def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> Non
 
 
 def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None:
-    bench = Bench(state(2, 0), state(2, 0))
+    bench = FollowersBench(state(2, 0), state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
     files.write_short_at(files.operations + 1, 10)
@@ -404,7 +406,7 @@ def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None
 
 
 def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() -> None:
-    bench = Bench(state(2, 0), state(2, 0))
+    bench = FollowersBench(state(2, 0), state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
     bench.answer(data(0, batch(0, b"a")), data(1, batch(0, b"b")))
@@ -419,7 +421,7 @@ def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() 
 
 
 def test_a_disk_that_was_full_is_tried_again() -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
     files.fail_at(files.operations + 1)
@@ -433,7 +435,7 @@ def test_a_disk_that_was_full_is_tried_again() -> None:
 
 
 def test_a_fault_of_a_replica_that_is_tried_again_has_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
 
@@ -455,7 +457,7 @@ def test_a_fault_of_a_replica_that_is_tried_again_has_one_line_a_minute(caplog: 
 
 def test_of_a_disk_that_cannot_store_nothing_is_fetched_but_what_is_in_sync() -> None:
     in_sync, out_of_sync = state(2, 0), replace(state(2, 0), in_sync_replicas=(BrokerId(2), BrokerId(3)))
-    bench = Bench(in_sync, in_sync, out_of_sync)
+    bench = FollowersBench(in_sync, in_sync, out_of_sync)
     bench.answer()
     bench.settle()
     bench.hosts.fetch_only_in_sync(True)
@@ -470,7 +472,7 @@ def test_of_a_disk_that_cannot_store_nothing_is_fetched_but_what_is_in_sync() ->
     assert [{one.partition for one in wanted} for _, wanted in bench.asked] == [{0, 1, 2}]
 
 
-def fetched(bench: Bench) -> list[int]:
+def fetched(bench: FollowersBench) -> list[int]:
     """The partitions of the next fetch from broker 2."""
     bench.settle()
     if bench.peer.waiting:
@@ -481,7 +483,7 @@ def fetched(bench: Bench) -> list[int]:
 
 def test_a_replica_that_leaves_a_bad_disk_is_not_fetched_whatever_an_image_of_before_says() -> None:
     """A hung disk keeps the image from going on, and a fetch would put the replica back in sync."""
-    bench = Bench(state(2, 0), state(2, 0))
+    bench = FollowersBench(state(2, 0), state(2, 0))
     bench.hosts.fetch_only_in_sync(True)
     bench.hosts.pause(ORDERS, state(2, 0))
     assert fetched(bench) == [1]
@@ -497,7 +499,7 @@ def test_a_replica_that_leaves_a_bad_disk_is_not_fetched_whatever_an_image_of_be
 
 
 def test_a_replica_that_stays_on_a_bad_disk_is_fetched_again() -> None:
-    bench = Bench(state(2, 0), state(2, 0))
+    bench = FollowersBench(state(2, 0), state(2, 0))
     bench.hosts.fetch_only_in_sync(True)
     bench.hosts.pause(ORDERS, state(2, 0))
     assert fetched(bench) == [1]
@@ -506,7 +508,7 @@ def test_a_replica_that_stays_on_a_bad_disk_is_fetched_again() -> None:
 
 
 def test_when_the_disk_can_store_again_all_replicas_are_fetched_and_late_answers_change_nothing() -> None:
-    bench = Bench(state(2, 0), state(2, 0))
+    bench = FollowersBench(state(2, 0), state(2, 0))
     bench.hosts.fetch_only_in_sync(True)
     bench.hosts.pause(ORDERS, state(2, 0))
     bench.hosts.left(TopicPartition("orders", 1), replace(state(2, 0), partition_epoch=2))
@@ -519,7 +521,7 @@ def test_when_the_disk_can_store_again_all_replicas_are_fetched_and_late_answers
 
 
 def test_a_topic_made_again_is_fetched_though_a_replica_of_the_old_one_has_left() -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     topic = bench.image.topics["orders"]
     bench.hosts.fetch_only_in_sync(True)
     bench.hosts.left(ORDERS, replace(state(2, 0), partition_epoch=7))
@@ -529,7 +531,7 @@ def test_a_topic_made_again_is_fetched_though_a_replica_of_the_old_one_has_left(
 
 
 def test_a_partition_that_is_not_here_yet_is_looked_for_again() -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     bench.states[1] = state(2, 0)
     bench.hosts.load(bench.image)
     bench.settle()
@@ -543,7 +545,7 @@ def test_a_partition_that_is_not_here_yet_is_looked_for_again() -> None:
 
 
 def test_a_deleted_topic_is_followed_no_more() -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     topic = bench.image.topics["orders"]
     bench.node.table.delete("orders", 0)
     bench.hosts.on_image(ClusterImage(), ImageDelta(deleted_topics=(topic,)))
@@ -553,7 +555,7 @@ def test_a_deleted_topic_is_followed_no_more() -> None:
 
 
 def test_after_the_close_nothing_is_asked_or_heard() -> None:
-    bench = Bench(state(2, 0))
+    bench = FollowersBench(state(2, 0))
     bench.hosts.close()
     bench.answer(data(0, batch(0, b"late")))
     bench.take(0, state(3, 1))
@@ -563,7 +565,7 @@ def test_after_the_close_nothing_is_asked_or_heard() -> None:
 
 
 def test_a_log_that_is_on_disk_after_the_close_is_not_fetched() -> None:
-    bench = Bench(state(1, 0))
+    bench = FollowersBench(state(1, 0))
     bench.node.produce("orders", b"a", acks=1)
     changed = state(2, 1)
     bench.states[0] = changed

@@ -40,7 +40,7 @@ def state(
     )
 
 
-class Bench:
+class InSyncKeeperBench:
     """Broker 1, which leads some partitions of one topic."""
 
     def __init__(self, *in_sync: Sequence[int], clock: ManualClock | None = None) -> None:
@@ -88,7 +88,7 @@ class Bench:
 
 
 def test_all_proposals_of_a_turn_are_one_command() -> None:
-    bench = Bench((1,), (1, 3), (1, 2, 3))
+    bench = InSyncKeeperBench((1,), (1, 3), (1, 2, 3))
     for partition in bench.partitions:
         bench.fetch(partition, 2)
     assert bench.proposed == []
@@ -102,7 +102,7 @@ def test_all_proposals_of_a_turn_are_one_command() -> None:
 
 
 def test_one_command_is_under_way_at_a_time() -> None:
-    bench = Bench((1,), (1,))
+    bench = InSyncKeeperBench((1,), (1,))
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
     bench.fetch(bench.partitions[1], 2)
@@ -116,7 +116,7 @@ def test_one_command_is_under_way_at_a_time() -> None:
 
 
 def test_a_replica_that_lags_for_too_long_is_proposed_to_leave() -> None:
-    bench = Bench((1, 2, 3))
+    bench = InSyncKeeperBench((1, 2, 3))
     (partition,) = bench.partitions
     bench.node.produce("orders", b"a", acks=1)
     bench.clock.advance(LAG_MS)
@@ -132,7 +132,7 @@ def test_a_replica_that_lags_for_too_long_is_proposed_to_leave() -> None:
 
 
 def test_what_may_have_failed_is_proposed_again() -> None:
-    bench = Bench((1,))
+    bench = InSyncKeeperBench((1,))
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
     bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answers"))
@@ -145,7 +145,7 @@ def test_what_may_have_failed_is_proposed_again() -> None:
 
 
 def test_what_has_become_news_is_not_proposed_again() -> None:
-    bench = Bench((1,))
+    bench = InSyncKeeperBench((1,))
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
     bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answers"))
@@ -155,7 +155,7 @@ def test_what_has_become_news_is_not_proposed_again() -> None:
 
 
 def test_a_refusal_of_one_partition_leaves_the_others_alone() -> None:
-    bench = Bench((1,), (1,))
+    bench = InSyncKeeperBench((1,), (1,))
     for partition in bench.partitions:
         bench.fetch(partition, 2)
     bench.clock.advance(0)
@@ -172,7 +172,7 @@ def test_a_refusal_of_one_partition_leaves_the_others_alone() -> None:
 
 
 def test_the_high_watermark_waits_for_a_refused_replica_for_one_more_answer_and_no_longer() -> None:
-    bench = Bench((1,))
+    bench = InSyncKeeperBench((1,))
     (partition,) = bench.partitions
     bench.fetch(partition, 2)
     bench.clock.advance(0)
@@ -187,7 +187,7 @@ def test_the_high_watermark_waits_for_a_refused_replica_for_one_more_answer_and_
 
 @pytest.mark.parametrize("replicas", [(1, 2, 3), (1,)], ids=["with others", "alone"])
 def test_a_leader_that_was_elected_without_being_complete_says_that_it_has_recovered(replicas: Sequence[int]) -> None:
-    bench = Bench((1,))
+    bench = InSyncKeeperBench((1,))
     recovering = state((1,), partition_epoch=1, is_recovering=True, replicas=replicas)
     bench.node.table.update(TopicPartition("orders", 0), recovering)
     topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions={0: recovering})
@@ -199,7 +199,7 @@ def test_a_leader_that_was_elected_without_being_complete_says_that_it_has_recov
 
 
 def test_no_request_waits_for_a_fenced_broker() -> None:
-    bench = Bench((1,))
+    bench = InSyncKeeperBench((1,))
     (partition,) = bench.partitions
     bench.fetch(partition, 2)
     bench.clock.advance(0)
@@ -215,7 +215,7 @@ def test_no_request_waits_for_a_fenced_broker() -> None:
 
 
 def test_a_partition_that_is_gone_proposes_nothing() -> None:
-    bench = Bench((1,))
+    bench = InSyncKeeperBench((1,))
     bench.fetch(bench.partitions[0], 2)
     bench.node.table.delete("orders", 0)
     bench.clock.advance(0)
@@ -223,7 +223,7 @@ def test_a_partition_that_is_gone_proposes_nothing() -> None:
 
 
 def test_after_the_stop_nothing_is_proposed() -> None:
-    bench = Bench((1,))
+    bench = InSyncKeeperBench((1,))
     bench.keeper.stop()
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(10 * LAG_MS)
@@ -231,7 +231,7 @@ def test_after_the_stop_nothing_is_proposed() -> None:
 
 
 def test_of_many_partitions_whose_followers_lag_a_few_are_looked_at_in_a_turn_and_none_is_forgotten() -> None:
-    bench = Bench(*[(1, 2, 3)] * 30, clock=TickingClock())
+    bench = InSyncKeeperBench(*[(1, 2, 3)] * 30, clock=TickingClock())
     bench.clock.advance(3 * LAG_MS)
     seen: list[int] = []
     while bench.controller.waiting:
@@ -244,7 +244,7 @@ def test_of_many_partitions_whose_followers_lag_a_few_are_looked_at_in_a_turn_an
 
 
 def test_many_partitions_learn_in_several_turns_that_a_broker_is_gone_unless_it_is_back() -> None:
-    bench = Bench(*[(1,)] * 30, clock=TickingClock())
+    bench = InSyncKeeperBench(*[(1,)] * 30, clock=TickingClock())
     for partition in bench.partitions:
         bench.fetch(partition, 2)
 
@@ -268,7 +268,7 @@ def test_many_partitions_learn_in_several_turns_that_a_broker_is_gone_unless_it_
 def test_the_leaders_own_log_leaves_changes_to_the_controllers(caplog: pytest.LogCaptureFixture) -> None:
     """The controller's log names the state before, too; the leader could only log a count of answers."""
     caplog.set_level(logging.INFO, logger="tailrace.server")
-    bench = Bench((1,))
+    bench = InSyncKeeperBench((1,))
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
     ((command, answer),) = bench.controller.waiting

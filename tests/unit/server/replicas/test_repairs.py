@@ -83,7 +83,7 @@ class Lost:
         self.given_up_replicas.append(topic_partition)
 
 
-class Node:
+class RepairedBroker:
     """Broker 1 from a start on."""
 
     def __init__(
@@ -214,7 +214,7 @@ SMALL = TopicConfig(segment_bytes=len(RECORDS[0]), retention_ms=-1)
 def whole_disk(config: TopicConfig | None = None) -> SimulatedDisk:
     """Three records, all committed; then the process was killed."""
     files = SimulatedDisk(3)
-    node = Node(files, config=config)
+    node = RepairedBroker(files, config=config)
     node.settle()
     node.fetch_all()
     node.write_checkpoints()
@@ -234,7 +234,7 @@ def damaged_names(files: SimulatedDisk) -> list[str]:
 def test_a_log_that_does_not_open_is_renamed_and_fetched_anew(caplog: pytest.LogCaptureFixture) -> None:
     files = damaged_disk()
     content = files.read_bytes(LOG_FILE)
-    node = Node(files)
+    node = RepairedBroker(files)
     caplog.clear()
     caplog.set_level("INFO")
     node.settle()
@@ -266,7 +266,7 @@ def test_a_log_that_does_not_open_is_renamed_and_fetched_anew(caplog: pytest.Log
 )
 def test_counted_replicas_and_leaderless_partitions_are_not_touched(state: PartitionState) -> None:
     files = damaged_disk()
-    node = Node(files, state)
+    node = RepairedBroker(files, state)
     node.settle(10 * LOOK_MS)
     assert damaged_names(files) == []
     node.state = replace(OUT, partition_epoch=20)
@@ -275,7 +275,7 @@ def test_counted_replicas_and_leaderless_partitions_are_not_touched(state: Parti
 
 
 def test_a_log_that_is_found_damaged_while_it_is_used_is_fetched_anew() -> None:
-    node = Node(whole_disk())
+    node = RepairedBroker(whole_disk())
     node.settle()
     partition = node.table.get(*ORDERS)
     node.find_damage()
@@ -297,17 +297,17 @@ def test_damage_that_a_read_has_found_is_found_again_by_the_next_start(
     files = whole_disk(SMALL)
     assert len([name for name in files.list_dir("/logs/orders-0") if name.endswith(".log")]) == 3
     if is_cleanly_started:
-        node = Node(files, config=SMALL)
+        node = RepairedBroker(files, config=SMALL)
         node.settle()
         node.table.close()
-    node = Node(files, leader_says=None, config=SMALL)
+    node = RepairedBroker(files, leader_says=None, config=SMALL)
     node.settle()
     files.flip_bit("/logs/orders-0/00000000000000000001.log", 70)
     node.table.get(*ORDERS).log.condemn("the batch at 1 is damaged", offset=1)
     node.settle()
     if is_clean_stop:
         node.table.close()
-    again = Node(files, leader_says=None, config=SMALL)
+    again = RepairedBroker(files, leader_says=None, config=SMALL)
     again.settle()
     assert (again.lost.lost_replicas, len(again.table.offline)) == ((ORDERS,), 1)
     ends = again.table.offline.log_ends(ORDERS)
@@ -317,7 +317,7 @@ def test_damage_that_a_read_has_found_is_found_again_by_the_next_start(
 
 def test_the_fetches_of_a_damaged_log_count_no_more_before_it_is_renamed() -> None:
     """The leader may propose it in sync for a fetch that left before; it forgets these when its epoch ends."""
-    node = Node(whole_disk())
+    node = RepairedBroker(whole_disk())
     node.settle()
     node.table.get(*ORDERS).log.condemn("a damaged batch at 1")
     node.settle(10 * LOOK_MS)
@@ -328,7 +328,7 @@ def test_the_fetches_of_a_damaged_log_count_no_more_before_it_is_renamed() -> No
 
 
 def test_while_a_log_is_renamed_clients_get_that_it_is_offline() -> None:
-    node = Node(whole_disk())
+    node = RepairedBroker(whole_disk())
     node.settle()
     node.find_damage()
     node.clock.advance(LOOK_MS)
@@ -340,7 +340,7 @@ def test_while_a_log_is_renamed_clients_get_that_it_is_offline() -> None:
 
 def test_a_topic_that_is_deleted_meanwhile_does_not_come_back() -> None:
     files = damaged_disk()
-    node = Node(files)
+    node = RepairedBroker(files)
     topic = node.image.topics["orders"]
     node.clock.advance(0)
     assert node.table.is_leaving(ORDERS)
@@ -353,7 +353,7 @@ def test_a_topic_that_is_deleted_meanwhile_does_not_come_back() -> None:
 
 def test_a_topic_that_is_deleted_while_its_log_cannot_be_moved_leaves_nothing() -> None:
     files = damaged_disk()
-    node = Node(files)
+    node = RepairedBroker(files)
     topic = node.image.topics["orders"]
     node.clock.advance(0)
     assert node.table.is_leaving(ORDERS)
@@ -367,7 +367,7 @@ def test_a_topic_that_is_deleted_while_its_log_cannot_be_moved_leaves_nothing() 
 
 
 def test_a_replica_that_is_damaged_again_is_repaired_ever_later() -> None:
-    node = Node(damaged_disk())
+    node = RepairedBroker(damaged_disk())
     node.settle()
     waited = []
     for _ in range(3):
@@ -389,7 +389,7 @@ def test_a_replica_that_is_damaged_again_is_repaired_ever_later() -> None:
 
 def test_a_log_that_cannot_be_moved_stays_what_it_is_and_is_tried_again() -> None:
     files = damaged_disk()
-    node = Node(files)
+    node = RepairedBroker(files)
     files.fail_at(files.operations + 1)
     node.settle()
     assert (damaged_names(files), len(node.table.offline), node.lost.lost_replicas) == ([], 1, (ORDERS,))
@@ -404,10 +404,10 @@ def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_who
     """After a clean stop too, a log may have been in use since."""
     files = whole_disk()
     if is_cleanly_started:
-        node = Node(files)
+        node = RepairedBroker(files)
         node.settle()
         node.table.close()
-    node = Node(files)
+    node = RepairedBroker(files)
     node.settle()
     assert node.table.directory.was_clean == is_cleanly_started
     files.flip_bit(LOG_FILE, len(RECORDS[0]) + 70)
@@ -431,11 +431,11 @@ def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_who
 
 def test_a_renamed_damaged_log_is_no_partition_and_is_never_removed() -> None:
     files = damaged_disk()
-    node = Node(files)
+    node = RepairedBroker(files)
     node.settle()
     node.fetch_all()
     node.table.close()
-    again = Node(files)
+    again = RepairedBroker(files)
     again.settle()
     assert damaged_names(files) == [DAMAGED]
     assert again.table.unclaimed == frozenset()
@@ -450,7 +450,7 @@ def test_whenever_the_power_goes_no_damaged_log_passes_for_a_short_one(after: bo
     while True:
         files = damaged_disk()
         content = files.read_bytes(LOG_FILE)
-        node = Node(files)
+        node = RepairedBroker(files)
         files.cut_power_at(files.operations + 1 + steps, after=after)
         try:
             node.settle()
@@ -461,7 +461,7 @@ def test_whenever_the_power_goes_no_damaged_log_passes_for_a_short_one(after: bo
         else:
             break
         steps += 1
-        again = Node(files)
+        again = RepairedBroker(files)
         found = again.table.find(*ORDERS)
         kept = damaged_names(files)
         if found is None:
@@ -497,7 +497,7 @@ def lose_a_copy_while_it_is_measured(files: SimulatedDisk, monkeypatch: pytest.M
 
 def test_a_repair_goes_on_if_old_files_are_removed_while_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     files = damaged_disk()
-    node = Node(files)
+    node = RepairedBroker(files)
     lose_a_copy_while_it_is_measured(files, monkeypatch)
     node.settle()
     assert (node.table.has(*ORDERS), len(node.table.offline), node.asked[-1].fetch_offset) == (True, 0, 0)
@@ -506,7 +506,7 @@ def test_a_repair_goes_on_if_old_files_are_removed_while_they_are_measured(monke
 
 def test_after_a_repair_the_checkpoints_speak_of_the_new_log() -> None:
     files = damaged_disk()
-    node = Node(files)
+    node = RepairedBroker(files)
     node.settle()
     for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
         assert ORDERS not in read_offsets(files, "/logs", name)
@@ -524,7 +524,7 @@ def test_nothing_is_touched_before_the_leader_has_answered_a_read(says: ErrorCod
     """After the death of all nodes the image may name one that comes back damaged too."""
     files = damaged_disk()
     content = files.read_bytes(LOG_FILE)
-    node = Node(files, leader_says=says)
+    node = RepairedBroker(files, leader_says=says)
     node.settle()
     for _ in range(3):
         node.settle(LOOK_MS)
@@ -541,7 +541,7 @@ CHOSEN = {"leader": BROKER, "in_sync_replicas": (BROKER,), "is_recovering": True
 LEADERLESS = replace(OUT, leader=NO_LEADER, in_sync_replicas=())
 
 
-def choose(node: Node, **changes: Any) -> None:
+def choose(node: RepairedBroker, **changes: Any) -> None:
     node.take(leader_epoch=LeaderEpoch(node.state.leader_epoch + 1), **(CHOSEN | changes))
     node.settle(LOOK_MS)
 
@@ -549,7 +549,7 @@ def choose(node: Node, **changes: Any) -> None:
 def test_a_replica_that_was_chosen_is_cut_where_it_is_damaged_and_leads(caplog: pytest.LogCaptureFixture) -> None:
     files = damaged_disk()
     content = files.read_bytes(LOG_FILE)
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle(LOOK_MS)
     assert files.read_bytes(LOG_FILE) == content
     choose(node)
@@ -562,7 +562,7 @@ def test_a_replica_that_was_chosen_is_cut_where_it_is_damaged_and_leads(caplog: 
     assert "partition=orders-0 end_offset=1 acknowledged_up_to=3 reason='" in line
     files.power_cut()
     files.reboot()
-    again = Node(files, LEADERLESS)
+    again = RepairedBroker(files, LEADERLESS)
     assert (again.lost.lost_replicas, again.table.get(*ORDERS).log.log_end_offset) == ((), 1), "the cut is durable"
 
 
@@ -577,7 +577,7 @@ def test_a_replica_that_was_chosen_is_cut_where_it_is_damaged_and_leads(caplog: 
 def test_no_other_election_cuts_anything(changes: dict[str, Any]) -> None:
     files = damaged_disk()
     content = files.read_bytes(LOG_FILE)
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     choose(node, **changes)
     node.settle(LOOK_MS)
     assert files.read_bytes(LOG_FILE) == content
@@ -586,7 +586,7 @@ def test_no_other_election_cuts_anything(changes: dict[str, Any]) -> None:
 
 def test_a_cut_goes_on_if_old_files_are_removed_while_they_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     files = damaged_disk()
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     lose_a_copy_while_it_is_measured(files, monkeypatch)
     choose(node)
@@ -597,7 +597,7 @@ def test_a_cut_goes_on_if_old_files_are_removed_while_they_are_measured(monkeypa
 def test_damage_that_a_read_has_found_far_below_the_recovery_point_is_cut() -> None:
     """The start would not look there."""
     files = whole_disk()
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     assert node.table.get(*ORDERS).log.log_end_offset == 3
     files.flip_bit(LOG_FILE, len(RECORDS[0]) + 70)
@@ -613,7 +613,7 @@ def test_damage_that_a_read_has_found_far_below_the_recovery_point_is_cut() -> N
 def test_a_replica_that_is_damaged_in_its_first_batch_leads_with_nothing() -> None:
     files = whole_disk()
     files.flip_bit(LOG_FILE, 70)
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     choose(node)
     partition = node.table.get(*ORDERS)
@@ -621,7 +621,7 @@ def test_a_replica_that_is_damaged_in_its_first_batch_leads_with_nothing() -> No
     assert (node.lost.lost_replicas, node.lost.given_up_replicas) == ((), [])
     files.power_cut()
     files.reboot()
-    again = Node(files, LEADERLESS)
+    again = RepairedBroker(files, LEADERLESS)
     assert (again.lost.lost_replicas, again.table.get(*ORDERS).log.log_end_offset) == ((), 0), "the cut is durable"
 
 
@@ -631,7 +631,7 @@ def test_a_replica_whose_bound_of_gaps_is_damaged_leads_with_all_it_has() -> Non
     write_gap_bound(files, "/logs/orders-0", 2)
     files.flip_bit(path, 0)
     content = files.read_bytes(path)
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     assert node.lost.lost_replicas == (ORDERS,)
     choose(node)
@@ -645,7 +645,7 @@ def test_a_replica_whose_topic_cannot_be_read_is_not_opened_before_it_was_chosen
     """It may be the log of another topic. The administrator, by the choice, says that it is not."""
     files = whole_disk()
     files.flip_bit(f"/logs/orders-0/{PARTITION_METADATA}", 0)
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     node.take()
     assert (node.lost.lost_replicas, len(node.table.offline)) == ((ORDERS,), 1)
@@ -655,7 +655,7 @@ def test_a_replica_whose_topic_cannot_be_read_is_not_opened_before_it_was_chosen
     assert (node.lost.lost_replicas, node.lost.given_up_replicas) == ((), [])
     files.power_cut()
     files.reboot()
-    again = Node(files, LEADERLESS)
+    again = RepairedBroker(files, LEADERLESS)
     assert (again.lost.lost_replicas, again.table.get(*ORDERS).log.log_end_offset) == ((), 3)
 
 
@@ -669,13 +669,13 @@ def test_a_log_that_was_cut_knows_its_aborted_transactions(is_cleanly_started: b
         batch(3, b"damaged"),
     ]
     files = SimulatedDisk(3)
-    node = Node(files)
+    node = RepairedBroker(files)
     node.settle()
     node.answer(*records, high_watermark=4)
     node.write_checkpoints()
     if is_cleanly_started:
         node.table.close()
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     log = node.table.get(*ORDERS).log
     aborted = log.aborted_transactions(0, 2)
@@ -689,7 +689,7 @@ def test_a_log_that_was_cut_knows_its_aborted_transactions(is_cleanly_started: b
 
 def test_a_replica_that_turns_out_to_be_whole_loses_nothing() -> None:
     files = whole_disk()
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     node.table.get(*ORDERS).log.condemn("read wrong, and right the next time", offset=1)
     choose(node)
@@ -697,7 +697,7 @@ def test_a_replica_that_turns_out_to_be_whole_loses_nothing() -> None:
 
 
 def test_a_replica_that_is_only_short_leads_as_it_is() -> None:
-    node = Node(whole_disk(), LEADERLESS)
+    node = RepairedBroker(whole_disk(), LEADERLESS)
     node.settle()
     node.lost.lost(ORDERS)
     choose(node)
@@ -708,7 +708,7 @@ def test_a_replica_that_is_only_short_leads_as_it_is() -> None:
 def test_a_replica_that_cannot_be_copied_is_not_cut_and_leaves_again(caplog: pytest.LogCaptureFixture) -> None:
     files = damaged_disk()
     content = files.read_bytes(LOG_FILE)
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     node.take(leader_epoch=LeaderEpoch(5), **CHOSEN)
     files.fail_at(files.operations + 1, "No space left on device")
@@ -720,7 +720,7 @@ def test_a_replica_that_cannot_be_copied_is_not_cut_and_leaves_again(caplog: pyt
 
 def test_a_partition_that_is_deleted_while_its_log_is_cut_leaves_nothing_but_the_copy() -> None:
     files = damaged_disk()
-    node = Node(files, LEADERLESS)
+    node = RepairedBroker(files, LEADERLESS)
     node.settle()
     node.take(leader_epoch=LeaderEpoch(9), **CHOSEN)
     node.clock.advance(LOOK_MS)
@@ -740,7 +740,7 @@ def test_a_power_cut_at_any_moment_leaves_a_damaged_log_or_one_that_is_cut() -> 
     while True:
         files = damaged_disk()
         content = files.read_bytes(LOG_FILE)
-        node = Node(files, LEADERLESS)
+        node = RepairedBroker(files, LEADERLESS)
         node.settle()
         operation += 1
         files.cut_power_at(files.operations + operation)
@@ -751,7 +751,7 @@ def test_a_power_cut_at_any_moment_leaves_a_damaged_log_or_one_that_is_cut() -> 
         else:
             break
         files.reboot()
-        again = Node(files, LEADERLESS)
+        again = RepairedBroker(files, LEADERLESS)
         again.settle()
         if again.lost.lost_replicas:
             assert files.read_bytes(LOG_FILE)[: len(content)] in (content, content[: len(RECORDS[0])])

@@ -37,7 +37,7 @@ def image(leader: int) -> ClusterImage:
     return ClusterImage(topics={TRANSACTION_STATE_TOPIC: topic})
 
 
-class World:
+class TransactionChannelBench:
     """A channel to another broker, and the requests sent there."""
 
     def __init__(self, leader: int = THERE) -> None:
@@ -77,74 +77,74 @@ class World:
 
 
 def test_the_coordinators_answer_is_told_by_partition() -> None:
-    world = World()
-    world.ask(adds=False)
-    ((node_id, request, _),) = world.peer.waiting
+    bench = TransactionChannelBench()
+    bench.ask(adds=False)
+    ((node_id, request, _),) = bench.peer.waiting
     (transaction,) = request.transactions
     assert (node_id, transaction.transactional_id, transaction.producer_id) == (THERE, "pay", 7)
     assert transaction.verify_only
-    world.answer(E.TRANSACTION_ABORTABLE, E.NONE)
-    assert world.answers == [{BILLS: E.TRANSACTION_ABORTABLE, ORDERS: E.NONE}]
+    bench.answer(E.TRANSACTION_ABORTABLE, E.NONE)
+    assert bench.answers == [{BILLS: E.TRANSACTION_ABORTABLE, ORDERS: E.NONE}]
 
 
 def test_what_is_added_waits_for_the_end_of_the_transaction_before() -> None:
-    world = World()
-    world.ask(adds=True)
+    bench = TransactionChannelBench()
+    bench.ask(adds=True)
     for _ in range(3):
-        world.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
-        assert not world.answers
-        world.clock.advance(20)
-    assert not world.peer.waiting[0][1].transactions[0].verify_only
-    world.answer(E.NONE, E.NONE)
-    assert world.answers == [{BILLS: E.NONE, ORDERS: E.NONE}]
+        bench.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
+        assert not bench.answers
+        bench.clock.advance(20)
+    assert not bench.peer.waiting[0][1].transactions[0].verify_only
+    bench.answer(E.NONE, E.NONE)
+    assert bench.answers == [{BILLS: E.NONE, ORDERS: E.NONE}]
 
 
 def test_and_not_for_ever() -> None:
-    world = World()
-    world.ask(adds=True)
+    bench = TransactionChannelBench()
+    bench.ask(adds=True)
     asked = 0
-    while not world.answers:
-        world.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
-        world.clock.advance(20)
+    while not bench.answers:
+        bench.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
+        bench.clock.advance(20)
         asked += 1
     assert asked == 61
-    assert set(world.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
+    assert set(bench.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
 
 
 def test_a_look_does_not_wait() -> None:
-    world = World()
-    world.ask(adds=False)
-    world.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
-    assert set(world.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
+    bench = TransactionChannelBench()
+    bench.ask(adds=False)
+    bench.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
+    assert set(bench.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
 
 
 def test_an_error_that_this_release_has_no_name_for_is_told_as_unknown() -> None:
     """Otherwise the producer would never get an answer."""
-    world = World()
-    world.ask(adds=False)
-    world.answer(32_000, E.NONE)
-    world.ask(adds=False)
-    world.peer.waiting.pop(0)[2](AddPartitionsToTxnResponse(error_code=32_000))
-    assert world.answers == [
+    bench = TransactionChannelBench()
+    bench.ask(adds=False)
+    bench.answer(32_000, E.NONE)
+    bench.ask(adds=False)
+    bench.peer.waiting.pop(0)[2](AddPartitionsToTxnResponse(error_code=32_000))
+    assert bench.answers == [
         {BILLS: E.UNKNOWN_SERVER_ERROR, ORDERS: E.NONE},
         {BILLS: E.UNKNOWN_SERVER_ERROR, ORDERS: E.UNKNOWN_SERVER_ERROR},
     ]
 
 
 def test_silence_is_told_as_such() -> None:
-    world = World()
-    world.ask(adds=True)
-    world.peer.waiting.pop(0)[2](None)
-    assert world.answers == [{ORDERS: E.NETWORK_EXCEPTION, BILLS: E.NETWORK_EXCEPTION}]
+    bench = TransactionChannelBench()
+    bench.ask(adds=True)
+    bench.peer.waiting.pop(0)[2](None)
+    assert bench.answers == [{ORDERS: E.NETWORK_EXCEPTION, BILLS: E.NETWORK_EXCEPTION}]
 
 
 def test_without_a_coordinator_no_request_is_sent() -> None:
-    world = World(leader=-1)
-    world.ask(adds=True)
-    assert world.answers == [{ORDERS: E.COORDINATOR_NOT_AVAILABLE, BILLS: E.COORDINATOR_NOT_AVAILABLE}]
+    bench = TransactionChannelBench(leader=-1)
+    bench.ask(adds=True)
+    assert bench.answers == [{ORDERS: E.COORDINATOR_NOT_AVAILABLE, BILLS: E.COORDINATOR_NOT_AVAILABLE}]
 
 
 def test_a_coordinator_that_should_be_here_and_is_not_says_so() -> None:
-    world = World(leader=HERE)
-    world.ask(adds=True)
-    assert set(world.answers[0].values()) == {E.NOT_COORDINATOR}
+    bench = TransactionChannelBench(leader=HERE)
+    bench.ask(adds=True)
+    assert set(bench.answers[0].values()) == {E.NOT_COORDINATOR}

@@ -41,7 +41,7 @@ def image(*leaders: BrokerId) -> ClusterImage:
     return ClusterImage(topics={"orders": topic})
 
 
-class World:
+class MarkerSenderBench:
     """A sender, its own broker and the leaders that it asks."""
 
     def __init__(self, *leaders: BrokerId) -> None:
@@ -103,173 +103,173 @@ class World:
 
 
 def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
-    world = World(HERE, THERE, THERE, HERE)
-    world.write(0, 1, 2, 3)
-    ((marker, _),) = world.here
+    bench = MarkerSenderBench(HERE, THERE, THERE, HERE)
+    bench.write(0, 1, 2, 3)
+    ((marker, _),) = bench.here
     assert marker.partitions == (TopicPartition("orders", 0), TopicPartition("orders", 3))
     assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.is_commit) == (7, 3, 5, True)
-    ((node_id, request, _),) = world.peer.waiting
+    ((node_id, request, _),) = bench.peer.waiting
     assert node_id == THERE
     assert request.markers[0].topics[0].partition_indexes == (1, 2)
-    world.answer_here()
-    assert not world.done
-    world.answer_there()
-    assert world.done == 1
-    world.clock.advance(100_000)
-    assert not world.here
-    assert not world.peer.waiting
+    bench.answer_here()
+    assert not bench.done
+    bench.answer_there()
+    assert bench.done == 1
+    bench.clock.advance(100_000)
+    assert not bench.here
+    assert not bench.peer.waiting
 
 
 def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:
-    world = World(THERE)
-    world.write(0)
-    world.answer_there(E.NOT_LEADER_OR_FOLLOWER)
-    world.image = image(ELSEWHERE)
-    world.clock.advance(1_000)
-    assert world.peer.waiting[0][0] == ELSEWHERE
-    world.answer_there()
-    assert world.done == 1
+    bench = MarkerSenderBench(THERE)
+    bench.write(0)
+    bench.answer_there(E.NOT_LEADER_OR_FOLLOWER)
+    bench.image = image(ELSEWHERE)
+    bench.clock.advance(1_000)
+    assert bench.peer.waiting[0][0] == ELSEWHERE
+    bench.answer_there()
+    assert bench.done == 1
 
 
 def test_silence_is_no_answer() -> None:
-    world = World(THERE)
-    world.write(0)
-    world.peer.waiting.pop(0)[2](None)
-    world.clock.advance(1_000)
-    world.peer.waiting.clear()  # and this one is never answered
-    world.clock.advance(30_000)
-    world.answer_there()
-    assert world.done == 1
+    bench = MarkerSenderBench(THERE)
+    bench.write(0)
+    bench.peer.waiting.pop(0)[2](None)
+    bench.clock.advance(1_000)
+    bench.peer.waiting.clear()  # and this one is never answered
+    bench.clock.advance(30_000)
+    bench.answer_there()
+    assert bench.done == 1
 
 
 def test_an_answer_that_comes_late_counts() -> None:
-    world = World(THERE, HERE)
-    world.write(0, 1)
-    late = world.peer.waiting[:]
-    world.clock.advance(30_000)
-    world.peer.waiting = late
-    world.answer_there()
-    world.here.pop(0)
-    world.answer_here(E.NOT_ENOUGH_REPLICAS)
-    assert not world.done
-    world.clock.advance(60_000)
-    assert not world.peer.waiting, "that partition has its marker"
-    while world.here:
-        world.answer_here()
-    assert world.done == 1
+    bench = MarkerSenderBench(THERE, HERE)
+    bench.write(0, 1)
+    late = bench.peer.waiting[:]
+    bench.clock.advance(30_000)
+    bench.peer.waiting = late
+    bench.answer_there()
+    bench.here.pop(0)
+    bench.answer_here(E.NOT_ENOUGH_REPLICAS)
+    assert not bench.done
+    bench.clock.advance(60_000)
+    assert not bench.peer.waiting, "that partition has its marker"
+    while bench.here:
+        bench.answer_here()
+    assert bench.done == 1
 
 
 def test_no_request_is_sent_without_a_leader() -> None:
-    world = World(NOBODY)
-    world.write(0)
-    assert not world.peer.waiting
-    world.image = image(HERE)
-    world.clock.advance(1_000)
-    world.answer_here()
-    assert world.done == 1
+    bench = MarkerSenderBench(NOBODY)
+    bench.write(0)
+    assert not bench.peer.waiting
+    bench.image = image(HERE)
+    bench.clock.advance(1_000)
+    bench.answer_here()
+    assert bench.done == 1
 
 
 def test_what_no_longer_exists_needs_no_marker() -> None:
-    world = World(THERE)
-    world.write(0, 9)
-    world.answer_there(E.UNKNOWN_TOPIC_OR_PARTITION)
-    world.image = ClusterImage()
-    world.clock.advance(1_000)
-    assert world.done == 1
+    bench = MarkerSenderBench(THERE)
+    bench.write(0, 9)
+    bench.answer_there(E.UNKNOWN_TOPIC_OR_PARTITION)
+    bench.image = ClusterImage()
+    bench.clock.advance(1_000)
+    assert bench.done == 1
 
 
 def test_another_nodes_answer_is_final() -> None:
-    world = World(THERE, HERE)
-    world.write(0, 1)
-    world.answer_there(E.TRANSACTION_COORDINATOR_FENCED)
-    world.answer_here(E.INVALID_PRODUCER_EPOCH)
-    assert world.done == 1
+    bench = MarkerSenderBench(THERE, HERE)
+    bench.write(0, 1)
+    bench.answer_there(E.TRANSACTION_COORDINATOR_FENCED)
+    bench.answer_here(E.INVALID_PRODUCER_EPOCH)
+    assert bench.done == 1
 
 
 def test_a_former_coordinator_sends_no_request() -> None:
-    world = World(THERE)
-    sending = world.write(0)
+    bench = MarkerSenderBench(THERE)
+    sending = bench.write(0)
     sending.cancel()
-    world.answer_there(E.NOT_LEADER_OR_FOLLOWER)
-    world.clock.advance(100_000)
-    assert not world.peer.waiting
-    assert not world.done
+    bench.answer_there(E.NOT_LEADER_OR_FOLLOWER)
+    bench.clock.advance(100_000)
+    assert not bench.peer.waiting
+    assert not bench.done
 
 
 def test_a_transaction_that_wrote_nothing_is_done_at_once() -> None:
-    world = World(HERE)
-    world.write()
-    assert world.done == 1
+    bench = MarkerSenderBench(HERE)
+    bench.write()
+    assert bench.done == 1
 
 
 def test_what_one_turn_has_for_a_broker_goes_together() -> None:
-    world = World(THERE, THERE, ELSEWHERE)
+    bench = MarkerSenderBench(THERE, THERE, ELSEWHERE)
     for producer_id in (7, 8, 9):
-        world.begin(0, 1, 2, producer_id=producer_id)
-    world.begin(0, producer_id=7)  # of a coordinator that has just taken over from one on this node
-    world.clock.advance(0)
-    asked = [(leader, [marker.producer_id for marker in request.markers]) for leader, request, _ in world.peer.waiting]
+        bench.begin(0, 1, 2, producer_id=producer_id)
+    bench.begin(0, producer_id=7)  # of a coordinator that has just taken over from one on this node
+    bench.clock.advance(0)
+    asked = [(leader, [marker.producer_id for marker in request.markers]) for leader, request, _ in bench.peer.waiting]
     assert asked == [(THERE, [7, 8, 9]), (THERE, [7]), (ELSEWHERE, [7, 8, 9])]
-    world.answer_there()
-    assert world.done == 0
-    world.answer_there()
-    assert world.done == 1
-    world.answer_there()
-    assert world.done == 4
+    bench.answer_there()
+    assert bench.done == 0
+    bench.answer_there()
+    assert bench.done == 1
+    bench.answer_there()
+    assert bench.done == 4
 
 
 def test_a_request_holds_only_so_many_partitions() -> None:
-    world = World(*[THERE] * 600)
+    bench = MarkerSenderBench(*[THERE] * 600)
     for producer_id in (7, 8, 9):
-        world.begin(*range(400), producer_id=producer_id)
-    world.clock.advance(0)
-    assert [[marker.producer_id for marker in request.markers] for _, request, _ in world.peer.waiting] == [[7, 8], [9]]
+        bench.begin(*range(400), producer_id=producer_id)
+    bench.clock.advance(0)
+    assert [[marker.producer_id for marker in request.markers] for _, request, _ in bench.peer.waiting] == [[7, 8], [9]]
 
 
 def test_a_transaction_of_very_many_partitions_takes_several_requests() -> None:
     """A broker closes the connection of a request of too many elements, each time."""
-    world = World(*[THERE] * 2_500)
-    world.write(*range(2_500))
+    bench = MarkerSenderBench(*[THERE] * 2_500)
+    bench.write(*range(2_500))
     counts = [
-        len(topic.partition_indexes) for _, request, _ in world.peer.waiting for topic in request.markers[0].topics
+        len(topic.partition_indexes) for _, request, _ in bench.peer.waiting for topic in request.markers[0].topics
     ]
     assert counts == [1_000, 1_000, 500]
     for _ in range(3):
-        assert world.done == 0
-        world.answer_there()
-    assert world.done == 1
+        assert bench.done == 0
+        bench.answer_there()
+    assert bench.done == 1
 
 
 def test_one_refusal_is_not_the_others() -> None:
-    world = World(THERE, THERE)
-    world.begin(0, producer_id=7)
-    world.begin(1, producer_id=8)
-    world.clock.advance(0)
-    (_, request, on_reply) = world.peer.waiting.pop()
+    bench = MarkerSenderBench(THERE, THERE)
+    bench.begin(0, producer_id=7)
+    bench.begin(1, producer_id=8)
+    bench.clock.advance(0)
+    (_, request, on_reply) = bench.peer.waiting.pop()
     assert len(request.markers) == 2
     done = WritableTxnMarkerPartitionResult(partition_index=0, error_code=0)
     topics = (WritableTxnMarkerTopicResult(name="orders", partitions=(done,)),)
     on_reply(WriteTxnMarkersResponse(markers=(WritableTxnMarkerResult(producer_id=7, topics=topics),)))
-    assert world.done == 1
-    world.clock.advance(1_000)
-    (marker,) = world.peer.waiting[0][1].markers
+    assert bench.done == 1
+    bench.clock.advance(1_000)
+    (marker,) = bench.peer.waiting[0][1].markers
     assert marker.producer_id == 8, "nothing was said about it"
 
 
 def test_a_leader_answers_long_before_it_is_given_up() -> None:
     """It reports the durable markers when its time is over; a connection closed before that would lose the report."""
-    world = World(THERE)
-    world.write(0)
-    assert world.peer.timeout_ms is not None
-    assert world.peer.timeout_ms >= 2 * REQUEST_TIMEOUT_MS
+    bench = MarkerSenderBench(THERE)
+    bench.write(0)
+    assert bench.peer.timeout_ms is not None
+    assert bench.peer.timeout_ms >= 2 * REQUEST_TIMEOUT_MS
 
 
 def test_a_refusal_that_this_release_has_no_name_for_is_tried_again_soon() -> None:
-    world = World(THERE, THERE)
-    world.begin(0, producer_id=7)
-    world.begin(1, producer_id=8)
-    world.clock.advance(0)
-    (_, _, on_reply) = world.peer.waiting.pop()
+    bench = MarkerSenderBench(THERE, THERE)
+    bench.begin(0, producer_id=7)
+    bench.begin(1, producer_id=8)
+    bench.clock.advance(0)
+    (_, _, on_reply) = bench.peer.waiting.pop()
     results = tuple(
         WritableTxnMarkerResult(
             producer_id=producer_id,
@@ -283,7 +283,7 @@ def test_a_refusal_that_this_release_has_no_name_for_is_tried_again_soon() -> No
         for producer_id, index, code in ((7, 0, 32_000), (8, 1, 0))
     )
     on_reply(WriteTxnMarkersResponse(markers=results))
-    assert world.done == 1, "the other one's answer counts"
-    world.clock.advance(1_000)
-    world.answer_there()
-    assert world.done == 2
+    assert bench.done == 1, "the other one's answer counts"
+    bench.clock.advance(1_000)
+    bench.answer_there()
+    assert bench.done == 2

@@ -20,7 +20,7 @@ def command(epoch: int, name: str = "pay") -> AddPartitions:
     return AddPartitions(transactional_id=name, producer_id=7, producer_epoch=epoch, partitions=frozenset())
 
 
-class World:
+class NextTransactionsBench:
     """A coordinator that decides as a test says; commands are known by their epochs."""
 
     def __init__(self, room: WaitingRoom | None = None) -> None:
@@ -69,62 +69,62 @@ class World:
 
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    world = World()
-    yield world
-    assert "pay" not in world.waiting
-    assert len(world.deadlines) == 0
+def bench() -> Iterator[NextTransactionsBench]:
+    bench = NextTransactionsBench()
+    yield bench
+    assert "pay" not in bench.waiting
+    assert len(bench.deadlines) == 0
 
 
-def test_each_has_its_turn(world: World) -> None:
-    world.add(1, 2)
-    assert "pay" in world.waiting
-    world.end()
-    assert list(world.writing) == [1]
-    world.written(Completed())
-    assert list(world.writing) == [2]
-    world.written(Completed())
-    assert world.answers == {1: Completed(), 2: Completed()}
+def test_each_has_its_turn(bench: NextTransactionsBench) -> None:
+    bench.add(1, 2)
+    assert "pay" in bench.waiting
+    bench.end()
+    assert list(bench.writing) == [1]
+    bench.written(Completed())
+    assert list(bench.writing) == [2]
+    bench.written(Completed())
+    assert bench.answers == {1: Completed(), 2: Completed()}
 
 
-def test_a_write_that_fails_does_not_hold_up_the_next(world: World) -> None:
-    world.add(1, 2)
-    world.end()
+def test_a_write_that_fails_does_not_hold_up_the_next(bench: NextTransactionsBench) -> None:
+    bench.add(1, 2)
+    bench.end()
     failure = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    world.written(failure)
-    world.written(Completed())
-    assert world.answers == {1: failure, 2: Completed()}
+    bench.written(failure)
+    bench.written(Completed())
+    assert bench.answers == {1: failure, 2: Completed()}
 
 
-def test_one_that_is_late_may_still_be_in_time(world: World) -> None:
+def test_one_that_is_late_may_still_be_in_time(bench: NextTransactionsBench) -> None:
     """Its end was not reported: the records on their way were dropped."""
-    world.add(1)
-    world.changing.clear()
-    world.clock.advance(WAIT_MS)
-    world.written(Completed())
-    assert world.answers == {1: Completed()}
+    bench.add(1)
+    bench.changing.clear()
+    bench.clock.advance(WAIT_MS)
+    bench.written(Completed())
+    assert bench.answers == {1: Completed()}
 
 
-def test_all_are_told_that_it_took_too_long(world: World) -> None:
-    world.add(1)
-    world.clock.advance(WAIT_MS - 1)
-    world.add(2)
-    world.clock.advance(1)
-    assert world.answers == {1: BUSY}
-    world.clock.advance(WAIT_MS)
-    assert world.answers == {1: BUSY, 2: BUSY}
+def test_all_are_told_that_it_took_too_long(bench: NextTransactionsBench) -> None:
+    bench.add(1)
+    bench.clock.advance(WAIT_MS - 1)
+    bench.add(2)
+    bench.clock.advance(1)
+    assert bench.answers == {1: BUSY}
+    bench.clock.advance(WAIT_MS)
+    assert bench.answers == {1: BUSY, 2: BUSY}
 
 
-def test_all_are_told_when_it_is_closed(world: World) -> None:
-    world.add(1, 2)
-    world.waiting.close(BUSY)
-    assert world.answers == {1: BUSY, 2: BUSY}
+def test_all_are_told_when_it_is_closed(bench: NextTransactionsBench) -> None:
+    bench.add(1, 2)
+    bench.waiting.close(BUSY)
+    assert bench.answers == {1: BUSY, 2: BUSY}
 
 
 def test_all_coordinators_of_a_node_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 10)
     room = WaitingRoom()
-    first, second = World(room), World(room)
+    first, second = NextTransactionsBench(room), NextTransactionsBench(room)
     first.add(1, size=6)
     second.add(1, size=5)
     assert (first.answers, second.answers) == ({}, {1: BUSY})
@@ -140,22 +140,22 @@ def test_the_room_is_free_again_however_a_wait_ends(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 1)
     room, connection, numbers = WaitingRoom(), RecordingConnection(), count()
     for _ in range(3):
-        world = World(room)
-        world.connection = connection
+        bench = NextTransactionsBench(room)
+        bench.connection = connection
         number = next(numbers)
-        world.add(number)
-        assert "pay" in world.waiting
+        bench.add(number)
+        assert "pay" in bench.waiting
         if end == "written":
-            world.end()
-            world.written(Completed())
+            bench.end()
+            bench.written(Completed())
         elif end == "expired":
-            world.clock.advance(WAIT_MS)
+            bench.clock.advance(WAIT_MS)
         elif end == "closed":
-            world.waiting.close(BUSY)
+            bench.waiting.close(BUSY)
         else:
             connection.hang_up()
             connection = RecordingConnection()
-        assert world.answers == {"written": {number: Completed()}, "gone": {}}.get(end, {number: BUSY})
-        assert "pay" not in world.waiting
-        assert len(world.deadlines) == 0
+        assert bench.answers == {"written": {number: Completed()}, "gone": {}}.get(end, {number: BUSY})
+        assert "pay" not in bench.waiting
+        assert len(bench.deadlines) == 0
     assert connection.callbacks == (0 if end == "gone" else 1)

@@ -9,7 +9,7 @@ from tailrace.storage.compaction.plan import Cleanable, find_cleanable, group_se
 
 
 @dataclass
-class Stored:
+class PlannedSegment:
     base_offset: int
     size_bytes: int = 100
     max_timestamp: int = 1000
@@ -17,7 +17,7 @@ class Stored:
     index_entries: int = 5
 
 
-SEGMENTS = [Stored(0), Stored(10), Stored(20, max_timestamp=2000), Stored(30)]
+SEGMENTS = [PlannedSegment(0), PlannedSegment(10), PlannedSegment(20, max_timestamp=2000), PlannedSegment(30)]
 
 
 def cleanable(
@@ -86,5 +86,5 @@ def test_segments_become_one_as_long_as_it_fits_the_limits(segment_bytes: int, e
 
 
 def test_offsets_of_one_segment_stay_within_its_index() -> None:
-    segments = [Stored(0), Stored(10), Stored(2**31)]
+    segments = [PlannedSegment(0), PlannedSegment(10), PlannedSegment(2**31)]
     assert group_segments(segments, end_offset=2**31 + 5, config=TopicConfig(), max_index_entries=99) == [2, 1]
