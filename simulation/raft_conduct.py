@@ -56,7 +56,7 @@ class RaftConduct(Watcher):
 
     def _expect(self, host: RaftHost, event: events.ResponseReceived) -> None:
         response, node = event.response, host.node
-        opened = next((one for one in node._replica.links._open.values() if one.id == event.request_id), None)
+        opened = next((one for one in node._replica.requests._open.values() if one.id == event.request_id), None)
         if opened is None or isinstance(response, DescribeQuorumReply):
             return
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:

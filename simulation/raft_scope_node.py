@@ -137,14 +137,14 @@ class ScopeBench(RaftBench):
     def is_pausing(self) -> bool:
         """Whether it follows, and waits for nothing but time."""
         role, replica = self.node.role, self.node._replica
-        if not isinstance(role, Follower) or not replica.may_fetch or role.leader_id in replica.links._open:
+        if not isinstance(role, Follower) or not replica.may_fetch or role.leader_id in replica.requests._open:
             return False
-        return not replica.links.is_ready(role.leader_id, self.now_ms)
+        return not replica.requests.is_ready(role.leader_id, self.now_ms)
 
     def end_pause(self) -> None:
         role = self.node.role
         assert isinstance(role, Follower)
-        del self.node._replica.links._not_before[role.leader_id]
+        del self.node._replica.requests._not_before[role.leader_id]
         self.step(Tick())
 
     def snapshot_id(self) -> SnapshotId | None:
@@ -176,7 +176,7 @@ class ScopeBench(RaftBench):
 
     def open_requests(self) -> dict[int, int]:
         """By destination, of those whose answers would be heeded."""
-        return {node_id: opened.id for node_id, opened in self.node._replica.links._open.items()}
+        return {node_id: opened.id for node_id, opened in self.node._replica.requests._open.items()}
 
     def questions(self) -> frozenset[int]:
         role = self.node.role

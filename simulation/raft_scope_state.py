@@ -21,8 +21,8 @@ from tailrace.raft.effects import Outbox
 from tailrace.raft.elections import Elections
 from tailrace.raft.following import Following
 from tailrace.raft.leadership import RaftLeadership
-from tailrace.raft.links import Links
 from tailrace.raft.node import RaftNode, Upkeep
+from tailrace.raft.open_requests import OpenRequests
 from tailrace.raft.progress import UNKNOWN, Progress
 from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
@@ -38,10 +38,10 @@ Value = Any
 
 _PARTS: Final[dict[type, str]] = {
     RaftNode: "_replica _leadership _elections _following _serving _changes _upkeep _shutdown_epoch",
-    RaftReplica: "key cluster_id log state voters bootstrap_ids config jitter outbox links role end_offset last_epoch "
-    "flushed_end_offset high_watermark is_fit is_shutting_down installing on_left _flushes _last_flush",
+    RaftReplica: "key cluster_id log state voters bootstrap_ids config jitter outbox requests role end_offset "
+    "last_epoch flushed_end_offset high_watermark is_fit is_shutting_down installing on_left _flushes _last_flush",
     Outbox: "_effects _waiting _decided _durable",
-    Links: "_request_timeout_ms _retry_backoff_ms _open _not_before _last_id",
+    OpenRequests: "_request_timeout_ms _retry_backoff_ms _open _not_before _last_id",
     Unattached: "election_deadline_ms next_peer next_ask_ms",
     Prospective: "tally deadline_ms",
     Candidate: "tally deadline_ms is_backing_off",
@@ -96,7 +96,7 @@ def state_of(bench: RaftBench, names: Names) -> Value:
     """The node on this bench, its log and its disk."""
     node = bench.node
     replica = node._replica
-    for one in (node, *map(vars(node).__getitem__, _BEHAVIOUR), replica.outbox, replica.links, replica.voters):
+    for one in (node, *map(vars(node).__getitem__, _BEHAVIOUR), replica.outbox, replica.requests, replica.voters):
         check_parts(one)
     check_parts(replica.role)
     assert replica.is_fit
@@ -126,12 +126,12 @@ def _flushes(replica: RaftReplica) -> Value:
 
 def _outbox(replica: RaftReplica, names: Names) -> Value:
     """Messages that wait for a promise. A request that its sender has forgotten is sent all the same."""
-    outbox, links = replica.outbox, replica.links
+    outbox, requests = replica.outbox, replica.requests
     waiting: list[Value] = []
     for number, effect in outbox._waiting:
         match effect:
             case do.SendRequest(request_id, destination, request):
-                opened = links._open.get(destination)
+                opened = requests._open.get(destination)
                 is_open = opened is not None and opened.id == request_id
                 what: Value = (names[destination], is_open, value_of(request, names))
             case do.SendResponse(token, response, read):
@@ -142,12 +142,12 @@ def _outbox(replica: RaftReplica, names: Names) -> Value:
 
 def _links(replica: RaftReplica, now_ms: int, names: Names) -> Value:
     """Open requests and pauses. Announcements are made once in a scope: their answers change nothing."""
-    links = replica.links
+    requests = replica.requests
     return sorted(
         (names[node_id], value_of(opened.request, names))
-        for node_id, opened in links._open.items()
+        for node_id, opened in requests._open.items()
         if not isinstance(opened.request, BeginEpoch | EndEpoch)
-    ), sorted(names[node_id] for node_id, due_ms in links._not_before.items() if due_ms > now_ms)
+    ), sorted(names[node_id] for node_id, due_ms in requests._not_before.items() if due_ms > now_ms)
 
 
 def _role(bench: RaftBench, role: Role, names: Names) -> Value:

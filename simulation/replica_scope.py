@@ -298,7 +298,7 @@ class ReplicaScope:
         copy = world.copies[broker - 1]
         leadership = _leadership(copy, broker)
         refusal = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
-        if leadership.answered(proposal, refusal) is AfterAnswer.PROPOSE_ANEW:
+        if leadership.on_response(proposal, refusal) is AfterAnswer.PROPOSE_ANEW:
             leadership.propose(_horizon(copy))
         copy = copy._replace(pending=leadership.pending, doubted=tuple(sorted(leadership.doubted)))
         if world.budget.copies:

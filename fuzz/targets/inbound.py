@@ -71,7 +71,7 @@ class _Host:
         self._tasks = _Loop()
         self.loop = cast(asyncio.AbstractEventLoop, self._tasks)
         self.turns = Turns(call_soon=self._tasks.call_soon, on_broken_invariant=self._stop)
-        self.pool = BufferPool()
+        self.pool = BufferPool(limit_bytes=256 << 20)
         self.limits = ListenerLimits(
             produce_frame_bytes=max_frame, trusted_fetch_frame_bytes=max_frame, other_frame_bytes=max_frame
         )

@@ -37,7 +37,7 @@ class BufferPool:
     overwritten, so that code which kept a position instead of a view reads nonsense at once.
     """
 
-    def __init__(self, *, limit_bytes: int = 256 << 20, keep_bytes: int = 32 << 20, poison: bool = False) -> None:
+    def __init__(self, *, limit_bytes: int, keep_bytes: int = 32 << 20, poison: bool = False) -> None:
         self._limit_bytes = limit_bytes
         self._keep_bytes = keep_bytes
         self._poison = poison

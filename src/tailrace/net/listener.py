@@ -117,16 +117,16 @@ class Listener:
         name: str,
         turns: Turns,
         on_frame: OnFrame,
-        pool: BufferPool | None = None,
-        limits: ListenerLimits | None = None,
-        arrivals: Arrivals | None = None,
+        pool: BufferPool,
+        limits: ListenerLimits,
+        arrivals: Arrivals,
     ) -> None:
         """`arrivals` may be shared: the rate of new connections is that of the node, whatever the listener."""
         self.name = name
         self.turns = turns
         self.on_frame = on_frame
-        self.pool = pool if pool is not None else BufferPool()
-        self.limits = limits if limits is not None else ListenerLimits()
+        self.pool = pool
+        self.limits = limits
         self.loop = asyncio.get_running_loop()
         self.is_transport_copying = sys.version_info < (3, 12) and type(self.loop).__module__.startswith("asyncio")
         self.addresses: tuple[tuple[str, int], ...] = ()
@@ -134,7 +134,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
         self._connections: set[InboundConnection] = set()
         self._per_ip: Counter[str] = Counter()
-        self._arrivals = arrivals if arrivals is not None else arrivals_within(self.limits)
+        self._arrivals = arrivals
         self._audit = RateLimitedLog(_logger, monotonic_ms=self._now_ms)
         self._next_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
@@ -171,7 +171,7 @@ class Listener:
         for connection in self._connections:
             connection.take_no_more()
 
-    async def answered(self, timeout_seconds: float) -> bool:
+    async def wait_until_answered(self, timeout_seconds: float) -> bool:
         """Return when every request that was taken is answered, or the time is over; whether all are."""
         deadline = self.loop.time() + timeout_seconds
         while any(connection.has_unanswered for connection in self._connections):

@@ -291,7 +291,7 @@ class RunningBroker:
         self._turns.run(self.broker.coordination.close)
         self._turns.run(self._link.close)
         for listener in listeners:
-            if not await listener.answered(_LAST_ANSWERS_SECONDS):
+            if not await listener.wait_until_answered(_LAST_ANSWERS_SECONDS):
                 _logger.warning("event=requests-left-unanswered listener=%s", listener.name)
 
     def abandon(self) -> None:

@@ -184,8 +184,8 @@ class Elections:
         if not places or not replica.may_fetch:
             return
         place = places[role.next_peer % len(places)]
-        has_waited = role.next_ask_ms <= now_ms and replica.links.is_ready(place, now_ms)
-        if has_waited or all(replica.links.is_ready(one, now_ms) for one in places):
+        has_waited = role.next_ask_ms <= now_ms and replica.requests.is_ready(place, now_ms)
+        if has_waited or all(replica.requests.is_ready(one, now_ms) for one in places):
             role.next_peer += 1
             role.next_ask_ms = now_ms + replica.config.election_timeout_ms // 4
             replica.ask(place, fetch_request(replica, max_wait_ms=0), now_ms)
@@ -196,8 +196,8 @@ class Elections:
         places = replica.places_to_ask if replica.may_fetch else ()
         if not places:
             return role.election_deadline_ms
-        next_place_ms = replica.links.next_ms(places[role.next_peer % len(places)])
-        return min(max(role.next_ask_ms, next_place_ms), max(replica.links.next_ms(one) for one in places))
+        next_place_ms = replica.requests.next_ms(places[role.next_peer % len(places)])
+        return min(max(role.next_ask_ms, next_place_ms), max(replica.requests.next_ms(one) for one in places))
 
     def stand(self, now_ms: int) -> None:
         """Ask whether there would be a majority for us."""
@@ -251,7 +251,7 @@ class Elections:
     def _ask_for_votes(self, tally: Tally, now_ms: int, *, pre_vote: bool) -> None:
         replica = self._replica
         for key in tally.unanswered:
-            if key.id != replica.key.id and replica.links.is_ready(key.id, now_ms):
+            if key.id != replica.key.id and replica.requests.is_ready(key.id, now_ms):
                 request = Vote(
                     cluster_id=replica.cluster_id,
                     candidate_epoch=replica.epoch,
@@ -272,7 +272,7 @@ class Elections:
         if response.error in (ErrorCode.NONE, ErrorCode.INVALID_VOTER_KEY, ErrorCode.FENCED_LEADER_EPOCH):
             role.tally.record(voter_id, response.vote_granted and response.error is ErrorCode.NONE)
         else:
-            self._replica.links.back_off(voter_id, now_ms)
+            self._replica.requests.back_off(voter_id, now_ms)
 
     # Leaving office
 
@@ -282,7 +282,7 @@ class Elections:
             replica.unattached(replica.epoch + 1, now_ms)
             return
         for node_id in sorted(role.unacknowledged):
-            if replica.links.is_ready(node_id, now_ms):
+            if replica.requests.is_ready(node_id, now_ms):
                 request = EndEpoch(
                     cluster_id=replica.cluster_id,
                     leader_id=replica.key.id,
@@ -301,9 +301,9 @@ class Elections:
                 return deadline_ms
             case Prospective(tally=tally, deadline_ms=deadline_ms) | Candidate(tally=tally, deadline_ms=deadline_ms):
                 others = [key.id for key in tally.unanswered if key.id != replica.key.id]
-                return min([deadline_ms, *(replica.links.next_ms(node_id) for node_id in others)])
+                return min([deadline_ms, *(replica.requests.next_ms(node_id) for node_id in others)])
             case Resigned(deadline_ms=deadline_ms, unacknowledged=waiting):
-                return min([deadline_ms, *(replica.links.next_ms(node_id) for node_id in waiting)])
+                return min([deadline_ms, *(replica.requests.next_ms(node_id) for node_id in waiting)])
             case _:
                 return None
 

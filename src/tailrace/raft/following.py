@@ -51,7 +51,7 @@ class Following:
             return  # the host is about to change the log: what to fetch next is not known
         if role.fetch_deadline_ms <= now_ms:
             self._lose_leader(role, now_ms)
-        elif replica.may_fetch and replica.links.is_ready(role.leader_id, now_ms):
+        elif replica.may_fetch and replica.requests.is_ready(role.leader_id, now_ms):
             if role.download is not None:
                 replica.ask(role.leader_id, self._snapshot_request(role.download), now_ms)
             else:
@@ -69,7 +69,7 @@ class Following:
             return None
         if not self._replica.is_flushed:
             return role.fetch_deadline_ms
-        return min(role.fetch_deadline_ms, self._replica.links.next_ms(role.leader_id))
+        return min(role.fetch_deadline_ms, self._replica.requests.next_ms(role.leader_id))
 
     def left(self, before: Role) -> None:
         """The role has been left: what was half fetched is of no use."""
@@ -86,7 +86,7 @@ class Following:
         """An answer of the leader of this epoch to our Fetch."""
         replica = self._replica
         if response.error is not ErrorCode.NONE or response.leader_id != role.leader_id:
-            replica.links.back_off(role.leader_id, now_ms)
+            replica.requests.back_off(role.leader_id, now_ms)
             return
         self._heard(role, now_ms)
         if request.fetch_offset != replica.end_offset or request.last_fetched_epoch != replica.last_epoch:
@@ -113,7 +113,7 @@ class Following:
             f"{committed} and ends at {replica.end_offset}"
         )
         if end_offset >= replica.end_offset:
-            replica.links.back_off(role.leader_id, now_ms)  # it does not part from ours at all: nonsense
+            replica.requests.back_off(role.leader_id, now_ms)  # it does not part from ours at all: nonsense
             return
         replica.outbox.add(Truncate(end_offset))
         replica.log_ends_at(end_offset, self._epoch_before(end_offset))
@@ -167,7 +167,7 @@ class Following:
 
     def _back_off_damaged(self, role: Follower, now_ms: int) -> None:
         """Damaged bytes cost both sides as much as good ones, and come again if the leader's disk has damaged them."""
-        self._replica.links.back_off(role.leader_id, now_ms, self._replica.config.damaged_backoff_ms)
+        self._replica.requests.back_off(role.leader_id, now_ms, self._replica.config.damaged_backoff_ms)
 
     def _commit(self, role: Follower) -> None:
         committed = min(role.leader_high_watermark, self._replica.end_offset)
@@ -181,7 +181,7 @@ class Following:
         replica = self._replica
         known = 0 if replica.high_watermark is None else replica.high_watermark
         if snapshot_id.end_offset < 0 or snapshot_id.epoch < 0 or snapshot_id.end_offset < known:
-            replica.links.back_off(role.leader_id, now_ms)  # of no use: we know that more than that is committed
+            replica.requests.back_off(role.leader_id, now_ms)  # of no use: we know that more than that is committed
             return
         role.download = SnapshotDownload(snapshot_id)
 
@@ -208,9 +208,9 @@ class Following:
             # An answer about no snapshot (Kafka: a negative id) is none about this one either.
             # "The follower can rediscover the new snapshot by sending another Fetch request."
             self._drop_download(role, download)
-            replica.links.back_off(role.leader_id, now_ms)
+            replica.requests.back_off(role.leader_id, now_ms)
         elif response.error is not ErrorCode.NONE or not _continues(download, response):
-            replica.links.back_off(role.leader_id, now_ms)
+            replica.requests.back_off(role.leader_id, now_ms)
         else:
             self._heard(role, now_ms)
             self._take_part(role, download, response)

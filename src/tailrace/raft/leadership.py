@@ -108,7 +108,7 @@ class RaftLeadership:
             self.resign(leader, now_ms)
             return
         for key in replica.other_voters:
-            if self._announce_ms(leader, key) <= now_ms and replica.links.is_ready(key.id, now_ms):
+            if self._announce_ms(leader, key) <= now_ms and replica.requests.is_ready(key.id, now_ms):
                 leader.announced_ms[key.id] = now_ms
                 request = BeginEpoch(
                     cluster_id=replica.cluster_id, leader_id=replica.key.id, leader_epoch=replica.epoch, voter=key
@@ -118,7 +118,7 @@ class RaftLeadership:
     def next_deadline_ms(self, leader: Leader) -> int:
         replica = self._replica
         announcements = [
-            max(self._announce_ms(leader, key), replica.links.next_ms(key.id)) for key in replica.other_voters
+            max(self._announce_ms(leader, key), replica.requests.next_ms(key.id)) for key in replica.other_voters
         ]
         return min([self._majority_deadline_ms(leader), *announcements])
 

@@ -19,7 +19,7 @@ from tailrace.raft.effects import DeleteSnapshots, Effect, RaiseLogStart, Shutdo
 from tailrace.raft.elections import Elections
 from tailrace.raft.following import Following
 from tailrace.raft.leadership import RaftLeadership
-from tailrace.raft.links import OpenRequest
+from tailrace.raft.open_requests import OpenRequest
 from tailrace.raft.ports import Jitter, LogView, QuorumState, RaftConfig
 from tailrace.raft.replica import RaftReplica
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Role, Unattached
@@ -266,13 +266,13 @@ class RaftNode:
             case events.RequestReceived(token, request):
                 self._answer(token, request, now_ms)
             case events.ResponseReceived(request_id, response):
-                opened = replica.links.answered(request_id)
+                opened = replica.requests.close(request_id)
                 if opened is not None:
                     self._respond(opened, response, now_ms)
             case events.RequestFailed(request_id):
-                opened = replica.links.answered(request_id)
+                opened = replica.requests.close(request_id)
                 if opened is not None:
-                    replica.links.back_off(opened.destination, now_ms)
+                    replica.requests.back_off(opened.destination, now_ms)
             case events.QuorumStatePersisted(number):
                 replica.outbox.persisted(number)
             case events.LogFlushed(number):
@@ -333,7 +333,7 @@ class RaftNode:
         before = replica.role
         is_foreign = isinstance(response, DescribeQuorumReply) or response.error is ErrorCode.INCONSISTENT_CLUSTER_ID
         if is_foreign or response.leader_epoch < replica.epoch:
-            replica.links.back_off(opened.destination, now_ms)
+            replica.requests.back_off(opened.destination, now_ms)
         else:
             is_current = response.leader_epoch == replica.epoch
             # A leader that answers a Vote may no longer serve fetches, so its answer does not end a candidacy.
@@ -356,14 +356,16 @@ class RaftNode:
                 self._following.fetched_snapshot(role, request, response, now_ms)
             case FetchRecords(), _:
                 # It does not know the leader either: the next peer can wait.
-                self._replica.links.back_off(opened.destination, now_ms, self._replica.config.election_timeout_ms // 10)
+                self._replica.requests.back_off(
+                    opened.destination, now_ms, self._replica.config.election_timeout_ms // 10
+                )
             case _:
-                self._replica.links.back_off(opened.destination, now_ms)
+                self._replica.requests.back_off(opened.destination, now_ms)
 
     def _poll(self, now_ms: int) -> None:
         """Do what is due, in the role at hand and in those it leads to."""
         replica = self._replica
-        replica.links.expire(now_ms)
+        replica.requests.expire(now_ms)
         for _ in range(8):
             role = replica.role
             match role:

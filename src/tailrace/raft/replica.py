@@ -7,7 +7,7 @@ anything that depends on it leaves (see `outbox`).
 from collections.abc import Callable, Iterable
 
 from tailrace.raft.effects import Flush, HighWatermarkMoved, Outbox, RoleChanged, SendRequest, SendResponse
-from tailrace.raft.links import Links
+from tailrace.raft.open_requests import OpenRequests
 from tailrace.raft.ports import Jitter, LogView, QuorumState, RaftConfig
 from tailrace.raft.roles import Follower, Leader, Role, Unattached, may_follow
 from tailrace.raft.rpc import NO_LEADER, LogEnd, Request, Response, SnapshotId
@@ -39,7 +39,7 @@ class RaftReplica:
         self.config = config
         self.jitter = jitter
         self.outbox = Outbox()
-        self.links = Links(config.request_timeout_ms, config.retry_backoff_ms)
+        self.requests = OpenRequests(config.request_timeout_ms, config.retry_backoff_ms)
         self.role: Role = Unattached(0)
         self.end_offset = log.end_offset
         self.last_epoch = log.last_epoch
@@ -139,7 +139,7 @@ class RaftReplica:
             )
             assert voted == self.state.voted or self.state.voted is None, f"two votes in epoch {epoch}"
         before, self.role = self.role, role
-        self.links.forget()
+        self.requests.clear()
         self._promise(QuorumState(epoch, leader_id, voted))
         start = role.epoch_start_offset if isinstance(role, Leader) else None
         self.outbox.add(RoleChanged(type(role).__name__, epoch, leader_id, start))
@@ -212,7 +212,7 @@ class RaftReplica:
 
     def ask(self, node_id: int, request: Request, now_ms: int) -> None:
         """Send a request; the link must be ready."""
-        request_id = self.links.opened(node_id, request, now_ms)
+        request_id = self.requests.open(node_id, request, now_ms)
         self.outbox.send(SendRequest(request_id, node_id, request))
 
     def answer(self, token: object, response: Response) -> None:

@@ -85,7 +85,7 @@ class InSyncReplicas:
             self.advance_high_watermark(self._replica.own_end_offset)
 
     def propose(self) -> InSyncProposal | None:
-        """The in-sync replicas that should be, if others are and nothing is proposed yet; see `answered`."""
+        """The in-sync replicas that should be, if others are and nothing is proposed yet; see `on_response`."""
         replica = self._replica
         if self.leadership is None or replica.is_closed:
             return None
@@ -93,7 +93,7 @@ class InSyncReplicas:
             return None  # it has not recovered before the damage is cut
         return self.leadership.propose(self._horizon())
 
-    def answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
+    def on_response(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
         """The controller's answer to a proposal, and what is to be done now.
 
         A replica has left when the image says so: the controller may have used a higher `min.insync.replicas` than this
@@ -102,7 +102,7 @@ class InSyncReplicas:
         replica, leadership, known = self._replica, self.leadership, self._replica.state
         if leadership is None or known is None:
             return AfterAnswer.NOTHING
-        next_step = leadership.answered(proposal, outcome)
+        next_step = leadership.on_response(proposal, outcome)
         if isinstance(outcome, PartitionState):
             is_news = outcome.partition_epoch > known.partition_epoch
             keeps_all = set(known.in_sync_replicas) <= set(outcome.in_sync_replicas)

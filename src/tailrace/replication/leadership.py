@@ -148,7 +148,7 @@ class Leadership:
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {replica_id} asks in epoch {fetch.broker_epoch}, and has been registered again since",
             )
-        progress.take(fetch, leader_end_offset=horizon.log_end_offset, now_ms=horizon.now_ms)
+        progress.record(fetch, leader_end_offset=horizon.log_end_offset, now_ms=horizon.now_ms)
         return replica_id not in self._maximal and self._can_join(progress, horizon)
 
     def safe_end_offset(self, own_end_offset: int, *, log_end_offset: int, now_ms: int, lag_ms: int) -> int:
@@ -205,7 +205,7 @@ class Leadership:
     def _broker_epoch(self, replica: BrokerId) -> int:
         return UNKNOWN if replica == self._own_id else self.replicas[replica].broker_epoch
 
-    def answered(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
+    def on_response(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
         """Take notice of the controller's answer to a proposal.
 
         A state is taken by `take_state`. Before a doubtful failure the proposal may have been carried out: it stays

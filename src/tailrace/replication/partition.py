@@ -244,18 +244,16 @@ class Partition:
         *,
         now_ms: int,
         on_done: OnDone,
-        on_appended: OnDone | None = None,
         producer_id: int = -1,
         producer_epoch: int = -1,
         verification: Verification | None = UNVERIFIED,
     ) -> None:
         """Stage (key, value) records of a coordinator as one batch; `on_done` is called when it is committed, or not.
 
-        Committed: the high watermark has passed it. `on_appended` is called before that, when the batch is in the log.
-        Neither is called before this returns, and each gets an error once. With a producer the batch is part of
-        the transaction that this one has open.
+        Committed: the high watermark has passed it. `on_done` is not called before this returns. With a producer the
+        batch is part of the transaction that this producer has open.
         """
-        done = when_committed(self._replica, on_done, on_appended)
+        done = when_committed(self._replica, on_done)
         try:
             self._check_can_commit()
             batch = batch_of(
@@ -278,14 +276,13 @@ class Partition:
         producer_epoch: int,
         now_ms: int,
         on_done: OnDone,
-        on_appended: OnDone | None = None,
     ) -> None:
-        """Stage the end of a producer's transaction; told of as in `append_records`. One too many changes nothing.
+        """Stage the end of a producer's transaction, with `on_done` as in `append_records`. Another changes nothing.
 
         Errors, beside those of a write: INVALID_PRODUCER_EPOCH (47), TRANSACTION_COORDINATOR_FENCED (52),
         NOT_ENOUGH_REPLICAS (19) and those of `check_leader`.
         """
-        done = when_committed(self._replica, on_done, on_appended)
+        done = when_committed(self._replica, on_done)
         try:
             self._check_can_commit()
             batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
@@ -304,9 +301,9 @@ class Partition:
         """Call `waiter(None)` once the high watermark is at `offset` or above, at once if it is; or with an error."""
         self._replica.when_high_watermark_reaches(offset, waiter)
 
-    def wait_no_more(self, offset: int, waiter: Waiter) -> None:
+    def cancel_wait(self, offset: int, waiter: Waiter) -> None:
         """Do not call this waiter when the high watermark is here."""
-        self._replica.high_watermark.wait_no_more(offset, waiter)
+        self._replica.high_watermark.cancel_wait(offset, waiter)
 
     def sync(self, on_done: Callable[[], None]) -> None:
         """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`.

@@ -72,7 +72,7 @@ class HighWatermark:
             self._waiters = OffsetWaiters()
         self._waiters.add(offset, waiter)
 
-    def wait_no_more(self, offset: int, waiter: Waiter) -> None:
+    def cancel_wait(self, offset: int, waiter: Waiter) -> None:
         """Forget this callback of this offset, if it still waits."""
         if self._waiters is not None:
             self._waiters.remove(offset, waiter)

@@ -57,7 +57,7 @@ class ReplicaProgress:
         """Whether this fetch was made in an earlier registration than the latest known one."""
         return UNKNOWN < fetch.broker_epoch < self.broker_epoch
 
-    def take(self, fetch: ReplicaFetch, *, leader_end_offset: int, now_ms: int) -> None:
+    def record(self, fetch: ReplicaFetch, *, leader_end_offset: int, now_ms: int) -> None:
         """Take notice of a fetch, which is not stale."""
         assert not self.is_stale(fetch), f"{fetch} after one of broker epoch {self.broker_epoch}"
         if fetch.end_offset >= leader_end_offset:

@@ -177,12 +177,10 @@ def batch_of(
     return batch
 
 
-def when_committed(replica: Replica, on_done: OnDone, on_appended: OnDone | None) -> OnDone:
-    """A wait for a batch of a coordinator: to be in the log, and then below the high watermark."""
+def when_committed(replica: Replica, on_done: OnDone) -> OnDone:
+    """The callback of an append that calls `on_done` when the high watermark has passed the batch, or with a fault."""
 
     def appended(outcome: Appended | KafkaError) -> None:
-        if on_appended is not None:
-            on_appended(outcome)
         if isinstance(outcome, KafkaError):
             on_done(outcome)
         else:

@@ -39,8 +39,8 @@ class FlushTicket:
         epoch_checkpoint: tuple[str, bytes] | None,
         end_offset: int,
         generation: int,
-        finished_files: tuple[File, ...] = (),
-        note: str | None = None,
+        finished_files: tuple[File, ...],
+        note: str | None,
     ) -> None:
         self._system = system
         self._epoch_checkpoint = epoch_checkpoint
@@ -85,8 +85,8 @@ class Flushes:
         files: FileSystem,
         *,
         epochs_crc: int | None,
-        unsynced_directories: tuple[str, ...] = (),
-        unsynced_files: tuple[File, ...] = (),
+        unsynced_directories: tuple[str, ...],
+        unsynced_files: tuple[File, ...],
     ) -> None:
         self._files = files
         self.epochs_crc = epochs_crc
@@ -143,8 +143,8 @@ class Flushes:
         *,
         end_offset: int,
         has_new_batches: bool,
-        others: Iterable[File] = (),
-        note: str | None = None,
+        others: Iterable[File],
+        note: str | None,
     ) -> FlushTicket:
         """The files and names to sync so that the log as it is now, which ends at `end_offset`, is durable."""
         assert self._ticket is None, f"{directory}: a flush is under way"

@@ -284,7 +284,7 @@ class Log(ReadableLog):
         part.segment.file.unpin()
         if self._failure:
             return
-        damage = scrub.take(part, self._segments.all, generation=self._flushes.generation)
+        damage = scrub.finish_slice(part, self._segments.all, generation=self._flushes.generation)
         if damage is not None:
             self.condemn(damage.detail, offset=part.next_offset)
 
@@ -298,7 +298,7 @@ class Log(ReadableLog):
             except StorageError as fault:
                 self._fail(f"it cannot be noted that offsets may be missing: {fault.detail}")
         self._config = config
-        self._limits.take(config)
+        self._limits.update(config)
 
     def _must_note_gaps(self, *, is_compacted: bool) -> bool:
         """Whether it must be known for good, before cleanup.policy changes to this, where offsets may be missing."""
@@ -333,7 +333,7 @@ class Log(ReadableLog):
             end_offset = self._check_offsets(batches, may_have_gaps=may_have_gaps)
             if active.count_that_fit(batches) == len(batches):
                 active.append(batches)
-                self._log_producers.take(active, batches)
+                self._log_producers.append(active, batches)
             else:
                 self._append_across_segments(batches)
         except (StorageError, CorruptRecords) as fault:

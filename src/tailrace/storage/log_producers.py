@@ -33,7 +33,7 @@ class LogProducers:
         self.snapshot_offset = snapshot_offset
         """The offset of the newest snapshot, -1 for none."""
 
-    def take(self, segment: Segment, batches: Sequence[AppendBatch]) -> None:
+    def append(self, segment: Segment, batches: Sequence[AppendBatch]) -> None:
         """Take over batches that are in this segment now: what was staged if that is all there is to it."""
         state = self._state
         if state.has_staged and not state.stages_transactions:

@@ -269,7 +269,7 @@ class Scrub:
                 segment.take_indexes(*index.fresh)
                 self.indexes_rebuilt += 1
 
-    def take(self, done: ScrubSlice, segments: Sequence[Segment], *, generation: int) -> CorruptRecords | None:
+    def finish_slice(self, done: ScrubSlice, segments: Sequence[Segment], *, generation: int) -> CorruptRecords | None:
         """Take a slice back; the damage that it has found, if the log has not changed under it."""
         segment = done.segment
         if generation != self._generation or not any(one is segment for one in segments):

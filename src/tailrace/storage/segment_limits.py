@@ -22,12 +22,12 @@ class SegmentLimits:
         "time_index_entries",
     )
 
-    def __init__(self, config: TopicConfig, *, name: str = "") -> None:
+    def __init__(self, config: TopicConfig, *, name: str) -> None:
         """`name` is the log's: from it comes its share of segment.jitter.ms, the same after each start."""
         self._jitter_seed = crc32c(name.encode())
-        self.take(config)
+        self.update(config)
 
-    def take(self, config: TopicConfig) -> None:
+    def update(self, config: TopicConfig) -> None:
         """Use the limits of these settings from now on."""
         self.segment_bytes = min(config.segment_bytes, _MAX_POSITION)
         # The active segment is not compacted: a record must be out of it in time (KIP-354).

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from tailrace.net.buffers import SMALLEST, BufferPool, size_class
 
+LIMIT_BYTES = 256 << 20
+
 
 @given(st.integers(min_value=0, max_value=100 << 20))
 def test_a_buffer_holds_what_was_asked_for_and_less_than_twice_as_much(size: int) -> None:
@@ -12,7 +14,7 @@ def test_a_buffer_holds_what_was_asked_for_and_less_than_twice_as_much(size: int
 
 
 def test_a_returned_buffer_is_used_again() -> None:
-    pool = BufferPool()
+    pool = BufferPool(limit_bytes=LIMIT_BYTES)
     first = pool.draw()
     assert first is not None
     pool.give_back(first)
@@ -21,7 +23,7 @@ def test_a_returned_buffer_is_used_again() -> None:
 
 
 def test_a_buffer_with_a_view_is_never_used_again() -> None:
-    pool = BufferPool(poison=True)
+    pool = BufferPool(limit_bytes=LIMIT_BYTES, poison=True)
     first = pool.draw()
     assert first is not None
     first[:5] = b"alive"
@@ -32,7 +34,7 @@ def test_a_buffer_with_a_view_is_never_used_again() -> None:
 
 
 def test_a_returned_buffer_is_poisoned_in_debug_mode() -> None:
-    pool = BufferPool(poison=True)
+    pool = BufferPool(limit_bytes=LIMIT_BYTES, poison=True)
     buffer = pool.draw()
     assert buffer is not None
     buffer[:] = bytes(len(buffer))
@@ -67,7 +69,7 @@ def test_a_wait_for_memory_ends_once_when_there_is_some() -> None:
 
 
 def test_only_so_much_is_kept_without_use() -> None:
-    pool = BufferPool(keep_bytes=3 * SMALLEST)
+    pool = BufferPool(limit_bytes=LIMIT_BYTES, keep_bytes=3 * SMALLEST)
     drawn = [pool.draw() for _ in range(10)]
     for buffer in drawn:
         assert buffer is not None

@@ -14,9 +14,10 @@ import uvloop
 from tailrace.net.buffers import BufferPool
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
-from tailrace.net.listener import TOO_LONG_MS, Arrivals, Listener, OnFrame
+from tailrace.net.listener import TOO_LONG_MS, Arrivals, Listener, OnFrame, arrivals_within
 from tailrace.net.transport import has_hung_up
 from tailrace.net.turns import Turns
+from testkit.listeners import default_listener
 
 Scenario = Callable[[], Awaitable[None]]
 Run = Callable[[Scenario], None]
@@ -118,12 +119,14 @@ async def serving(
         raise fault
 
     turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=stop_on_broken_invariant)
+    own_limits = replace(ListenerLimits(), **limits)
     listener = Listener(
         name="TEST",
         turns=turns,
         on_frame=on_frame,
         pool=BufferPool(limit_bytes=memory_bytes, poison=True),
-        limits=replace(ListenerLimits(), **limits),
+        limits=own_limits,
+        arrivals=arrivals_within(own_limits),
     )
     port = listener.bind(["127.0.0.1"], 0)
     await listener.start()
@@ -657,7 +660,7 @@ def test_both_loopbacks_share_the_port(run: Run) -> None:
         turns = Turns(
             call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=lambda error: pytest.fail(str(error))
         )
-        listener = Listener(name="TEST", turns=turns, on_frame=echo)
+        listener = default_listener("TEST", turns=turns, on_frame=echo)
         port = listener.bind(["127.0.0.1", "::1"], 0)
         await listener.start()
         assert {bound for _, bound in listener.addresses} == {port}
@@ -687,10 +690,10 @@ def test_a_listener_that_stops_answers_what_it_took_and_takes_nothing_more(run: 
             server.listener.take_no_more()
             client.send(b"".join(frame(number, size=60_000) for number in range(3, 100)))
             await client.writer.drain()
-            assert not await server.listener.answered(0)
+            assert not await server.listener.wait_until_answered(0)
             for connection, slot, body in taken:
                 connection.answer(slot, [body])
-            assert await server.listener.answered(10)
+            assert await server.listener.wait_until_answered(10)
             stopping = asyncio.create_task(server.listener.stop())
             assert [number_of(await client.receive()) for _ in range(2)] == [1, 2]
             assert await client.reader.read() == b""

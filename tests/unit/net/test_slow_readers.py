@@ -16,12 +16,12 @@ import uvloop
 
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.inbound import InboundConnection
-from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.storage import OsFiles, ReadLimits
 from testkit.data_path import DataPath, batch_of
+from testkit.listeners import default_listener
 
 VERSION = 12
 BATCHES, PER_ANSWER, VALUE_BYTES = 24, 2, 500_000
@@ -64,7 +64,7 @@ class Served:
             on_turn_end=self.node.end_turn,
             on_broken_invariant=stop_on_broken_invariant,
         )
-        listener = Listener(name="TEST", turns=turns, on_frame=on_frame)
+        listener = default_listener("TEST", turns=turns, on_frame=on_frame)
         self.port = listener.bind(["127.0.0.1"], 0)
         await listener.start()
         try:

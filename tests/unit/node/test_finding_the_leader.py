@@ -28,6 +28,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import MetaProperties
+from testkit.listeners import default_listener
 
 TOPIC = "__cluster_metadata"
 NOWHERE = Address("127.0.0.1", 9)
@@ -81,7 +82,7 @@ class Played:
         dispatcher = Dispatcher(
             {api_of(request): self for request in handled}, write_staged=lambda: None, on_broken_invariant=fail
         )
-        self.listener = Listener(name="CONTROLLER", turns=turns, on_frame=dispatcher.on_frame)
+        self.listener = default_listener("CONTROLLER", turns=turns, on_frame=dispatcher.on_frame)
         self.listener.bind(["127.0.0.1"], 0)
 
     def handle(self, request: Any, context: RequestContext) -> Any:

@@ -22,6 +22,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.protocol.registry import api_of
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
+from testkit.listeners import default_listener
 
 VOTE = VoteRequest(cluster_id=None, topics=())
 FETCH = FetchRequest(max_wait_ms=100, min_bytes=0, topics=())
@@ -69,7 +70,7 @@ class PeersBench:
     async def listen(self, handlers: HandlerTable | None = None) -> None:
         mine = by_api({VoteRequest: self.voter, FetchRequest: self.voter})
         dispatcher = Dispatcher(handlers or mine, write_staged=lambda: None, on_broken_invariant=fail)
-        self.listener = Listener(name="CONTROLLER", turns=self.turns, on_frame=dispatcher.on_frame)
+        self.listener = default_listener("CONTROLLER", turns=self.turns, on_frame=dispatcher.on_frame)
         self.listener.bind(["127.0.0.1"], 0)
         await self.listener.start()
         self.addresses[2] = Address(*self.listener.addresses[0])

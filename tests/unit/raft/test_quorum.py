@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from simulation.raft_bench import voter_set
 from simulation.raft_state import key_of
-from tailrace.raft.links import Links
+from tailrace.raft.open_requests import OpenRequests
 from tailrace.raft.progress import UNKNOWN, Progress, ProgressTable
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached, may_follow
 from tailrace.raft.rpc import BeginEpoch
@@ -54,25 +54,25 @@ def test_roles_follow_each_other_as_the_table_says() -> None:
 
 class TestLinks:
     def test_one_request_at_a_time_and_answers_only_once(self) -> None:
-        links = Links(request_timeout_ms=100, retry_backoff_ms=20)
-        assert links.is_ready(2, 0)
-        request_id = links.opened(2, REQUEST, 0)
-        assert not links.is_ready(2, 50)
-        assert links.is_ready(3, 50)
-        assert links.answered(request_id + 1) is None
-        opened = links.answered(request_id)
+        requests = OpenRequests(request_timeout_ms=100, retry_backoff_ms=20)
+        assert requests.is_ready(2, 0)
+        request_id = requests.open(2, REQUEST, 0)
+        assert not requests.is_ready(2, 50)
+        assert requests.is_ready(3, 50)
+        assert requests.close(request_id + 1) is None
+        opened = requests.close(request_id)
         assert opened is not None
         assert opened.destination == 2
-        assert links.answered(request_id) is None
-        assert links.is_ready(2, 50)
+        assert requests.close(request_id) is None
+        assert requests.is_ready(2, 50)
 
     def test_what_is_not_answered_in_time_is_given_up_and_tried_again_a_little_later(self) -> None:
-        links = Links(request_timeout_ms=100, retry_backoff_ms=20)
-        request_id = links.opened(2, REQUEST, 0)
-        links.expire(99)
-        assert links.next_ms(2) == 100
-        links.expire(100)
-        assert (links.is_ready(2, 119), links.is_ready(2, 120), links.answered(request_id)) == (False, True, None)
+        requests = OpenRequests(request_timeout_ms=100, retry_backoff_ms=20)
+        request_id = requests.open(2, REQUEST, 0)
+        requests.expire(99)
+        assert requests.next_ms(2) == 100
+        requests.expire(100)
+        assert (requests.is_ready(2, 119), requests.is_ready(2, 120), requests.close(request_id)) == (False, True, None)
 
 
 class TestProgress:

@@ -121,7 +121,7 @@ def refused(bench: LeadershipBench, code: ErrorCode = ErrorCode.INELIGIBLE_REPLI
     bench.fetch(TWO, 15)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
-    assert bench.leadership.answered(proposal, KafkaError(code)) is AfterAnswer.PROPOSE_ANEW
+    assert bench.leadership.on_response(proposal, KafkaError(code)) is AfterAnswer.PROPOSE_ANEW
     bench.now_ms = 10 * LAG_MS
 
 
@@ -132,7 +132,7 @@ def test_a_refused_replica_counts_until_a_late_copy_of_the_proposal_cannot_be_ca
     barrier = bench.leadership.propose(bench.horizon)
     assert barrier == InSyncProposal(5, 0, ((ONE, -1),)), "the present in-sync replicas, for a later partition epoch"
     assert bench.safe() == 15
-    assert bench.leadership.answered(barrier, state(ONE, epoch=1)) is AfterAnswer.NOTHING
+    assert bench.leadership.on_response(barrier, state(ONE, epoch=1)) is AfterAnswer.NOTHING
     bench.leadership.take_state(state(ONE, epoch=1))
     assert (bench.leadership.pending, bench.safe()) == (None, 20)
 
@@ -153,7 +153,7 @@ def test_a_late_copy_that_is_carried_out_after_all_ends_the_doubt() -> None:
     barrier = bench.leadership.propose(bench.horizon)
     assert barrier is not None
     outcome = KafkaError(ErrorCode.INVALID_UPDATE_VERSION)
-    assert bench.leadership.answered(barrier, outcome) is AfterAnswer.NOTHING
+    assert bench.leadership.on_response(barrier, outcome) is AfterAnswer.NOTHING
     bench.leadership.take_state(state(ONE, TWO, epoch=1))
     assert (bench.leadership.pending, bench.safe()) == (None, 15)
 
@@ -164,7 +164,7 @@ def test_a_controller_that_changes_nothing_ends_the_doubt_as_it_does_for_its_own
     refused(bench)
     barrier = bench.leadership.propose(bench.horizon)
     assert barrier is not None
-    bench.leadership.answered(barrier, state(ONE))
+    bench.leadership.on_response(barrier, state(ONE))
     assert (bench.leadership.pending, bench.safe()) == (None, 20)
 
 
@@ -174,7 +174,7 @@ def test_a_refused_barrier_is_tried_again_at_the_next_look_and_not_at_once() -> 
     barrier = bench.leadership.propose(bench.horizon)
     assert barrier is not None
     outcome = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
-    assert bench.leadership.answered(barrier, outcome) is AfterAnswer.NOTHING
+    assert bench.leadership.on_response(barrier, outcome) is AfterAnswer.NOTHING
     assert (bench.safe(), bench.propose()) == (15, (ONE,))
 
 
@@ -185,7 +185,7 @@ def test_a_refused_departure_leaves_no_doubt() -> None:
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
     outcome = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
-    assert bench.leadership.answered(proposal, outcome) is AfterAnswer.NOTHING
+    assert bench.leadership.on_response(proposal, outcome) is AfterAnswer.NOTHING
     assert bench.propose() == (ONE, TWO), "looked at again"
 
 
@@ -262,7 +262,7 @@ def test_what_may_have_been_carried_out_stays_under_way(
     bench.fetch(TWO, 20)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
-    assert bench.leadership.answered(proposal, KafkaError(code)) is next_step
+    assert bench.leadership.on_response(proposal, KafkaError(code)) is next_step
     assert (bench.leadership.pending is proposal) is is_pending
 
 
@@ -271,7 +271,7 @@ def test_an_answer_that_changes_nothing_ends_the_proposal() -> None:
     bench.fetch(TWO, 20)
     proposal = bench.leadership.propose(bench.horizon)
     assert proposal is not None
-    assert bench.leadership.answered(proposal, state(ONE, TWO)) is AfterAnswer.NOTHING
+    assert bench.leadership.on_response(proposal, state(ONE, TWO)) is AfterAnswer.NOTHING
     assert bench.leadership.pending is None
 
 

@@ -186,7 +186,7 @@ def test_a_proposal_is_made_once_and_its_answer_taken() -> None:
     assert proposal is not None
     assert bench.partition.in_sync.propose() is None
     assert bench.partition.in_sync.is_proposed(proposal)
-    assert bench.partition.in_sync.answered(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
+    assert bench.partition.in_sync.on_response(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
     assert bench.partition.state == state(1, 2, 3, partition_epoch=1)
     assert not bench.partition.in_sync.is_proposed(proposal)
 
@@ -200,7 +200,7 @@ def test_that_fewer_are_in_sync_counts_when_the_image_says_so() -> None:
     proposal = bench.partition.in_sync.propose()
     assert proposal is not None
     alone = state(1, partition_epoch=1, replicas=(1, 2))
-    assert bench.partition.in_sync.answered(proposal, alone) is AfterAnswer.NOTHING
+    assert bench.partition.in_sync.on_response(proposal, alone) is AfterAnswer.NOTHING
     assert (bench.reached, bench.partition.high_watermark) == ([], 0)
     bench.take(alone, TopicConfig(min_insync_replicas=2))
     assert (bench.reached, bench.partition.high_watermark) == ([], 0)
@@ -213,7 +213,7 @@ def test_an_answer_after_the_leadership_has_gone_changes_nothing() -> None:
     proposal = bench.partition.in_sync.propose()
     assert proposal is not None
     bench.take(state(1, 2, leader=2, epoch=1, partition_epoch=1))
-    assert bench.partition.in_sync.answered(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
+    assert bench.partition.in_sync.on_response(proposal, state(1, 2, 3, partition_epoch=1)) is AfterAnswer.NOTHING
     assert not bench.partition.is_leader
 
 

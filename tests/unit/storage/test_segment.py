@@ -13,7 +13,7 @@ from tailrace.storage.segment_limits import SegmentLimits
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
 BASE = 1000
-LIMITS = SegmentLimits(TopicConfig(index_interval_bytes=300))
+LIMITS = SegmentLimits(TopicConfig(index_interval_bytes=300), name="")
 
 
 def segment_in(path: Path, batches: int) -> Segment:

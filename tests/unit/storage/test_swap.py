@@ -40,7 +40,7 @@ def test_a_segment_never_comes_without_its_aborted_transactions(seed: int) -> No
             disk.reboot()
         else:
             break
-        finish_swaps(disk, DIRECTORY, limits=SegmentLimits(TopicConfig()))
+        finish_swaps(disk, DIRECTORY, limits=SegmentLimits(TopicConfig(), name=""))
         is_new = disk.read_bytes(f"{STEM}.log") == NEW
         assert disk.exists(f"{STEM}.txnindex"), disk.history[before:]
         # Too much may be said: of the old transactions, whose markers are all there.

@@ -103,7 +103,7 @@ class PartitionAnswer(ABC):
             self.is_open = False
             partition = self.partition
             if partition is not None and self.appended is not None:
-                partition.wait_no_more(self.appended.last_offset + 1, self.passed)  # that may take hours
+                partition.cancel_wait(self.appended.last_offset + 1, self.passed)  # that may take hours
             is_enough = partition is None or partition.in_sync.has_enough
             self.refusal = _Refusal(
                 ErrorCode.REQUEST_TIMED_OUT if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,

@@ -232,7 +232,7 @@ class InSyncKeeper:
             _logger.debug(
                 "event=in-sync-changed partition=%s in_sync=%s", partition.topic_partition, outcome.in_sync_replicas
             )
-        next_step = partition.in_sync.answered(one.proposal, outcome)
+        next_step = partition.in_sync.on_response(one.proposal, outcome)
         if next_step is AfterAnswer.REPEAT:
             self._repeated.append(one)
         elif next_step is AfterAnswer.PROPOSE_ANEW:

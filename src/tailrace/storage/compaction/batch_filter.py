@@ -1,7 +1,7 @@
 """The records of a log that stay when it is compacted: two passes over its batches, as in Kafka's cleaner. Pure.
 
 `KeyCollector` sees the dirty batches in order and learns the last offset of every key; `TransactionEnds` has seen those
-of transactions before, and their markers, and knows which of them count. `BatchFilter` then sees all
+of transactions before, and their markers, and knows which of them are visible. `BatchFilter` then sees all
 batches from the log's first one on, and gives each as it is to be stored:
 
 1. A record stays if no later one has its key. One without a key goes: nothing can ever replace it.
@@ -88,8 +88,8 @@ class TransactionEnds:
             if first_offset is not None and marker is ControlType.ABORT:
                 self.aborted.add(header.producer_id, first_offset, header.base_offset)
 
-    def counts(self, header: BatchHeader) -> bool:
-        """Whether the records of this batch of data are there for readers."""
+    def is_visible(self, header: BatchHeader) -> bool:
+        """Whether readers of committed data get the records of this batch."""
         if not header.is_transactional:
             return True
         first_offset = self._open.get(header.producer_id)
@@ -102,10 +102,10 @@ class KeyCollector:
     Before the first batch of a transaction `ends` must be known to where the dirty part ends.
     """
 
-    def __init__(self, first_dirty_offset: int, *, memory_bytes: int, ends: TransactionEnds | None = None) -> None:
+    def __init__(self, first_dirty_offset: int, *, memory_bytes: int, ends: TransactionEnds) -> None:
         """`ends` is what is known already."""
         self.keys = KeyMap(memory_bytes)
-        self.ends = TransactionEnds() if ends is None else ends
+        self.ends = ends
         self._first_dirty_offset = first_dirty_offset
         self._end_offset = first_dirty_offset
 
@@ -131,7 +131,7 @@ class KeyCollector:
         """Take the next batch. Raises CorruptRecords if its checksum is wrong."""
         self._end_offset = header.end_offset
         records = _readable(buffer, header)
-        if records is None or header.is_control or not self.ends.counts(header):
+        if records is None or header.is_control or not self.ends.is_visible(header):
             return
         for span in records.spans:
             if span.key is not None:

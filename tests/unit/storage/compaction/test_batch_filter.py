@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tailrace.protocol.records.batch import BatchHeader, read_header, seal
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker, read_marker
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.storage.compaction.batch_filter import AbortedTransactions, BatchFilter, KeyCollector
+from tailrace.storage.compaction.batch_filter import AbortedTransactions, BatchFilter, KeyCollector, TransactionEnds
 
 NOW_MS = 10_000
 RETENTION_MS = 500
@@ -33,7 +33,7 @@ def compacted(
     stored: list[bytes], *, now_ms: int = NOW_MS, last: tuple[int, ...] = (), first_dirty: int = 0
 ) -> list[bytes]:
     """The batches after one compaction; `last` are the offsets of the batches that are the last of their producer."""
-    collector = KeyCollector(first_dirty, memory_bytes=1 << 20)
+    collector = KeyCollector(first_dirty, memory_bytes=1 << 20, ends=TransactionEnds())
     dirty = [(content, read_header(content)) for content in stored if read_header(content).last_offset >= first_dirty]
     for content, header in dirty:
         if header.is_transactional and header.records_count:
@@ -140,14 +140,14 @@ def test_nothing_at_or_above_an_open_transaction_is_touched() -> None:
 
 
 def test_what_is_known_of_transactions_serves_the_next_pass() -> None:
-    ends = KeyCollector(0, memory_bytes=1000).ends
+    ends = TransactionEnds()
     for content in (sent(0, (b"a", b"1")), sent(1, (b"b", b"1"), producer_id=Q), marker(2, ControlType.ABORT)):
         header, found = read_header(content), read_marker(content, read_header(content))
         ends.add(header, None if found is None else found.type)
     ends.end_at(3)
     assert ends.undecided_from == 1
-    assert ends.counts(read_header(sent(0, (b"c", b"1"), producer_id=Q))), "it was over before the one that is open"
-    assert not ends.counts(read_header(sent(0, (b"a", b"1"))))
+    assert ends.is_visible(read_header(sent(0, (b"c", b"1"), producer_id=Q))), "it was over before the one that is open"
+    assert not ends.is_visible(read_header(sent(0, (b"a", b"1"))))
     ends.go_on()
     assert ends.undecided_from is None
     last = marker(3, ControlType.COMMIT, Q)

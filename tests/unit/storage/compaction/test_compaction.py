@@ -393,8 +393,8 @@ def test_without_room_for_a_copy_the_log_stays_as_it_is(disk: SimulatedDisk) -> 
 
 def test_the_active_segment_rolls_in_time_for_the_maximum_compaction_lag() -> None:
     compacted = TopicConfig(cleanup_policy=("compact",), max_compaction_lag_ms=1000)
-    assert SegmentLimits(compacted).segment_ms == 1000
-    assert SegmentLimits(replace(compacted, cleanup_policy=("delete",))).segment_ms == compacted.segment_ms
+    assert SegmentLimits(compacted, name="").segment_ms == 1000
+    assert SegmentLimits(replace(compacted, cleanup_policy=("delete",)), name="").segment_ms == compacted.segment_ms
 
 
 def test_logs_that_began_together_roll_apart_by_at_most_the_jitter() -> None:
