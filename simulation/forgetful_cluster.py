@@ -86,7 +86,7 @@ class ForgetfulCluster(ReplicaCluster):
 
     def _forget_ends(self, files: SimulatedDisk, *, share: float) -> None:
         """Cut the end off each log, and have its checkpoints say that it never was longer."""
-        directory = LogDirectory(DATA, files=files)
+        directory = LogDirectory(DATA, files=files, is_durable=True)
         directory.scan()
         topic = self.metadata.image.topics.get(TOPIC)
         if topic is None:
@@ -95,7 +95,9 @@ class ForgetfulCluster(ReplicaCluster):
             name = TopicPartition(TOPIC, number)
             if not directory.is_found(name):
                 continue
-            log = directory.open_log(name, topic_id=state.topic_id, config=TopicConfig(), now_ms=self.world.now_ms)
+            log = directory.open_log(
+                name, topic_id=state.topic_id, config=TopicConfig(), now_ms=self.world.now_ms, leader_epoch=None
+            )
             high_watermark = directory.high_watermark_of(name)
             log.truncate_to(max(log.log_start_offset, int(high_watermark * share)))
             self.world.sometimes["committed records forgotten"] += log.log_end_offset < high_watermark

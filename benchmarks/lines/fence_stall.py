@@ -14,6 +14,7 @@ from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.ids import BrokerId
 from tailrace.node.settings.config import NodeConfig
+from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.table import PartitionTable
@@ -95,9 +96,19 @@ async def _broker_beside(replica: Replica) -> PartitionTable:
         LogDirectory(str(replica.directory), files=replica.files, is_durable=False),
         broker_id=HERE,
         disk=replica.disk,
+        syncing_disk=replica.disk,
         clock=replica.clock,
+        is_flushed=True,
+        replica_lag_time_max_ms=DEFAULT_LAG_MS,
         leaders=ImageLeaders(replica.controller),
-        failures=ReplicaFailures(broker_id=HERE, controller=replica.controller, clock=replica.clock),
+        failures=ReplicaFailures(
+            broker_id=HERE,
+            controller=replica.controller,
+            clock=replica.clock,
+            on_leaving=lambda _, __: None,
+            on_left=lambda _, __: None,
+            on_staying=lambda _, __: None,
+        ),
     )
     table_of_all.open()
     settings = LiveSettings(NodeConfig({"node.id": str(HERE)}))

@@ -313,7 +313,9 @@ class LoadedNode:
         self.node = GroupPath("/data", files=self.files, clock=clock, disk=self.disk, start=self._starts)
         self._connection = self.node.connection
         self.until(lambda: self.node.is_ready, "the node is ready")
-        self.upkeep = LogUpkeep(self.node.table, clock=clock, disk=self.disk, config=UPKEEP)
+        self.upkeep = LogUpkeep(
+            self.node.table, clock=clock, disk=self.disk, config=UPKEEP, on_short_of_room=lambda _: None
+        )
         self.upkeep.start()
         for topic in TOPICS:
             if topic not in self.node.controller.image.topics:

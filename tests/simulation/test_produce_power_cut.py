@@ -216,15 +216,15 @@ def test_a_mark_of_a_clean_stop_that_was_taken_away_never_comes_back() -> None:
     """Else the third start would trust what the second one had not flushed yet."""
     for seed in range(20):
         files = new_files(seed)
-        first = LogDirectory(DIRECTORY, files=files)
+        first = LogDirectory(DIRECTORY, files=files, is_durable=True)
         first.scan()
         first.mark_clean({})
         files.on_operation = kill_at(files.operations + 2)  # the mark is unlinked, its directory not synced
         with pytest.raises(Killed):
-            LogDirectory(DIRECTORY, files=files).scan()
+            LogDirectory(DIRECTORY, files=files, is_durable=True).scan()
         files.on_operation = None
         for _ in range(2):
-            again = LogDirectory(DIRECTORY, files=files)
+            again = LogDirectory(DIRECTORY, files=files, is_durable=True)
             again.scan()
             assert not again.was_clean, f"seed={seed}"
             files.power_cut()

@@ -59,7 +59,7 @@ class RequestContext:
         api_version: int,
         correlation_id: int,
         client_id: str | None,
-        errors: ResponseErrors | None = None,
+        errors: ResponseErrors,
     ) -> None:
         """`errors` counts the error codes of the answer."""
         self.connection: ServerConnection = connection
@@ -97,8 +97,7 @@ class RequestContext:
     def send(self, response: Any) -> None:
         """As `respond`, for callers that handle the failure: raises KafkaError if the response has no form."""
         if self.connection.is_open:
-            if self.errors is not None:
-                self.errors.note(self.api_key, response)
+            self.errors.note(self.api_key, response)
             self.connection.answer(self.slot, encode_response(response, self.api_version, self.correlation_id))
 
     def respond_encoded(self, answer: bytes) -> None:

@@ -3,12 +3,19 @@
 import pytest
 
 from tailrace.server.context import LONGEST_REQUESTED_BY, RequestContext
+from tailrace.server.response_errors import ResponseErrors
 from testkit.ports import RecordingConnection
 
 
 def requested_by(client_id: str | None) -> str:
     context = RequestContext(
-        connection=RecordingConnection(), slot=0, api_key=21, api_version=2, correlation_id=7, client_id=client_id
+        connection=RecordingConnection(),
+        slot=0,
+        api_key=21,
+        api_version=2,
+        correlation_id=7,
+        client_id=client_id,
+        errors=ResponseErrors(),
     )
     return context.requested_by
 

@@ -63,7 +63,7 @@ class KeptLogs(NamedTuple):
 class LogDirectory:
     """The logs below one path, and the checkpoints of their offsets."""
 
-    def __init__(self, path: str, *, files: FileSystem, is_durable: bool = True) -> None:
+    def __init__(self, path: str, *, files: FileSystem, is_durable: bool) -> None:
         """`is_durable`: log.durability=flushed; after a crash, recovery suspects what a failed sync may have lost."""
         self.path = path
         self._is_durable = is_durable
@@ -192,7 +192,7 @@ class LogDirectory:
         topic_id: TopicId,
         config: TopicConfig,
         now_ms: int,
-        leader_epoch: int | None = None,
+        leader_epoch: int | None,
     ) -> Log:
         """The log of a partition from its files, recovered if the last stop was not clean; a new one if there is none.
 

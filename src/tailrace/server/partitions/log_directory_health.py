@@ -95,7 +95,7 @@ class DiskReserve:
         *,
         reserve_bytes: int,
         apply_retention: Callable[[], None],
-        on_change: Callable[[bool], None] = lambda is_short: None,
+        on_change: Callable[[bool], None],
     ) -> None:
         """0 bytes: no reserve. `apply_retention` is to make room at once; `on_change` gets whether room is short."""
         self._on_change = on_change

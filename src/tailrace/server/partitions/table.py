@@ -12,7 +12,6 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, Storage
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.outcomes import NotLeader, Traffic
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica import PartitionContext
@@ -61,15 +60,16 @@ class PartitionTable:
         *,
         broker_id: BrokerId,
         disk: Disk,
+        syncing_disk: Disk,
         clock: Clock,
-        syncing_disk: Disk | None = None,
-        is_flushed: bool = True,
+        is_flushed: bool,
         leaders: Leaders,
-        replica_lag_time_max_ms: int = DEFAULT_LAG_MS,
+        replica_lag_time_max_ms: int,
         failures: Failures,
     ) -> None:
-        """`is_flushed`: log.durability=flushed, otherwise page-cache: then `syncing_disk` is the one that flushes."""
-        self._work = DirectoryWork(directory, disk=syncing_disk or disk, clock=clock)
+        """`is_flushed`: log.durability=flushed, otherwise page-cache. `disk` flushes as that says, `syncing_disk`
+        always."""
+        self._work = DirectoryWork(directory, disk=syncing_disk, clock=clock)
         self.dormant: Final = DormantPartitions()
         """The partitions that no request has named yet."""
         self._awake = AwakePartitions()
@@ -95,7 +95,7 @@ class PartitionTable:
         self._context = PartitionContext(
             broker_id=broker_id,
             disk=disk,
-            syncing_disk=disk if syncing_disk is None else syncing_disk,
+            syncing_disk=syncing_disk,
             on_staged=self._staged.append,
             is_flushed=is_flushed,
             monotonic_ms=clock.monotonic_ms,

@@ -118,7 +118,7 @@ class LogUpkeep:
         clock: Clock,
         config: UpkeepConfig,
         disk: Disk,
-        on_short_of_room: Callable[[bool], None] = lambda is_short: None,
+        on_short_of_room: Callable[[bool], None],
     ) -> None:
         """`disk` carries out the reads of the look at logs at rest. `on_short_of_room` is called when the disk runs
         short of room, and when it no longer is.

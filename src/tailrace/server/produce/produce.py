@@ -220,7 +220,7 @@ class _Lane:
 
     __slots__ = ("errors", "forms", "misses_left")
 
-    def __init__(self, errors: ResponseErrors | None) -> None:
+    def __init__(self, errors: ResponseErrors) -> None:
         self.errors = errors
         self.forms = ProduceForms()
         self.misses_left = _MOST_MISSES

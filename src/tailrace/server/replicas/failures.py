@@ -83,9 +83,9 @@ class ReplicaFailures:
         broker_id: BrokerId,
         controller: Controller,
         clock: Clock,
-        on_leaving: OnReplica = lambda topic_partition, state: None,
-        on_left: OnReplica = lambda topic_partition, state: None,
-        on_staying: OnReplica = lambda topic_partition, state: None,
+        on_leaving: OnReplica,
+        on_left: OnReplica,
+        on_staying: OnReplica,
     ) -> None:
         """Set the callbacks of a decision.
 

@@ -21,7 +21,7 @@ from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
-from tailrace.replication.leadership import DEFAULT_LAG_MS, AfterAnswer, InSyncProposal
+from tailrace.replication.leadership import AfterAnswer, InSyncProposal
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import run_in_slices, run_slice
 from tailrace.server.partitions.table import PartitionTable
@@ -56,7 +56,7 @@ class InSyncKeeper:
         partitions: PartitionTable,
         controller: Controller,
         clock: Clock,
-        replica_lag_time_max_ms: int = DEFAULT_LAG_MS,
+        replica_lag_time_max_ms: int,
     ) -> None:
         self._broker_id = broker_id
         self._partitions = partitions

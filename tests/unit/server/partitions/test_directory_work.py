@@ -20,7 +20,7 @@ class Site:
         self.files = SimulatedDisk(7)
         self.files.make_dirs("/logs")
         self.files.sync_dir("/")
-        self.directory = LogDirectory("/logs", files=self.files)
+        self.directory = LogDirectory("/logs", files=self.files, is_durable=True)
         self.directory.scan()
         self.clock = ManualClock()
         self.disk = DeferredDisk()

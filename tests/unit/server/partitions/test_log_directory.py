@@ -18,13 +18,13 @@ SMALL = TopicConfig(segment_bytes=1000, retention_ms=-1)
 
 
 def scanned(files: SimulatedDisk) -> LogDirectory:
-    directory = LogDirectory("/logs", files=files)
+    directory = LogDirectory("/logs", files=files, is_durable=True)
     directory.scan()
     return directory
 
 
 def open_log(directory: LogDirectory, topic_id: TopicId) -> None:
-    directory.open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0).close()
+    directory.open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0, leader_epoch=None).close()
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_what_a_crash_has_torn_is_cut_and_the_cut_is_reported(caplog: pytest.Log
 
 def test_a_log_start_that_is_ignored_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedDisk()
-    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0)
+    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0, leader_epoch=None)
     log.append([stored_batch(offset) for offset in range(5)])
     log.flush()
     checkpoints.write_offsets(files, "/logs", checkpoints.LOG_STARTS, {PARTITION: 5_000})
-    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0)
+    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0, leader_epoch=None)
     assert (log.log_start_offset, log.log_end_offset) == (0, 5)
     assert "event=log-start-ignored partition=orders-0 noted=5000 end_offset=5" in caplog.text
     assert "event=log-cut" not in caplog.text
@@ -85,7 +85,7 @@ def test_a_flipped_bit_in_the_name_of_the_topic_costs_no_record() -> None:
     for bit in range(8 * content):
         files = SimulatedDisk()
         directory = scanned(files)
-        log = directory.open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0)
+        log = directory.open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0, leader_epoch=None)
         log.append([stored_batch(0)])
         log.close()
         directory.checkpoint(checkpoints.RECOVERY_POINTS).take([(PARTITION, 1)])
@@ -94,7 +94,9 @@ def test_a_flipped_bit_in_the_name_of_the_topic_costs_no_record() -> None:
         good = files.read_bytes(path)
         files.flip_bit(path, bit // 8, bit % 8)
         try:
-            log = scanned(files).open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0)
+            log = scanned(files).open_log(
+                PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0, leader_epoch=None
+            )
         except CorruptRecords:
             assert files.exists(f"/logs/orders-0/{0:020d}.log")
         else:
@@ -114,7 +116,7 @@ def test_a_directory_of_another_topic_with_the_same_name_is_never_opened() -> No
 
 def test_a_directory_of_another_topic_that_cannot_be_renamed_is_not_opened_the_next_time_either() -> None:
     files = SimulatedDisk()
-    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0)
+    log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0, leader_epoch=None)
     log.append([stored_batch(0)])
     log.close()
     directory = scanned(files)
@@ -122,7 +124,7 @@ def test_a_directory_of_another_topic_that_cannot_be_renamed_is_not_opened_the_n
         files.fail_at(files.operations + 1)
         with pytest.raises(StorageError, match="rename"):
             open_log(directory, SECOND_ID)
-    log = directory.open_log(PARTITION, topic_id=SECOND_ID, config=TopicConfig(), now_ms=0)
+    log = directory.open_log(PARTITION, topic_id=SECOND_ID, config=TopicConfig(), now_ms=0, leader_epoch=None)
     assert log.log_end_offset == 0
 
 
@@ -141,7 +143,7 @@ def test_the_name_of_a_renamed_directory_is_not_longer_than_a_file_system_takes(
     files = SimulatedDisk()
     directory = scanned(files)
     long = TopicPartition("t" * 249, 12345)
-    directory.open_log(long, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0).close()
+    directory.open_log(long, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0, leader_epoch=None).close()
     assert len(directory.rename_deleted(long, FIRST_ID).rpartition("/")[2]) == 255
 
 
@@ -151,7 +153,7 @@ def test_a_renamed_directory_never_replaces_another() -> None:
     directory = scanned(files)
     aside: set[str] = set()
     for partition in (TopicPartition("t" * 249, 1), TopicPartition("t" * 249, 12), PARTITION, PARTITION):
-        directory.open_log(partition, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0).close()
+        directory.open_log(partition, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0, leader_epoch=None).close()
         aside.add(directory.rename_deleted(partition, FIRST_ID))
     assert len(aside) == 4
     assert all(map(files.exists, aside))
@@ -257,7 +259,7 @@ def test_a_cut_takes_nothing_that_was_not_copied() -> None:
     """More is damaged than the administrator was shown and agreed to lose, and so must be confirmed again."""
     files = SimulatedDisk()
     directory = scanned(files)
-    log = directory.open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0)
+    log = directory.open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0, leader_epoch=None)
     for offset in range(40):
         log.append([stored_batch(offset)])
     log.flush()
@@ -280,6 +282,6 @@ def test_a_file_with_the_name_of_a_damaged_log_keeps_no_node_from_starting(tmp_p
     kept.mkdir()
     (kept / "00000000000000000000.log").write_bytes(bytes(100))
     (tmp_path / "notes-damaged").write_text("what was damaged")
-    directory = LogDirectory(str(tmp_path), files=OsFiles())
+    directory = LogDirectory(str(tmp_path), files=OsFiles(), is_durable=True)
     directory.scan()
     assert directory.kept_logs == KeptLogs(directories=1, size_bytes=100)

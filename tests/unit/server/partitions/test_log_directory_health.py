@@ -62,7 +62,13 @@ def files() -> SimulatedDisk:
 @pytest.fixture
 def node(files: SimulatedDisk) -> DataPath:
     node = DataPath("/logs", files=files)
-    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
+    LogUpkeep(
+        node.table,
+        clock=node.clock,
+        disk=node.disk,
+        config=UpkeepConfig(log_dir_reserve_bytes=RESERVE),
+        on_short_of_room=lambda _: None,
+    ).start()
     return node
 
 
@@ -112,14 +118,26 @@ def test_a_node_that_starts_on_a_full_disk_refuses_from_the_first_moment(files: 
     node = DataPath("/logs", files=files)
     node.create()
     files.free_space = RESERVE - 1
-    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=RESERVE)).start()
+    LogUpkeep(
+        node.table,
+        clock=node.clock,
+        disk=node.disk,
+        config=UpkeepConfig(log_dir_reserve_bytes=RESERVE),
+        on_short_of_room=lambda _: None,
+    ).start()
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
     node.create()
-    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_dir_reserve_bytes=0)).start()
+    LogUpkeep(
+        node.table,
+        clock=node.clock,
+        disk=node.disk,
+        config=UpkeepConfig(log_dir_reserve_bytes=0),
+        on_short_of_room=lambda _: None,
+    ).start()
     fill(node, files, 1000)
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
 

@@ -9,7 +9,9 @@ def test_checkpoints_are_written_by_the_clock_until_it_is_stopped() -> None:
     files = SimulatedDisk()
     node = DataPath("/logs", files=files)
     partition = node.create().topic_partition
-    upkeep = LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig())
+    upkeep = LogUpkeep(
+        node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(), on_short_of_room=lambda _: None
+    )
     upkeep.start()
     node.produce("orders", b"a")
     node.clock.advance(5_000)
@@ -39,7 +41,11 @@ def test_page_cache_durability_flushes_what_has_waited_long_enough_when_it_is_lo
     log = node.create(config=TopicConfig(flush_ms=2_000)).log
     plain = node.create("plain").log
     LogUpkeep(
-        node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(log_flush_scheduler_interval_ms=1_000)
+        node.table,
+        clock=node.clock,
+        disk=node.disk,
+        config=UpkeepConfig(log_flush_scheduler_interval_ms=1_000),
+        on_short_of_room=lambda _: None,
     ).start()
     for topic in ("orders", "plain"):
         node.produce(topic, b"a")

@@ -29,6 +29,7 @@ from tailrace.server.quorum.raft_rpcs import (
     RemoveRaftVoterHandler,
     UpdateRaftVoterHandler,
 )
+from tailrace.server.response_errors import ResponseErrors
 from testkit.ports import RecordingConnection
 
 TOPIC = "__cluster_metadata"
@@ -80,6 +81,7 @@ class HandledRequest:
             api_version=self._version,
             correlation_id=7,
             client_id=None,
+            errors=ResponseErrors(),
         )
         try:
             answer = handler.handle(request, context)

@@ -184,7 +184,14 @@ def test_a_stalled_replica_does_not_hold_up_others() -> None:
 
 def test_nothing_is_asked_or_told_before_the_start() -> None:
     bench = FailuresBench(state((1, 2)))
-    early = ReplicaFailures(broker_id=BROKER, controller=bench.controller, clock=bench.clock)
+    early = ReplicaFailures(
+        broker_id=BROKER,
+        controller=bench.controller,
+        clock=bench.clock,
+        on_leaving=bench._note("leaving"),
+        on_left=bench._note("left"),
+        on_staying=bench._note("staying"),
+    )
     early.lost(orders())
     early.when_reported(lambda: bench.reported.append(True))
     assert (bench.asked, bench.reported) == ([], [])
@@ -311,7 +318,9 @@ def test_where_a_replica_has_left_is_told_before_the_image_says_so() -> None:
         broker_id=BROKER,
         controller=bench.controller,
         clock=bench.clock,
+        on_leaving=bench._note("leaving"),
         on_left=lambda one, state: left.append((one, state)),
+        on_staying=bench._note("staying"),
     )
     failures.start()
     failures.stalled(orders())
