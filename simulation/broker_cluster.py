@@ -247,7 +247,7 @@ class BrokerCluster:
         image = leader.controller.image
         return all(
             node.controller.image == image
-            and not len(node.link.errands)
+            and not len(node.link.requests)
             and not len(node.link.forwarding)
             and node.lifecycle.state is BrokerState.RUNNING
             and not image.brokers[BrokerId(node.key.id)].fenced

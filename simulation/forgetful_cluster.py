@@ -102,7 +102,7 @@ class ForgetfulCluster(ReplicaCluster):
             log.truncate_to(max(log.log_start_offset, int(high_watermark * share)))
             self.world.sometimes["committed records forgotten"] += log.log_end_offset < high_watermark
             for checkpoint in (HIGH_WATERMARKS, RECOVERY_POINTS):
-                directory.checkpoint(checkpoint).take([(name, log.log_end_offset)])
+                directory.checkpoint(checkpoint).update([(name, log.log_end_offset)])
             log.close(clean=True)
         directory.write_checkpoints()
         files.sync_all("/")

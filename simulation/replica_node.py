@@ -31,8 +31,8 @@ from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
 from tailrace.server.partitions.log_directory_health import StallCause
+from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.partitions.upkeep import UpkeepConfig
 from tailrace.server.ports import Buffer
 from tailrace.server.replicas.failures import ReplicaFailures
 from tailrace.server.replicas.followers import FollowerHosts
@@ -275,7 +275,7 @@ class ReplicaNode:
                 groups=GroupConfig(),
                 transactions=TransactionConfig(),
                 # No reserve: a full disk is noticed by what cannot be appended.
-                upkeep=UpkeepConfig(log_dir_reserve_bytes=0),
+                periodic_work=PeriodicWorkConfig(log_dir_reserve_bytes=0),
             ),
             ports=BrokerPorts(
                 clock=clock, files=self.files, disk=disk, syncing_disk=disk, peers=self, random_bytes=self._random_bytes
@@ -336,7 +336,7 @@ class ReplicaNode:
             wants_fence=not self.is_serving,
         )
         self.submit(beat, self._beaten)
-        self.replicas.upkeep.reserve.check()
+        self.replicas.periodic_work.reserve.check()
         self.table.checkpoints.write_recovery_points()
         self.table.checkpoints.write_high_watermarks()
         self.table.checkpoints.write_log_starts()

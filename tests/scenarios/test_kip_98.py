@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.partitions.upkeep import Rounds
+from tailrace.server.partitions.periodic_work import Rounds
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of
 

@@ -51,8 +51,8 @@ from tailrace.protocol.messages.transactions import InitProducerIdRequest
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.periodic_work import PeriodicWork, PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
-from tailrace.server.partitions.upkeep import LogUpkeep, UpkeepConfig
 from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
@@ -84,7 +84,7 @@ TOPICS = {
     TRIMMED: (1, SMALL_SEGMENTS),
     SETTINGS: (1, {}),
 }
-UPKEEP = UpkeepConfig(
+PERIODIC_WORK = PeriodicWorkConfig(
     log_retention_check_interval_ms=40,
     replica_high_watermark_checkpoint_interval_ms=30,
     log_flush_offset_checkpoint_interval_ms=25,
@@ -227,7 +227,7 @@ class LoadedNode:
         self.told: Counter[str] = Counter()
         self.node: GroupPath
         self.disk: LateDisk
-        self.upkeep: LogUpkeep
+        self.periodic_work: PeriodicWork
         self.admin = LoadClient()
         self.producers = [
             *(LoadProducer(f"i{n}", partition=n % PARTITIONS) for n in range(3)),
@@ -288,7 +288,7 @@ class LoadedNode:
 
     def stop(self) -> None:
         """As `Node.stop`: no more requests, those that were taken are flushed and answered, the logs are closed."""
-        self.upkeep.stop()
+        self.periodic_work.stop()
         self.node.end_turn()
         self.until(lambda: self.disk.is_idle and not any(client.asked for client in self.clients), "all is answered")
         self.node.stop()
@@ -313,10 +313,10 @@ class LoadedNode:
         self.node = GroupPath("/data", files=self.files, clock=clock, disk=self.disk, start=self._starts)
         self._connection = self.node.connection
         self.until(lambda: self.node.is_ready, "the node is ready")
-        self.upkeep = LogUpkeep(
-            self.node.table, clock=clock, disk=self.disk, config=UPKEEP, on_short_of_room=lambda _: None
+        self.periodic_work = PeriodicWork(
+            self.node.table, clock=clock, disk=self.disk, config=PERIODIC_WORK, on_short_of_room=lambda _: None
         )
-        self.upkeep.start()
+        self.periodic_work.start()
         for topic in TOPICS:
             if topic not in self.node.controller.image.topics:
                 self.create(topic, *TOPICS[topic])

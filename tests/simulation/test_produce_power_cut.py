@@ -14,7 +14,7 @@ from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.log_directory import LogDirectory
-from tailrace.server.partitions.upkeep import Rounds
+from tailrace.server.partitions.periodic_work import Rounds
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of

@@ -35,7 +35,7 @@ from tailrace.server.controller_link.broker_lifecycle import BrokerSession
 from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.dispatch import HandlerTable
 from tailrace.server.partitions.log_directory_health import StallCause
-from tailrace.server.quorum.controller import OnImage, QuorumController, tell_each
+from tailrace.server.quorum.controller import OnImage, QuorumController, notify_each
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.storage import OsFiles
 
@@ -88,7 +88,7 @@ class Duties:
             self._act(image, delta)
 
     def _act(self, image: ClusterImage, delta: ImageDelta) -> None:
-        tell_each((self._applier.on_image, *self._others), image, delta)
+        notify_each((self._applier.on_image, *self._others), image, delta)
 
 
 _LATE_TRANSACTION_MS: Final = 300_000
@@ -261,7 +261,7 @@ class RunningBroker:
         """
         lifecycle, alive = self._lifecycle, self._metadata.image.alive_brokers()
         assert lifecycle is not None, "the broker was started"
-        self.broker.replicas.upkeep.stop()
+        self.broker.replicas.periodic_work.stop()
         self._hang_watch.stop()
         if not is_needed:
             _logger.info("event=nothing-handed-over broker=%d reason=the cluster stops", self._id)

@@ -97,7 +97,7 @@ class RequestContext:
     def send(self, response: Any) -> None:
         """As `respond`, for callers that handle the failure: raises KafkaError if the response has no form."""
         if self.connection.is_open:
-            self.errors.note(self.api_key, response)
+            self.errors.count(self.api_key, response)
             self.connection.answer(self.slot, encode_response(response, self.api_version, self.correlation_id))
 
     def respond_encoded(self, answer: bytes) -> None:

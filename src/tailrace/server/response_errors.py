@@ -27,7 +27,7 @@ class ResponseErrors:
         """The number of errors, by API key and error code."""
         self._found: list[int] = []
 
-    def note(self, api_key: int, response: Any) -> None:
+    def count(self, api_key: int, response: Any) -> None:
         """Count the errors in a response."""
         look = _look_of(type(response))
         if look is None:

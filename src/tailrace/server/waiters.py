@@ -126,7 +126,7 @@ class _Room:
         self.polls = 0
         self.watched = 0
 
-    def takes(self, poll: LongPoll) -> bool:
+    def has_room_for(self, poll: LongPoll) -> bool:
         return self.polls < self._most_polls and self.watched + len(poll.partitions) <= MAX_WATCHED
 
     @property
@@ -227,10 +227,10 @@ class LongPolls:
         is_second = bool(self._by_connection.get(connection))
         if is_second and room.is_half_full:
             return False
-        is_watching = room.takes(poll)
+        is_watching = room.has_room_for(poll)
         if not is_watching:
             room, timeout_ms = self._of_late_comers, min(timeout_ms, CROWDED_WAIT_MS)
-            if is_second or not room.takes(poll):
+            if is_second or not room.has_room_for(poll):
                 return False
         self._let_wait(_Parked(self, poll, connection, timeout_ms, room), is_watching=is_watching)
         return True

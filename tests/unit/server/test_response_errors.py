@@ -14,9 +14,9 @@ def data(index: int, code: int) -> PartitionData:
 
 def test_errors_count_at_the_top_and_per_partition() -> None:
     errors = ResponseErrors()
-    errors.note(12, HeartbeatResponse(error_code=27))
-    errors.note(12, HeartbeatResponse(error_code=27))
-    errors.note(
+    errors.count(12, HeartbeatResponse(error_code=27))
+    errors.count(12, HeartbeatResponse(error_code=27))
+    errors.count(
         1,
         FetchResponse(
             error_code=70,
@@ -31,14 +31,14 @@ def test_errors_count_at_the_top_and_per_partition() -> None:
 
 def test_no_error_is_not_an_error() -> None:
     errors = ResponseErrors()
-    errors.note(12, HeartbeatResponse())
-    errors.note(1, FetchResponse(responses=(FetchableTopicResponse(topic="a", partitions=(data(0, 0),)),)))
+    errors.count(12, HeartbeatResponse())
+    errors.count(1, FetchResponse(responses=(FetchableTopicResponse(topic="a", partitions=(data(0, 0),)),)))
     assert not errors.counts
 
 
 def test_an_array_that_is_null_holds_no_error() -> None:
     errors = ResponseErrors()
-    errors.note(3, MetadataResponse(brokers=(), controller_id=1, topics=()))
+    errors.count(3, MetadataResponse(brokers=(), controller_id=1, topics=()))
     assert not errors.counts
 
 

@@ -127,7 +127,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         waiting_fetches=fetches,
         waiting_produces=len(broker.deadlines) - fetches,
         flushes=parts.flush_thread.measure,
-        scrubs=broker.replicas.upkeep.scrubber.measure,
+        scrubs=broker.replicas.periodic_work.scrubber.measure,
     )
 
 

@@ -15,8 +15,8 @@ from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.config_entries import ConfigSource
 from tailrace.server.assembly.config import BrokerConfig
 from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
-from tailrace.server.partitions.upkeep import UpkeepConfig
 
 
 def broker_config(config: NodeConfig, *, cluster_id: str, log_directory: str) -> BrokerConfig:
@@ -37,7 +37,9 @@ def broker_config(config: NodeConfig, *, cluster_id: str, log_directory: str) ->
         replica_fetch=config.fill(ReplicaFetchConfig),
         groups=config.fill(GroupConfig),
         transactions=config.fill(TransactionConfig),
-        upkeep=config.fill(UpkeepConfig, cleaner=config.fill(CleanerConfig), scrubber=config.fill(ScrubberConfig)),
+        periodic_work=config.fill(
+            PeriodicWorkConfig, cleaner=config.fill(CleanerConfig), scrubber=config.fill(ScrubberConfig)
+        ),
     )
 
 

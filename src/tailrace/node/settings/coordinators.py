@@ -2,7 +2,7 @@
 
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.settings import BOOLEAN, INT, LONG, SHORT, STRING, setting
-from tailrace.server.partitions.upkeep import UpkeepConfig
+from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 
 GROUP_SETTINGS = (
     setting("group.min.session.timeout.ms", INT, GroupConfig, "The shortest session a member may ask for.", at_least=1),
@@ -132,8 +132,14 @@ TRANSACTION_SETTINGS = (
     setting(
         "transaction.max.ids", INT, TransactionConfig, "Transactional ids of a node (Kafka: no limit).", at_least=1
     ),
-    setting("producer.id.expiration.ms", INT, UpkeepConfig, "How long an idle producer is remembered.", at_least=1),
     setting(
-        "producer.id.expiration.check.interval.ms", INT, UpkeepConfig, "How often idle ones are looked for.", at_least=1
+        "producer.id.expiration.ms", INT, PeriodicWorkConfig, "How long an idle producer is remembered.", at_least=1
+    ),
+    setting(
+        "producer.id.expiration.check.interval.ms",
+        INT,
+        PeriodicWorkConfig,
+        "How often idle ones are looked for.",
+        at_least=1,
     ),
 )

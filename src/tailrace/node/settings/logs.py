@@ -2,8 +2,8 @@
 
 from tailrace.model.settings import BOOLEAN, DOUBLE, INT, LONG, STRING, setting
 from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
-from tailrace.server.partitions.upkeep import UpkeepConfig
 
 FLUSHED = "flushed"
 PAGE_CACHE = "page-cache"
@@ -27,7 +27,7 @@ LOG_SETTINGS = (
     ),
     setting("log.retention.minutes", INT, None, "As log.retention.ms, in minutes. Wins over hours."),
     setting("log.retention.hours", INT, 168, "As log.retention.ms, in hours."),
-    setting("log.retention.check.interval.ms", LONG, UpkeepConfig, "How often retention is applied.", at_least=1),
+    setting("log.retention.check.interval.ms", LONG, PeriodicWorkConfig, "How often retention is applied.", at_least=1),
     setting(
         "log.roll.ms",
         LONG,
@@ -49,21 +49,21 @@ LOG_SETTINGS = (
     setting(
         "log.flush.scheduler.interval.ms",
         LONG,
-        UpkeepConfig,
+        PeriodicWorkConfig,
         "How often logs are looked at that have waited for flush.ms (page-cache durability).",
         at_least=0,
     ),
     setting(
         "log.flush.offset.checkpoint.interval.ms",
         INT,
-        UpkeepConfig,
+        PeriodicWorkConfig,
         "How often the offsets known to be on disk are written down.",
         at_least=0,
     ),
     setting(
         "log.flush.start.offset.checkpoint.interval.ms",
         INT,
-        UpkeepConfig,
+        PeriodicWorkConfig,
         "How often the first offsets of the logs are written down.",
         at_least=0,
     ),
@@ -118,7 +118,7 @@ LOG_SETTINGS = (
     setting(
         "log.dir.reserve.bytes",
         LONG,
-        UpkeepConfig,
+        PeriodicWorkConfig,
         "With less than this free on the disk, producers are refused with KAFKA_STORAGE_ERROR; deletes, retention,"
         " offsets and metadata go on. 0: no reserve (ours; Kafka has none).",
         at_least=0,

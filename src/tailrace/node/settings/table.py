@@ -19,7 +19,7 @@ from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.config_entries import BROKER_NAMES
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
-from tailrace.server.partitions.upkeep import UpkeepConfig
+from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 
 _IDENTITY = (
     setting("node.id", INT, 1, "The number of this node, distinct in the cluster.", at_least=0),
@@ -77,7 +77,7 @@ _REPLICATION = (
     setting(
         "replica.high.watermark.checkpoint.interval.ms",
         LONG,
-        UpkeepConfig,
+        PeriodicWorkConfig,
         "How often the high watermarks are written down.",
         at_least=1,
     ),

@@ -135,7 +135,7 @@ class Broker:
     def start(self) -> None:
         """Do what is done from time to time."""
         self.replicas.keeper.start()
-        self.replicas.upkeep.start()
+        self.replicas.periodic_work.start()
 
     def stop(self) -> None:
         """Propose, report and repair nothing more."""

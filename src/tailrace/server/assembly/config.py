@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.ids import BrokerId
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
-from tailrace.server.partitions.upkeep import UpkeepConfig
+from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.storage import FileSystem
 
@@ -37,7 +37,7 @@ class BrokerConfig:
     groups: GroupConfig
     """`settings_of` is the broker's to set: it reads the image."""
     transactions: TransactionConfig
-    upkeep: UpkeepConfig
+    periodic_work: PeriodicWorkConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
+from tailrace.server.partitions.periodic_work import PeriodicWork
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.partitions.upkeep import LogUpkeep
 from tailrace.server.ports import Controller
 from tailrace.server.quorum.controller import OnImage
 from tailrace.server.replicas.failures import ReplicaFailures
@@ -74,10 +74,10 @@ class LocalReplicas:
             controller=controller,
             clock=clock,
         )
-        self.upkeep: Final = LogUpkeep(
+        self.periodic_work: Final = PeriodicWork(
             self.partitions,
             clock=clock,
-            config=config.upkeep,
+            config=config.periodic_work,
             disk=ports.syncing_disk,
             on_short_of_room=partial(self.health.set_stalled, StallCause.FULL),
         )

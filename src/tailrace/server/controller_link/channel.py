@@ -43,7 +43,12 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
-from tailrace.server.controller_link.controller_requests import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
+from tailrace.server.controller_link.controller_requests import (
+    APPLIED_MEANWHILE,
+    ControllerRequests,
+    OnOutcome,
+    Outcome,
+)
 from tailrace.server.controller_link.controller_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
 from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed
 from tailrace.server.controller_link.forwarding import Forwarding
@@ -70,19 +75,19 @@ class ControllerLink:
         """`metadata` is this node's replica of it; `peer` knows the controllers by their ids. `sender_id`: 16 bytes,
         of each start others."""
         envelopes = Envelopes(sender_id)
-        self.errands: Final = Errands(quorum=metadata, peer=peer, node_id=node_id, clock=clock)
+        self.requests: Final = ControllerRequests(quorum=metadata, peer=peer, node_id=node_id, clock=clock)
         self.channel: Final = ControllerChannel(
             quorum=metadata,
-            errands=self.errands,
+            requests=self.requests,
             envelopes=envelopes,
             cluster_id=cluster_id,
             node_id=BrokerId(node_id),
         )
-        self.forwarding: Final = Forwarding(errands=self.errands, envelopes=envelopes, node_id=node_id)
+        self.forwarding: Final = Forwarding(requests=self.requests, envelopes=envelopes, node_id=node_id)
 
     def close(self) -> None:
         """Answer what waits for the active controller: it is not asked any more."""
-        self.errands.close()
+        self.requests.close()
 
 
 REQUEST_TIMEOUT_MS: Final = 30_000
@@ -157,7 +162,7 @@ _KINDS: Final[dict[type[Any], _Kind]] = {
 }
 
 
-class _CommandErrand:
+class _CommandRequest:
     """A command on its way, as a message of its own."""
 
     is_question = False
@@ -172,7 +177,7 @@ class _CommandErrand:
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         self._channel.submit_here(self._command, self._on_done, on_outcome)
 
-    def request(self, leader_epoch: int) -> Any:
+    def message(self, leader_epoch: int) -> Any:
         return self._kind.request(self._command, self._channel.cluster_id)
 
     def outcome(self, answer: Any) -> Outcome | None:
@@ -188,7 +193,7 @@ class _CommandErrand:
         self._on_done(error)
 
 
-class _TopicsErrand:
+class _TopicsRequest:
     """Topics that this node wants created, on their way in an envelope."""
 
     oldest_version = 0
@@ -203,7 +208,7 @@ class _TopicsErrand:
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         self._channel.submit_here(self._command, self._on_done, on_outcome, end_offset=APPLIED_MEANWHILE)
 
-    def request(self, leader_epoch: int) -> Any:
+    def message(self, leader_epoch: int) -> Any:
         return self._sealed.envelope(leader_epoch)
 
     def outcome(self, answer: Any) -> Outcome | None:
@@ -224,12 +229,18 @@ class ControllerChannel:
     """A `server.ports.Controller` on every node of a cluster."""
 
     def __init__(
-        self, *, quorum: Controller, errands: Errands, envelopes: Envelopes, cluster_id: str, node_id: BrokerId
+        self,
+        *,
+        quorum: Controller,
+        requests: ControllerRequests,
+        envelopes: Envelopes,
+        cluster_id: str,
+        node_id: BrokerId,
     ) -> None:
         """`quorum`: this node's `QuorumController`."""
         self.cluster_id = cluster_id
         self._quorum = quorum
-        self._errands = errands
+        self._requests = requests
         self._envelopes = envelopes
         self._node_id = node_id
 
@@ -250,14 +261,14 @@ class ControllerChannel:
         A command that people ask for is decided by the controller on this node, or refused with NOT_CONTROLLER.
         """
         if isinstance(command, CreateTopics):
-            errand = _TopicsErrand(self, command, self._sealed(command), on_done)
-            self._errands.run(errand, REQUEST_TIMEOUT_MS)
+            request = _TopicsRequest(self, command, self._sealed(command), on_done)
+            self._requests.run(request, REQUEST_TIMEOUT_MS)
             return
         kind = _KINDS.get(type(command))
         if kind is None:
             self._quorum.submit(command, on_done)
             return
-        self._errands.run(_CommandErrand(self, command, kind, on_done), kind.timeout_ms)
+        self._requests.run(_CommandRequest(self, command, kind, on_done), kind.timeout_ms)
 
     def submit_here(
         self, command: ControllerCommand, on_done: OnDone, on_outcome: OnOutcome, *, end_offset: int = 0

@@ -1,11 +1,11 @@
 """Requests of this node to the active controller, wherever that is, tried again if need be.
 
-1. An errand ends once: delivered, or failed with REQUEST_TIMED_OUT when its time is over. A request sent by then may
-   still take effect; each kind of errand says what that means.
+1. A request ends once: delivered, or failed with REQUEST_TIMED_OUT when its time is over. A request sent by then may
+   still take effect; each kind of request says what that means.
 2. It is tried again when the answer is NOT_CONTROLLER, when there is none, and while no leader is known: after
    20 ms, then twice as long each time, at most 250.
 3. The answer, or the decision on this node, is delivered when this node has applied and acted on all that it is
-   based on, so that the next read here sees it. If that takes longer than the errand may, it is delivered then: it is
+   based on, so that the next read here sees it. If that takes longer than the request may, it is delivered then: it is
    true all the same.
 """
 
@@ -26,7 +26,7 @@ APPLIED_MEANWHILE: Final = -1
 
 
 class Outcome(NamedTuple):
-    """The active controller's answer to an errand."""
+    """The active controller's answer to a request."""
 
     end_offset: int
     """All that it is based on lies below in the metadata log; 0 if this node need not have applied it."""
@@ -37,7 +37,7 @@ OnOutcome = Callable[[Outcome | None], None]
 """Called at most once per attempt, with None if the receiver is not the active controller."""
 
 
-class Errand(Protocol):
+class ControllerRequest(Protocol):
     """Something that the active controller shall do."""
 
     oldest_version: int
@@ -49,7 +49,7 @@ class Errand(Protocol):
         """Do it: the active controller is on this node."""
         ...
 
-    def request(self, leader_epoch: int) -> Any:
+    def message(self, leader_epoch: int) -> Any:
         """The message that asks the leader of this epoch for it."""
         ...
 
@@ -83,23 +83,25 @@ class Quorum(Protocol):
 
 
 class _Run:
-    """An errand on its way."""
+    """A request on its way."""
 
     __slots__ = (
         "applied_before",
         "attempt",
         "backoff_ms",
         "deadline_ms",
-        "errand",
-        "errands",
         "is_over",
         "outcome",
+        "request",
+        "requests",
         "timeout_ms",
     )
 
-    def __init__(self, errands: "Errands", errand: Errand, *, deadline_ms: int, timeout_ms: int) -> None:
-        self.errands = errands
-        self.errand = errand
+    def __init__(
+        self, requests: "ControllerRequests", request: ControllerRequest, *, deadline_ms: int, timeout_ms: int
+    ) -> None:
+        self.requests = requests
+        self.request = request
         self.deadline_ms = deadline_ms
         self.timeout_ms = timeout_ms
         self.backoff_ms = FIRST_BACKOFF_MS
@@ -109,11 +111,11 @@ class _Run:
         self.outcome: Outcome | None = None
 
     def expire(self) -> None:
-        self.errands.expired(self)
+        self.requests.expired(self)
 
 
-class Errands:
-    """All errands of one node that are on their way."""
+class ControllerRequests:
+    """All requests of one node that are on their way."""
 
     def __init__(self, *, quorum: Quorum, peer: Peer, node_id: int, clock: Clock) -> None:
         """`peer` knows the controllers by their ids."""
@@ -122,21 +124,21 @@ class Errands:
         self._node_id = node_id
         self._clock = clock
         self._deadlines = Deadlines(clock)
-        self._runs: dict[Errand, _Run] = {}
+        self._runs: dict[ControllerRequest, _Run] = {}
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def run(self, errand: Errand, timeout_ms: int) -> None:
+    def run(self, request: ControllerRequest, timeout_ms: int) -> None:
         """Have it done within this time. It may be over before this returns."""
-        run = _Run(self, errand, deadline_ms=self._clock.monotonic_ms() + timeout_ms, timeout_ms=timeout_ms)
-        self._runs[errand] = run
+        run = _Run(self, request, deadline_ms=self._clock.monotonic_ms() + timeout_ms, timeout_ms=timeout_ms)
+        self._runs[request] = run
         self._deadlines.add(run, timeout_ms)
         self._try(run)
 
-    def forget(self, errand: Errand) -> None:
+    def forget(self, request: ControllerRequest) -> None:
         """Drop it without an outcome, if it is not over yet."""
-        run = self._runs.get(errand)
+        run = self._runs.get(request)
         if run is not None:
             self._end(run)
 
@@ -147,7 +149,7 @@ class Errands:
             if run.outcome is not None:
                 run.outcome.deliver()
             else:
-                run.errand.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "this node stops"))
+                run.request.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "this node stops"))
 
     def _try(self, run: _Run) -> None:
         if run.is_over:
@@ -157,12 +159,12 @@ class Errands:
 
         def on_outcome(outcome: Outcome | None) -> None:
             if not run.is_over and attempt == run.attempt:
-                self._take(run, outcome)
+                self._on_outcome(run, outcome)
 
         quorum = self._quorum
         if quorum.is_active:
             run.applied_before = quorum.applied_end_offset
-            run.errand.carry_out_here(on_outcome)
+            run.request.carry_out_here(on_outcome)
             return
         leader_id = quorum.leader_id
         if leader_id < 0 or leader_id == self._node_id:
@@ -170,9 +172,9 @@ class Errands:
             return
         self._peer.send(
             leader_id,
-            run.errand.request(quorum.leader_epoch),
-            lambda answer: on_outcome(None if answer is None else run.errand.outcome(answer)),
-            oldest_version=run.errand.oldest_version,
+            run.request.message(quorum.leader_epoch),
+            lambda answer: on_outcome(None if answer is None else run.request.outcome(answer)),
+            oldest_version=run.request.oldest_version,
             timeout_ms=max(1, min(ATTEMPT_MS, run.deadline_ms - self._clock.monotonic_ms())),
         )
 
@@ -182,7 +184,7 @@ class Errands:
         if due_ms < run.deadline_ms:
             self._clock.call_at(due_ms, lambda: self._try(run))
 
-    def _take(self, run: _Run, outcome: Outcome | None) -> None:
+    def _on_outcome(self, run: _Run, outcome: Outcome | None) -> None:
         if outcome is None:
             self._try_later(run)
             return
@@ -202,14 +204,14 @@ class Errands:
             outcome.deliver()
 
     def expired(self, run: _Run) -> None:
-        """The time of an errand is over."""
+        """The time of a request is over."""
         if run.is_over:
             return
         if run.outcome is not None:
             self._deliver(run, run.outcome)
             return
         self._end(run)
-        run.errand.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._why(run)))
+        run.request.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._why(run)))
 
     def _why(self, run: _Run) -> str:
         quorum, time = self._quorum, f"within {run.timeout_ms} ms"
@@ -219,9 +221,9 @@ class Errands:
             told = f"controller {quorum.leader_id}, this node, did not become active {time}"
         else:
             told = f"controller {quorum.leader_id} did not answer {time}; a majority of the controllers must run"
-        return told if run.errand.is_question else f"{told}; what was asked for may have been done"
+        return told if run.request.is_question else f"{told}; what was asked for may have been done"
 
     def _end(self, run: _Run) -> None:
         run.is_over = True
-        del self._runs[run.errand]
+        del self._runs[run.request]
         self._deadlines.remove(run, run.timeout_ms)

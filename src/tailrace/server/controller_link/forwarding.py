@@ -18,7 +18,12 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.registry import APIS, ForwardingKind
 from tailrace.server.admin.config_changes import OwnBrokerConfigs
 from tailrace.server.context import RequestContext
-from tailrace.server.controller_link.controller_requests import APPLIED_MEANWHILE, Errands, OnOutcome, Outcome
+from tailrace.server.controller_link.controller_requests import (
+    APPLIED_MEANWHILE,
+    ControllerRequests,
+    OnOutcome,
+    Outcome,
+)
 from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed, has_moved
 from tailrace.server.dispatch import Handler, HandlerTable
 from tailrace.server.errors import error_response
@@ -79,12 +84,12 @@ class _Forwarded:
         self._on_over = on_over
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
-        def told(response: Any) -> None:
+        def on_response_here(response: Any) -> None:
             moved = has_moved(response)
             on_outcome(None if moved else Outcome(APPLIED_MEANWHILE, lambda: self._respond(response)))
 
         try:
-            response = self._handler.handle(self._request, _Intercepted(self.context, told))
+            response = self._handler.handle(self._request, _Intercepted(self.context, on_response_here))
         except KafkaError as refusal:
             response = self._refusal(refusal)
         except AssertionError:
@@ -93,9 +98,9 @@ class _Forwarded:
             _log_once(self.context.api_key, fault)
             response = self._refusal(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
         if response is not None:
-            told(response)
+            on_response_here(response)
 
-    def request(self, leader_epoch: int) -> Any:
+    def message(self, leader_epoch: int) -> Any:
         return self._sealed.envelope(leader_epoch)
 
     def outcome(self, answer: Any) -> Outcome | None:
@@ -123,8 +128,8 @@ class _Forwarded:
 class Forwarding:
     """The requests of this node's clients that wait for the active controller."""
 
-    def __init__(self, *, errands: Errands, envelopes: Envelopes, node_id: int) -> None:
-        self._errands = errands
+    def __init__(self, *, requests: ControllerRequests, envelopes: Envelopes, node_id: int) -> None:
+        self._requests = requests
         self._envelopes = envelopes
         self._node_id = node_id
         self._by_connection: dict[ServerConnection, dict[_Forwarded, None]] = {}
@@ -144,7 +149,7 @@ class Forwarding:
         is_of_broker = forwarding is ForwardingKind.CHANGE_OF_BROKER
         return OwnBrokerConfigs(passing_on, node_id=self._node_id) if is_of_broker else passing_on
 
-    def take(self, handler: Handler, request: Any, context: RequestContext) -> None:
+    def forward(self, handler: Handler, request: Any, context: RequestContext) -> None:
         """Have it carried out by `handler` where the active controller is. Raises KafkaError REQUEST_TIMED_OUT at once
         if too many wait."""
         if self._count >= MAX_FORWARDED:
@@ -162,7 +167,7 @@ class Forwarding:
             connection.on_close(lambda: self._closed(connection))
         waiting[forwarded] = None
         self._count += 1
-        self._errands.run(forwarded, _timeout_ms(request))
+        self._requests.run(forwarded, _timeout_ms(request))
 
     def _over(self, connection: ServerConnection, forwarded: _Forwarded) -> None:
         waiting = self._by_connection.get(connection, {})
@@ -173,7 +178,7 @@ class Forwarding:
     def _closed(self, connection: ServerConnection) -> None:
         for forwarded in self._by_connection.pop(connection, {}):
             self._count -= 1
-            self._errands.forget(forwarded)
+            self._requests.forget(forwarded)
 
 
 class ForwardingHandler:
@@ -185,7 +190,7 @@ class ForwardingHandler:
         self._handler = handler
 
     def handle(self, request: Any, context: RequestContext) -> None:
-        self._forwarding.take(self._handler, request, context)
+        self._forwarding.forward(self._handler, request, context)
 
 
 def _timeout_ms(request: Any) -> int:

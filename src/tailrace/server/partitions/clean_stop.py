@@ -9,7 +9,7 @@ from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_faults import OfflineLogs
 from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoints
 from tailrace.server.partitions.partition_maps import AwakePartitions, DormantPartitions
-from tailrace.server.partitions.removals import Departures
+from tailrace.server.partitions.removals import Removals
 from tailrace.storage import ClosedTopic
 from tailrace.storage.checkpoints import CLEANER_OFFSETS, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 
@@ -24,7 +24,7 @@ def close_logs(
     awake: AwakePartitions,
     dormant: DormantPartitions,
     offline: OfflineLogs,
-    leaving: Departures,
+    removals: Removals,
 ) -> None:
     """Close every log of a directory. The stop is clean if each could be opened and closed; else the next start
     recovers all of them."""
@@ -35,7 +35,7 @@ def close_logs(
     for topic, number in unmade:
         if topic in closed:
             closed[topic].lines.pop(number, None)
-    checkpoints.note(HIGH_WATERMARKS)
+    checkpoints.update(HIGH_WATERMARKS)
     for partition in awake:
         try:
             partition.close()
@@ -44,8 +44,8 @@ def close_logs(
             is_clean = False
             _logger.error("event=close-failed partition=%s fault=%s", partition.topic_partition, fault)
     for name in (RECOVERY_POINTS, LOG_STARTS, CLEANER_OFFSETS):
-        checkpoints.note(name)
-    for topic_partition, gone in leaving.items():
+        checkpoints.update(name)
+    for topic_partition, gone in removals.items():
         if gone.partition is not None:
             gone.partition.log.close(clean=False)
         if gone.on_renamed is not None:

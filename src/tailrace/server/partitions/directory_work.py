@@ -50,7 +50,7 @@ OnWritten = Callable[[KafkaError | None], None]
 class _NewLog:
     """An empty log that is being made."""
 
-    __slots__ = ("is_made", "is_settled", "is_wanted", "partition", "topic_id")
+    __slots__ = ("is_complete", "is_made", "is_wanted", "partition", "topic_id")
 
     def __init__(self, partition: TopicPartition, topic_id: TopicId) -> None:
         self.partition = partition
@@ -59,7 +59,7 @@ class _NewLog:
         """Whether its files are there; they are not durable yet."""
         self.is_wanted = True
         """Whether it has not been deleted meanwhile."""
-        self.is_settled = False
+        self.is_complete = False
         """Whether no callback has to wait for it any more: it is durable, or deleted, or could not be made."""
 
 
@@ -130,13 +130,13 @@ class DirectoryWork:
         self._next = _FlushBatch(directory)
         self._is_busy = False
         self._is_making = False
-        self._asked_for = 0
+        self._requested = 0
         """The number of new logs."""
-        self._settled = 0
+        self._completed = 0
         """Length of the prefix of new logs that are done; one that finishes early counts when those before it have."""
-        self._unsettled: deque[_NewLog] = deque()
+        self._incomplete: deque[_NewLog] = deque()
         self._on_made = OffsetWaiters()
-        self._news: deque[OnDone] = deque()
+        self._due_callbacks: deque[OnDone] = deque()
         """Callbacks that are due now."""
         self._deletions: deque[_Deletion] = deque()
         self._to_remove: deque[str] = deque()
@@ -145,8 +145,8 @@ class DirectoryWork:
     def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
         """Have an empty log made."""
         new = self._new[partition] = _NewLog(partition, topic_id)
-        self._asked_for += 1
-        self._unsettled.append(new)
+        self._requested += 1
+        self._incomplete.append(new)
         self._to_make.append(new)
         if not self._is_making:
             self._make_some()
@@ -164,10 +164,10 @@ class DirectoryWork:
 
     def when_made(self, callback: OnDone) -> None:
         """Call `callback` when all logs asked for so far are durable or deleted; at once if they are."""
-        if self._settled == self._asked_for:
+        if self._completed == self._requested:
             callback()
         else:
-            self._on_made.add(self._asked_for, lambda _: self._news.append(callback))
+            self._on_made.add(self._requested, lambda _: self._due_callbacks.append(callback))
 
     def delete(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
         """Have the directory of an unused log renamed, and its entries removed from the checkpoints.
@@ -296,13 +296,13 @@ class DirectoryWork:
                     self._make_now(new)
                     made.append(new)
                 else:
-                    self._settle(new)
+                    self._complete(new)
             except KafkaError as fault:
                 # It is tried again when it is to be used, and the fault is reported then.
                 _logger.error("event=partition-failed partition=%s fault=%s", new.partition, fault)
-                self._settle(new)
+                self._complete(new)
             except BaseException:
-                self._settle(new)
+                self._complete(new)
                 raise
             yield
 
@@ -313,36 +313,36 @@ class DirectoryWork:
         else:
             self._is_making = False
             self._go_on()
-        self._tell()
+        self._call_due()
 
     def _make_now(self, new: _NewLog) -> None:
         if not new.is_made:
             self._directory.make(new.partition, new.topic_id)
             new.is_made = True
 
-    def _settle(self, new: _NewLog) -> None:
+    def _complete(self, new: _NewLog) -> None:
         """This log is done; the callbacks of it and of all before it are due."""
-        new.is_settled = True
-        while self._unsettled and self._unsettled[0].is_settled:
-            self._unsettled.popleft()
-            self._settled += 1
-        self._on_made.reached(self._settled)
+        new.is_complete = True
+        while self._incomplete and self._incomplete[0].is_complete:
+            self._incomplete.popleft()
+            self._completed += 1
+        self._on_made.reached(self._completed)
 
     def _finished(self, batch: _FlushBatch) -> None:
         self._is_busy = False
         faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
-        self._news.extend(partial(deletion.on_gone, path) for deletion, path in batch.gone)
-        self._news.extend(partial(deletion.on_gone, None) for deletion in batch.kept)
-        self._news.extend(partial(on_written, faults[name]) for name, on_written in batch.on_written)
+        self._due_callbacks.extend(partial(deletion.on_gone, path) for deletion, path in batch.gone)
+        self._due_callbacks.extend(partial(deletion.on_gone, None) for deletion in batch.kept)
+        self._due_callbacks.extend(partial(on_written, faults[name]) for name, on_written in batch.on_written)
         for new in batch.made:
             if self._new.get(new.partition) is new:
                 del self._new[new.partition]
-            self._settle(new)
+            self._complete(new)
         self._go_on()
         if self._to_make and not self._is_making:
             self._make_some()
-        self._tell()
+        self._call_due()
 
-    def _tell(self) -> None:
+    def _call_due(self) -> None:
         """Tell all news; what one of them raises is the event loop's to report, and does not hold back the others."""
-        run_in_slices(map(call, drain(self._news)), self._clock)
+        run_in_slices(map(call, drain(self._due_callbacks)), self._clock)

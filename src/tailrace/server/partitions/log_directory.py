@@ -142,7 +142,7 @@ class LogDirectory:
         """The space left for us on its disk. Raises StorageError."""
         return self._files.free_bytes(self.path)
 
-    def takes(self, size_bytes: int) -> bool:
+    def can_write(self, size_bytes: int) -> bool:
         """Whether so much can be written: a quota may refuse it where `free_bytes` says that there is room.
 
         Writes a file and removes it.
@@ -389,7 +389,7 @@ class LogDirectory:
         names = [RECOVERY_POINTS, HIGH_WATERMARKS]
         for name in names:
             checkpoint = self._checkpoints[name]
-            checkpoint.take([(partition, min(checkpoint.get(partition), end_offset))])
+            checkpoint.update([(partition, min(checkpoint.get(partition), end_offset))])
         return names
 
     def forget_renamed(self, partition: TopicPartition) -> None:

@@ -4,7 +4,7 @@ While less than the reserve is free (decision 0045), producers are refused with 
 deleted, old segments go, offsets are committed and metadata changes: all of that writes little, or frees space. The
 refusal ends when the reserve and a tenth of it are free, so that it does not begin and end with every segment.
 
-An append that fails for lack of space reports a disk that another program has filled (`note_full`). That state ends
+An append that fails for lack of space reports a disk that another program has filled (`report_full`). That state ends
 when there is room and a file can be written: a quota may be full on a disk that is not.
 
 While the directory cannot store, for lack of space or because a flush hangs, the replicas here leave
@@ -108,12 +108,12 @@ class DiskReserve:
         self.is_full = False
         """Whether something could not be appended, and there has been no room since."""
 
-    def note_full(self) -> None:
+    def report_full(self) -> None:
         """There was no room for something."""
         if not self.is_full:
             self.is_full = True
             _logger.error("event=disk-full path=%s", self._table.directory.path)
-            self._tell()  # `check` comes soon by itself, and would find the room that another program has just freed
+            self._report()  # `check` comes soon by itself, and would find the room that another program has just freed
 
     def check(self) -> None:
         """See how much is free, and begin or end to refuse producers."""
@@ -131,10 +131,10 @@ class DiskReserve:
             self._table.refuse_produce(None)
             _logger.warning("event=disk-reserve-left free_bytes=%d action=produce-accepted", free_bytes)
         if self.is_full and free_bytes >= max(_ROOM_BYTES, self._reserve_bytes + self._reserve_bytes // 10):
-            self.is_full = not self._table.directory.takes(_ROOM_BYTES)
-        self._tell()
+            self.is_full = not self._table.directory.can_write(_ROOM_BYTES)
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         is_short = self.is_reached or self.is_full
         if is_short is not self._was_short:
             self._was_short = is_short

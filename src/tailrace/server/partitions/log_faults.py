@@ -86,7 +86,7 @@ class OfflineLogs:
         unknown = LogEnds(_UNKNOWN, self._directory.high_watermark_of(topic_partition) or _UNKNOWN, reason)
         return self._ends.get(key, unknown)
 
-    def note_not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
+    def add_not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
         """Note a log that could not be opened."""
         self._reasons[topic_partition] = fault.detail
         self._ends.pop(topic_partition, None)
@@ -94,7 +94,7 @@ class OfflineLogs:
             damage = fault.damage
             self._ends[topic_partition] = LogEnds(damage.good_end_offset, damage.flushed_end_offset, fault.detail)
 
-    def take(self, topic_partition: TopicPartition) -> Partition | None:
+    def take_out(self, topic_partition: TopicPartition) -> Partition | None:
         """Have nothing use the log of a partition any more; the partition if it was in use."""
         key = (topic_partition.topic, topic_partition.partition)
         ends = self.log_ends(topic_partition)
@@ -105,7 +105,7 @@ class OfflineLogs:
             self._reasons[key] = partition.log.failure
         return partition
 
-    def note_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> None:
+    def add_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> None:
         """Note a damaged log that could not be renamed: it is not opened before it is renamed, cut or removed."""
         self._unmoved[key] = topic_id
 
@@ -119,7 +119,7 @@ class OfflineLogs:
         self._ends.pop(key, None)
         self._unmoved.pop(key, None)
 
-    def note_vanished(self, topic_partition: TopicPartition) -> None:
+    def add_vanished(self, topic_partition: TopicPartition) -> None:
         """Note a log whose directory is gone although the last run had it, and how far it was flushed."""
         self._vanished.append(topic_partition)
         self._vanished_ends[topic_partition] = self._directory.vanished_end_of(topic_partition)
@@ -175,23 +175,23 @@ class LogFaults:
 
     def watch(self, partition: Partition) -> None:
         """Notice from now on if the partition's log cannot be written, or goes offline."""
-        partition.log.watch_writes(lambda fault: self._note_write_outcome(partition, fault))
+        partition.log.watch_writes(lambda fault: self._on_write_outcome(partition, fault))
         partition.log.when_offline(lambda: self._gone_offline(partition))
 
-    def note_vanished(self, topic_partition: TopicPartition) -> None:
+    def report_vanished(self, topic_partition: TopicPartition) -> None:
         """The directory of a log is gone although the last run had it."""
-        self._offline.note_vanished(topic_partition)
+        self._offline.add_vanished(topic_partition)
         self.failures.lost(topic_partition)
 
-    def note_not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
+    def report_not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
         """A log could not be opened."""
-        self._offline.note_not_opened(topic_partition, fault)
+        self._offline.add_not_opened(topic_partition, fault)
         if isinstance(fault, StorageError) and fault.is_shortage:
             self.failures.stalled(topic_partition)
         else:
             self.failures.lost(topic_partition)
 
-    def _note_write_outcome(self, partition: Partition, fault: StorageError | None) -> None:
+    def _on_write_outcome(self, partition: Partition, fault: StorageError | None) -> None:
         topic_partition = partition.topic_partition
         if self._awake.by_name.get(topic_partition) is not partition:
             return  # it is deleted, and the name may belong to another topic

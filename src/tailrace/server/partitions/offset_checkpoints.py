@@ -41,7 +41,7 @@ class OffsetCheckpoint:
         """The partitions in it."""
         return iter(self._offsets)
 
-    def take(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
+    def update(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
         """Note these offsets. Those of other partitions stay."""
         known = self._offsets
         changed = [(partition, offset) for partition, offset in offsets if known.get(partition, 0) != offset]

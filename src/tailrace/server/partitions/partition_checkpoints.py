@@ -36,16 +36,16 @@ class PartitionCheckpoints:
         self._awake = awake
         self._clock = clock
 
-    def note(self, name: str) -> None:
+    def update(self, name: str) -> None:
         """Have a checkpoint say the truth when it is written next."""
-        self._note(name, self._awake)
+        self._update(name, self._awake)
 
-    def _note(self, name: str, partitions: Iterable[Partition]) -> None:
-        self._directory.checkpoint(name).take(_offsets(name, partitions))
+    def _update(self, name: str, partitions: Iterable[Partition]) -> None:
+        self._directory.checkpoint(name).update(_offsets(name, partitions))
 
-    def _note_open(self, name: str, partitions: Iterable[Partition]) -> None:
+    def _update_open(self, name: str, partitions: Iterable[Partition]) -> None:
         """Of one that was deleted meanwhile no checkpoint may speak any more: the next start would miss its log."""
-        self._note(name, (partition for partition in partitions if not partition.is_closed))
+        self._update(name, (partition for partition in partitions if not partition.is_closed))
 
     def write_all(self, name: str, on_written: OnWritten | None = None) -> None:
         """Have it written, with what is true of each partition a few milliseconds before; then call `on_written`."""
@@ -54,13 +54,13 @@ class PartitionCheckpoints:
     def _writing_all(self, name: str, on_written: OnWritten | None) -> Iterator[None]:
         partitions = iter(self._awake)
         while some := list(islice(partitions, AT_ONCE)):
-            self._note_open(name, some)
+            self._update_open(name, some)
             yield
         self.write(name, on_written, of=())
 
     def write(self, name: str, on_written: OnWritten | None = None, *, of: Iterable[Partition]) -> None:
         """Have it written, with what is true of these now; then call `on_written`."""
-        self._note_open(name, of)
+        self._update_open(name, of)
 
         def written(fault: KafkaError | None) -> None:
             if fault is not None:

@@ -21,7 +21,7 @@ OnRenamed = Callable[[str | None], None]
 OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
 
 
-class Leaving:
+class PendingRemoval:
     """One of them."""
 
     __slots__ = ("cut", "delay_ms", "on_renamed", "partition", "successor", "topic_id")
@@ -47,7 +47,7 @@ class Leaving:
         """Another partition with its name, to be added when it is gone."""
 
 
-class Departures:
+class Removals:
     """All of one table."""
 
     def __init__(self, work: DirectoryWork, *, clock: Clock, on_free: OnFree) -> None:
@@ -55,20 +55,20 @@ class Departures:
         self._work = work
         self._clock = clock
         self._on_free = on_free
-        self._leaving: dict[tuple[str, int], Leaving] = {}
+        self._pending: dict[tuple[str, int], PendingRemoval] = {}
 
     def __contains__(self, key: tuple[str, int]) -> bool:
-        return key in self._leaving
+        return key in self._pending
 
-    def items(self) -> list[tuple[TopicPartition, Leaving]]:
+    def items(self) -> list[tuple[TopicPartition, PendingRemoval]]:
         """Those that are still under way."""
-        return [(TopicPartition(*key), leaving) for key, leaving in self._leaving.items()]
+        return [(TopicPartition(*key), removal) for key, removal in self._pending.items()]
 
     def begin(
         self, topic_partition: TopicPartition, *, topic_id: TopicId, delay_ms: int, partition: Partition | None = None
     ) -> None:
         """This one goes. `partition` if its log is open."""
-        self._begin(topic_partition, Leaving(partition, topic_id, delay_ms=delay_ms))
+        self._begin(topic_partition, PendingRemoval(partition, topic_id, delay_ms=delay_ms))
 
     def rename(
         self,
@@ -81,11 +81,11 @@ class Departures:
     ) -> None:
         """The log of this one is damaged: it is kept under another name, or what is cut off. `partition` if it was
         opened."""
-        self._begin(topic_partition, Leaving(partition, topic_id, on_renamed=on_renamed, cut=cut))
+        self._begin(topic_partition, PendingRemoval(partition, topic_id, on_renamed=on_renamed, cut=cut))
 
-    def _begin(self, topic_partition: TopicPartition, leaving: Leaving) -> None:
-        self._leaving[topic_partition] = leaving
-        partition = leaving.partition
+    def _begin(self, topic_partition: TopicPartition, removal: PendingRemoval) -> None:
+        self._pending[topic_partition] = removal
+        partition = removal.partition
         if partition is None:
             self._abandoned(topic_partition)
         else:
@@ -93,33 +93,33 @@ class Departures:
 
     def set_successor(self, key: tuple[str, int], successor: tuple[PartitionState, TopicConfig] | None) -> None:
         """Have `on_free` told of this one, or of none, when the name is free."""
-        self._leaving[key].successor = successor
+        self._pending[key].successor = successor
 
     def update_configs(self, configs: Mapping[str, TopicConfig]) -> None:
         """The successors' topics have these settings now."""
-        for (topic, _), leaving in self._leaving.items():
-            if leaving.successor is not None and topic in configs:
-                leaving.successor = (leaving.successor[0], configs[topic])
+        for (topic, _), removal in self._pending.items():
+            if removal.successor is not None and topic in configs:
+                removal.successor = (removal.successor[0], configs[topic])
 
     def _abandoned(self, topic_partition: TopicPartition) -> None:
         """No flush of the partition is under way any more: its directory can be moved."""
-        leaving = self._leaving[topic_partition]
-        if leaving.cut is not None:
-            self._work.cut_damaged(topic_partition, leaving.cut, lambda path: self._gone(topic_partition, path))
+        removal = self._pending[topic_partition]
+        if removal.cut is not None:
+            self._work.cut_damaged(topic_partition, removal.cut, lambda path: self._gone(topic_partition, path))
             return
-        move = self._work.delete if leaving.on_renamed is None else self._work.rename_damaged
-        move(topic_partition, leaving.topic_id, lambda path: self._gone(topic_partition, path))
+        move = self._work.delete if removal.on_renamed is None else self._work.rename_damaged
+        move(topic_partition, removal.topic_id, lambda path: self._gone(topic_partition, path))
 
     def _gone(self, topic_partition: TopicPartition, path: str | None) -> None:
         """The directory of the partition has another name now: its own can be used again."""
-        leaving = self._leaving.pop(topic_partition)
-        if leaving.on_renamed is not None:
-            leaving.on_renamed(path)
+        removal = self._pending.pop(topic_partition)
+        if removal.on_renamed is not None:
+            removal.on_renamed(path)
         elif path is not None:
-            due_ms = self._clock.monotonic_ms() + leaving.delay_ms
+            due_ms = self._clock.monotonic_ms() + removal.delay_ms
             self._clock.call_at(due_ms, lambda: self._work.remove(path))
-        if leaving.successor is not None:
-            self._on_free(topic_partition, *leaving.successor)
+        if removal.successor is not None:
+            self._on_free(topic_partition, *removal.successor)
 
 
 class DamagedLogs:
@@ -128,7 +128,7 @@ class DamagedLogs:
     def __init__(
         self,
         directory: LogDirectory,
-        leaving: Departures,
+        removals: Removals,
         offline: OfflineLogs,
         *,
         awake: AwakePartitions,
@@ -136,7 +136,7 @@ class DamagedLogs:
         clock: Clock,
     ) -> None:
         self._directory = directory
-        self._leaving = leaving
+        self._removals = removals
         self._offline = offline
         self._awake = awake
         self._dormant = dormant
@@ -154,7 +154,7 @@ class DamagedLogs:
 
         def renamed(path: str | None) -> None:
             if path is None:
-                self._offline.note_unmoved(key, topic_id)
+                self._offline.add_unmoved(key, topic_id)
                 self._directory.distrust(topic_partition)
             else:
                 self._offline.forget(key)
@@ -162,7 +162,7 @@ class DamagedLogs:
             on_renamed(path)
 
         partition = self._take(topic_partition)
-        self._leaving.rename(topic_partition, topic_id=topic_id, partition=partition, on_renamed=renamed)
+        self._removals.rename(topic_partition, topic_id=topic_id, partition=partition, on_renamed=renamed)
 
     def cut(
         self,
@@ -194,17 +194,17 @@ class DamagedLogs:
             on_cut(cut)
 
         partition = self._take(topic_partition)
-        self._leaving.rename(topic_partition, topic_id=state.topic_id, partition=partition, on_renamed=done, cut=cut)
+        self._removals.rename(topic_partition, topic_id=state.topic_id, partition=partition, on_renamed=done, cut=cut)
 
     def discard(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
         """Remove the directory of a partition that was deleted while its log was being cut, or could not be renamed."""
         key = (topic_partition.topic, topic_partition.partition)
         is_here = key in self._awake.by_name or self._dormant.find(*key) is not None
-        if not is_here and key not in self._leaving:
+        if not is_here and key not in self._removals:
             self._offline.forget(key)
             self._directory.forget_renamed(topic_partition)
-            self._leaving.begin(topic_partition, topic_id=topic_id, delay_ms=0)
+            self._removals.begin(topic_partition, topic_id=topic_id, delay_ms=0)
 
     def _take(self, topic_partition: TopicPartition) -> Partition | None:
-        assert topic_partition not in self._leaving, f"{topic_partition} is gone"
-        return self._offline.take(topic_partition)
+        assert topic_partition not in self._removals, f"{topic_partition} is gone"
+        return self._offline.take_out(topic_partition)

@@ -22,7 +22,7 @@ from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_faults import Failures, LogFaults, OfflineLogs
 from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoints
 from tailrace.server.partitions.partition_maps import EMPTY_LOG, AwakePartitions, Dormant, DormantPartitions
-from tailrace.server.partitions.removals import DamagedLogs, Departures
+from tailrace.server.partitions.removals import DamagedLogs, Removals
 from tailrace.server.ports import Clock, Disk
 from tailrace.storage import Log
 
@@ -86,9 +86,9 @@ class PartitionTable:
         """The checkpoints of the log directory."""
         self.faults: Final = LogFaults(self._awake, self.offline, self.checkpoints, failures=failures, clock=clock)
         """The faults of the logs, and the callbacks that they lead to."""
-        self._leaving = Departures(self._work, clock=clock, on_free=self._succeed)
+        self._removals = Removals(self._work, clock=clock, on_free=self._succeed)
         self.damaged: Final = DamagedLogs(
-            directory, self._leaving, self.offline, awake=self._awake, dormant=self.dormant, clock=clock
+            directory, self._removals, self.offline, awake=self._awake, dormant=self.dormant, clock=clock
         )
         """Renames, cuts and removes damaged logs."""
         self._staged: list[Staging] = []
@@ -188,8 +188,8 @@ class PartitionTable:
         `create` does, and raise what it raises.
         """
         key = (topic_partition.topic, topic_partition.partition)
-        if key in self._leaving:
-            self._leaving.set_successor(key, (state, config))
+        if key in self._removals:
+            self._removals.set_successor(key, (state, config))
             return
         known = self.dormant.find(*key)
         if known is not None and known.state.topic_id == state.topic_id:
@@ -199,7 +199,7 @@ class PartitionTable:
             self.create(topic_partition, state=state, config=config)
             return
         if self.directory.has_vanished(topic_partition):
-            self.faults.note_vanished(topic_partition)
+            self.faults.report_vanished(topic_partition)
         line = self.directory.take_closed(topic_partition, state.topic_id)
         if line is None and (key in self.offline or self.directory.is_found(topic_partition)):
             self.create(topic_partition, state=state, config=config)
@@ -226,8 +226,8 @@ class PartitionTable:
         if partition is not None and partition.topic_id != state.topic_id:
             self.delete(*key)  # deleted and made again, and both changes came at once
             partition = None
-        if key in self._leaving:
-            self._leaving.set_successor(key, (state, config))
+        if key in self._removals:
+            self._removals.set_successor(key, (state, config))
             return None
         if partition is None:
             partition = self._open(topic_partition, state, config)
@@ -244,7 +244,7 @@ class PartitionTable:
         try:
             partition = self._put(topic_partition, state, dormant.config, self._reopened(topic_partition, dormant))
         except KafkaError as fault:
-            self.faults.note_not_opened(topic_partition, fault)
+            self.faults.report_not_opened(topic_partition, fault)
             _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
             return None
         self._take_role(partition, state)
@@ -278,7 +278,7 @@ class PartitionTable:
                 leader_epoch=state.leader_epoch,
             )
         except KafkaError as fault:
-            self.faults.note_not_opened(topic_partition, fault)
+            self.faults.report_not_opened(topic_partition, fault)
             raise
         return self._put(topic_partition, state, config, log)
 
@@ -344,7 +344,7 @@ class PartitionTable:
                         woken.update_config(config)
                 else:
                     self.dormant.put(topic_partition, dormant._replace(config=config))
-        self._leaving.update_configs(configs)
+        self._removals.update_configs(configs)
 
     def delete(self, topic: str, index: int) -> None:
         """Drop the partition: waiting requests are answered, the files go once they are unused and their delay is over.
@@ -352,8 +352,8 @@ class PartitionTable:
         The delay is the topic's file.delete.delay.ms.
         """
         key = (topic, index)
-        if key in self._leaving:
-            self._leaving.set_successor(key, None)
+        if key in self._removals:
+            self._removals.set_successor(key, None)
             return
         self.offline.forget(key)
         self.offline.forget_vanished(key)
@@ -361,16 +361,16 @@ class PartitionTable:
         dormant = self.dormant.pop(topic, index)
         if dormant is not None:
             delay_ms = dormant.config.file_delete_delay_ms
-            self._leaving.begin(topic_partition, topic_id=dormant.state.topic_id, delay_ms=delay_ms)
+            self._removals.begin(topic_partition, topic_id=dormant.state.topic_id, delay_ms=delay_ms)
             return
         partition = self._awake.pop(key)
         if partition is not None:
             delay_ms = partition.config.file_delete_delay_ms
-            self._leaving.begin(topic_partition, topic_id=partition.topic_id, delay_ms=delay_ms, partition=partition)
+            self._removals.begin(topic_partition, topic_id=partition.topic_id, delay_ms=delay_ms, partition=partition)
 
     def is_leaving(self, topic_partition: TopicPartition) -> bool:
         """Whether it was deleted, or its log is being renamed, and its name is not free yet."""
-        return topic_partition in self._leaving
+        return topic_partition in self._removals
 
     def _succeed(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
         """The name of a deleted partition is free for another one."""
@@ -403,7 +403,7 @@ class PartitionTable:
             awake=self._awake,
             dormant=self.dormant,
             offline=self.offline,
-            leaving=self._leaving,
+            removals=self._removals,
         )
 
     @property

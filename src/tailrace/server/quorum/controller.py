@@ -53,7 +53,7 @@ WhenSettled = Callable[[Callable[[], None]], None]
 _logger = logging.getLogger("tailrace.server")
 
 
-def tell_each(listeners: Iterable[OnImage], image: ClusterImage, delta: ImageDelta) -> None:
+def notify_each(listeners: Iterable[OnImage], image: ClusterImage, delta: ImageDelta) -> None:
     """Have each listener act on a change, one after the other.
 
     The change is committed, and nothing that a listener meets undoes it. So a fault in one, be it a failed log of one
@@ -244,7 +244,7 @@ class QuorumController:
             change, answer = None, refusal
         self._deciding_for = None
         self._pending.append(_Pending(self._latest_end, change, answer, on_done))
-        self._sessions.look_again()
+        self._sessions.reschedule()
         self._applying.advance()
 
     def _not_controller(self) -> KafkaError:
@@ -319,7 +319,7 @@ class QuorumController:
         self._deciding_for = None
         for on_done in waiting:
             refusal = self._not_controller() if why is None else KafkaError(ErrorCode.NOT_CONTROLLER, why)
-            self._tell(on_done, refusal)
+            self._answer(on_done, refusal)
 
     # Applying
 
@@ -368,7 +368,7 @@ class QuorumController:
             self._applied = loading.id
             self._snapshots.loaded(image, loading.id, loading.records_count)
             yield from self._show(image, delta)
-            self._snapshots.measures.loaded.note(self._clock.monotonic_ms() - begun_ms)
+            self._snapshots.measures.loaded.add(self._clock.monotonic_ms() - begun_ms)
 
     def _follow(self) -> Steps[None]:
         """Apply what is committed and can be read in one go."""
@@ -397,7 +397,7 @@ class QuorumController:
         for number, portion in enumerate(delta.pieces(self._slice_partitions)):
             if number:
                 yield
-            tell_each(self._listeners, image, portion)
+            notify_each(self._listeners, image, portion)
         self._acted_end_offset = applied.end_offset
         self._answer_waiting()
 
@@ -441,15 +441,15 @@ class QuorumController:
             pending = self._pending.popleft()
             if pending.change is not None:
                 yield from self._act_on(pending.change)
-            self._tell(pending.on_done, pending.answer)
+            self._answer(pending.on_done, pending.answer)
 
-    def _tell(self, on_done: OnDone, answer: ControllerResponse | KafkaError) -> None:
+    def _answer(self, on_done: OnDone, answer: ControllerResponse | KafkaError) -> None:
         """Each callback runs as its own task, so one exception does not hold back the other answers."""
         self._host.perform(partial(on_done, answer))
 
     def broker_gone(self, broker_id: BrokerId) -> None:
         """The connection of a broker's heartbeats has been closed: its session is shortened."""
-        self._host.perform(lambda: self._sessions.hurry(broker_id))
+        self._host.perform(lambda: self._sessions.shorten(broker_id))
 
 
 def _log_refusal(answer: ControllerResponse | KafkaError) -> None:

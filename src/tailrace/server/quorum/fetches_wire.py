@@ -22,10 +22,10 @@ from tailrace.server.quorum.metadata_partition_wire import (
     INDEX,
     TOPIC,
     Where,
-    answered,
     is_for_all,
     known_code,
     leadership,
+    only_answered,
 )
 
 _MOST_SNAPSHOTS: Final = 16
@@ -197,7 +197,7 @@ def _snapshot_part(response: FetchSnapshotReply) -> quorum.SnapshotPart:
 def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRecordsReply:
     if for_all is not ErrorCode.NONE:
         return FetchRecordsReply(error=for_all)
-    part = answered(
+    part = only_answered(
         message.responses,
         lambda topic, one: (
             (topic.topic == TOPIC or topic.topic_id == METADATA_TOPIC_ID) and one.partition_index == INDEX
@@ -218,7 +218,7 @@ def fetch_answer(message: fetch.FetchResponse, for_all: ErrorCode) -> FetchRecor
 def fetch_snapshot_answer(message: quorum.FetchSnapshotResponse, for_all: ErrorCode) -> FetchSnapshotReply:
     if for_all is not ErrorCode.NONE:
         return FetchSnapshotReply(error=for_all)
-    part = answered(message.topics, lambda topic, one: (topic.name, one.index) == METADATA_PARTITION)
+    part = only_answered(message.topics, lambda topic, one: (topic.name, one.index) == METADATA_PARTITION)
     if part.size < 0 or part.position < 0:
         raise MalformedMessage(f"bytes of a snapshot at {part.position} of {part.size}")
     return FetchSnapshotReply(

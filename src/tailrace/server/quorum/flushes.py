@@ -26,19 +26,19 @@ class QuorumFlushes:
         on_failed: Callable[[StorageError], None],
     ) -> None:
         """`carry_out` runs work on the disk, and a callback then. `on_flushed` gets the number of the request that is
-        complete, with all before it; `on_failed` the error of the next one, unless `want` raises it."""
+        complete, with all before it; `on_failed` the error of the next one, unless `request` raises it."""
         self._log = log
         self._carry_out = carry_out
         self._has_failed = has_failed
         self._on_flushed = on_flushed
         self._on_failed = on_failed
-        self._wanted = self._begun = 0
+        self._requested = self._begun = 0
         self._under_way: QuorumFlush | None = None
         self._is_on_hold = False
 
-    def want(self, number: int) -> None:
+    def request(self, number: int) -> None:
         """Flush all that is appended now, at once or next. In a step. Raises StorageError."""
-        self._wanted = number
+        self._requested = number
         self._begin()
 
     def hold(self) -> None:
@@ -57,10 +57,10 @@ class QuorumFlushes:
             self._log.finish_flush(self._under_way)
 
     def _begin(self) -> None:
-        is_wanted = self._begun < self._wanted and not self._has_failed()
+        is_wanted = self._begun < self._requested and not self._has_failed()
         if not is_wanted or self._under_way is not None or self._is_on_hold:
             return
-        number = self._begun = self._wanted
+        number = self._begun = self._requested
         flush = self._under_way = self._log.begin_flush()
         self._carry_out(flush.sync, lambda: self._done(number, flush))
 

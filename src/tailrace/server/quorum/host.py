@@ -96,7 +96,7 @@ class QuorumHost:
         others. `on_broken_step` gets an exception that is no fault of the log's storage: the state of the machine and
         that of the log differ. Raises CorruptRecords if `quorum-state` is illegible."""
         self.log = log
-        log.tell_times_by(wall_ahead_ms=clock.now_ms() - clock.monotonic_ms())
+        log.set_clock_offset(wall_ahead_ms=clock.now_ms() - clock.monotonic_ms())
         self.cluster_id = cluster_id
         self.failure: KafkaError | None = None
         """The reason why this replica has given up its log."""
@@ -297,7 +297,7 @@ class QuorumHost:
             case do.Persist(number, state):
                 self._persist(number, state)
             case do.Flush(number):
-                self._flushes.want(number)
+                self._flushes.request(number)
             case do.AppendAsLeader():
                 self.log.append_as_leader(effect, now_ms=self._clock.now_ms())
             case do.AppendFetched():

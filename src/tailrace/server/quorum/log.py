@@ -151,7 +151,7 @@ class QuorumLog:
     def snapshots(self) -> Sequence[SnapshotFile]:
         return self._snapshots
 
-    def tell_times_by(self, *, wall_ahead_ms: int) -> None:
+    def set_clock_offset(self, *, wall_ahead_ms: int) -> None:
         """Have `snapshots` tell times of the machine's clock, which never jumps and is so far behind."""
         self._wall_ahead_ms = wall_ahead_ms
         self._take_snapshots()

@@ -21,7 +21,7 @@ class Latencies:
         self.sum_ms = 0
         self._counts = [0] * (len(_BOUNDS_MS) + 1)
 
-    def note(self, milliseconds: int) -> None:
+    def add(self, milliseconds: int) -> None:
         """It has taken so long."""
         self.sum_ms += milliseconds
         self._counts[bisect_left(_BOUNDS_MS, milliseconds)] += 1

@@ -59,7 +59,7 @@ class QuorumRequests:
         self._listeners = tuple(listeners)
         self._on_outcome = on_outcome
         self._refusals = refusals
-        self._is_stranger = False
+        self._has_logged_other_cluster = False
 
     def send(self, request_id: int, destination: int, request: Request) -> None:
         """Ask another replica, or a place whose replica is not known yet."""
@@ -76,16 +76,16 @@ class QuorumRequests:
         try:
             response = response_from_wire(reply)
             if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
-                self._say_other_cluster()
+                self._log_other_cluster()
             return events.ResponseReceived(request_id, response)
         except KafkaError as fault:
             self._refusals.write("quorum-answer-ignored", str(fault))
             return events.RequestFailed(request_id)
 
-    def _say_other_cluster(self) -> None:
+    def _log_other_cluster(self) -> None:
         """Once: it will be said to every request."""
-        if not self._is_stranger:
-            self._is_stranger = True
+        if not self._has_logged_other_cluster:
+            self._has_logged_other_cluster = True
             _logger.error(
                 "event=other-cluster node=%d cluster=%s: a controller that was asked belongs to another cluster; name"
                 " those of this one, or start with an empty directory",

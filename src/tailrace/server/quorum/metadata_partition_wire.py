@@ -25,7 +25,7 @@ Where = tuple[VoterListener, int] | None
 """The address of the leader that an answer names, and its id; None if it is not known."""
 
 
-def only(topics: Sequence[Any], topic_name: str, partition_name: str) -> Any:
+def only_requested(topics: Sequence[Any], topic_name: str, partition_name: str) -> Any:
     """The one partition that a request may name. Raises INVALID_REQUEST for any other, as Kafka does."""
     if len(topics) == 1 and getattr(topics[0], topic_name) == TOPIC and len(topics[0].partitions) == 1:
         found = topics[0].partitions[0]
@@ -34,7 +34,7 @@ def only(topics: Sequence[Any], topic_name: str, partition_name: str) -> Any:
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"asked for anything else than {METADATA_PARTITION}")
 
 
-def asked_epoch(epoch: int) -> int:
+def checked_epoch(epoch: int) -> int:
     """The epoch that a request would have this replica enter. Raises INVALID_REQUEST above `NEWEST_EPOCH`."""
     if epoch > NEWEST_EPOCH:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"epoch {epoch}: hardly any could follow it")
@@ -46,7 +46,7 @@ def is_for_all(response: Response) -> bool:
     return response.error is ErrorCode.INCONSISTENT_CLUSTER_ID
 
 
-def answered(topics: Sequence[Any], is_here: Callable[[Any, Any], bool]) -> Any:
+def only_answered(topics: Sequence[Any], is_here: Callable[[Any, Any], bool]) -> Any:
     """The one partition that an answer is about. Raises MalformedMessage."""
     if len(topics) == 1 and len(topics[0].partitions) == 1 and is_here(topics[0], topics[0].partitions[0]):
         return topics[0].partitions[0]

@@ -36,12 +36,12 @@ from tailrace.server.quorum.metadata_partition_wire import (
     INDEX,
     TOPIC,
     Where,
-    answered,
-    asked_epoch,
+    checked_epoch,
     is_for_all,
     known_code,
     leadership,
-    only,
+    only_answered,
+    only_requested,
 )
 
 
@@ -222,10 +222,10 @@ def _end_request(request: EndEpoch, listeners: Listeners) -> quorum.EndQuorumEpo
 
 
 def _vote_asked(message: quorum.VoteRequest) -> Vote:
-    part = only(message.topics, "topic_name", "partition_index")
+    part = only_requested(message.topics, "topic_name", "partition_index")
     return Vote(
         cluster_id=message.cluster_id,
-        candidate_epoch=asked_epoch(part.replica_epoch),
+        candidate_epoch=checked_epoch(part.replica_epoch),
         candidate=ReplicaKey(part.replica_id, part.replica_directory_id),
         voter=_voter(message.voter_id, part.voter_directory_id),
         last_epoch=part.last_offset_epoch,
@@ -235,23 +235,23 @@ def _vote_asked(message: quorum.VoteRequest) -> Vote:
 
 
 def _begin_asked(message: quorum.BeginQuorumEpochRequest) -> BeginEpoch:
-    part = only(message.topics, "topic_name", "partition_index")
+    part = only_requested(message.topics, "topic_name", "partition_index")
     return BeginEpoch(
         cluster_id=message.cluster_id,
         leader_id=part.leader_id,
-        leader_epoch=asked_epoch(part.leader_epoch),
+        leader_epoch=checked_epoch(part.leader_epoch),
         voter=_voter(message.voter_id, part.voter_directory_id),
     )
 
 
 def _end_asked(message: quorum.EndQuorumEpochRequest) -> EndEpoch:
-    part = only(message.topics, "topic_name", "partition_index")
+    part = only_requested(message.topics, "topic_name", "partition_index")
     by_id = (ReplicaKey(one) for one in part.preferred_successors)
     by_key = (ReplicaKey(one.candidate_id, one.candidate_directory_id) for one in part.preferred_candidates)
     return EndEpoch(
         cluster_id=message.cluster_id,
         leader_id=part.leader_id,
-        leader_epoch=asked_epoch(part.leader_epoch),
+        leader_epoch=checked_epoch(part.leader_epoch),
         preferred_candidates=tuple(by_key) or tuple(by_id),
     )
 
@@ -301,7 +301,7 @@ def _leader_endpoints(where: Where) -> tuple[quorum.LeaderEndpoint, ...]:
 def _vote_answer(message: quorum.VoteResponse, for_all: ErrorCode) -> VoteReply:
     if for_all is not ErrorCode.NONE:
         return VoteReply(error=for_all)
-    part = answered(message.topics, _named_here)
+    part = only_answered(message.topics, _named_here)
     known = leadership(part.leader_id, part.leader_epoch)
     return VoteReply(error=known_code(part.error_code), vote_granted=part.vote_granted, **known)
 
@@ -309,7 +309,7 @@ def _vote_answer(message: quorum.VoteResponse, for_all: ErrorCode) -> VoteReply:
 def _epoch_answer(topics: Sequence[quorum.EpochTopic], for_all: ErrorCode) -> Mapping[str, Any]:
     if for_all is not ErrorCode.NONE:
         return {"error": for_all}
-    part = answered(topics, _named_here)
+    part = only_answered(topics, _named_here)
     return {"error": known_code(part.error_code), **leadership(part.leader_id, part.leader_epoch)}
 
 

@@ -34,14 +34,14 @@ class SessionWatch:
     def start(self) -> None:
         """This controller is the active one."""
         self.is_on = True
-        self.look_again()
+        self.reschedule()
 
     def stop(self) -> None:
         """It is not any more."""
         self.is_on = False
         self._alarm.cancel()
 
-    def look_again(self) -> None:
+    def reschedule(self) -> None:
         """Sessions may end at other times now."""
         deadline_ms = self._heartbeats.next_deadline_ms
         if deadline_ms is None or not self.is_on:
@@ -58,7 +58,7 @@ class SessionWatch:
             self._tell_sleep(asleep_ms, now_ms)
         if self._heartbeats.silent(now_ms):
             self.on_silence()
-        self.look_again()
+        self.reschedule()
 
     def _tell_sleep(self, asleep_ms: int, now_ms: int) -> None:
         """Once a minute, with the number of lines that were left out since."""
@@ -69,8 +69,8 @@ class SessionWatch:
             _logger.warning(text, asleep_ms, self._sleeps, self._longest_sleep_ms)
             self._sleeps = self._longest_sleep_ms = 0
 
-    def hurry(self, broker_id: BrokerId) -> None:
+    def shorten(self, broker_id: BrokerId) -> None:
         """The connection of a broker's heartbeats has been closed: its session is shortened."""
         if self.is_on:
             self._heartbeats.shorten(broker_id, self._clock.monotonic_ms(), GONE_BROKER_MS)
-            self.look_again()
+            self.reschedule()

@@ -161,7 +161,7 @@ class MetadataSnapshots:
             return
         baseline.changed.snapshot_records = writer.records_count
         baseline.size_bytes = writer.part.size_bytes
-        self.measures.generated.note(self._clock.monotonic_ms() - begun_ms)
+        self.measures.generated.add(self._clock.monotonic_ms() - begun_ms)
         _logger.info(
             "event=snapshot-written id=%d-%d records=%d bytes=%d",
             written.snapshot_id.end_offset,

@@ -143,12 +143,12 @@ class ReplicaFailures:
 
     def lost(self, topic_partition: TopicPartition) -> None:
         """This replica lacks, or may lack, something that it has acknowledged."""
-        self._take(topic_partition, LeaveReason.LOST)
+        self._add(topic_partition, LeaveReason.LOST)
 
     def stalled(self, topic_partition: TopicPartition) -> None:
         """This replica has everything, and cannot store more for now. One that is lost stays lost."""
         if not self.is_lost(topic_partition):
-            self._take(topic_partition, LeaveReason.STALLED)
+            self._add(topic_partition, LeaveReason.STALLED)
 
     def recovered(self, topic_partition: TopicPartition) -> None:
         """This replica is well again; what it lacks, it has been fetched, or will be before it is in sync."""
@@ -223,7 +223,7 @@ class ReplicaFailures:
 
     # Looking
 
-    def _take(self, topic_partition: TopicPartition, leaving: LeaveReason) -> None:
+    def _add(self, topic_partition: TopicPartition, leaving: LeaveReason) -> None:
         topic = self._controller.image.topics.get(topic_partition.topic)
         if topic is not None:
             known = self._failed.get(topic_partition)
@@ -391,22 +391,22 @@ class ReplicaFailures:
             assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
             outcomes = [answer] * len(proposed)
         answers: Counter[str] = Counter()
-        self._note_whether_decided(outcomes)
+        self._update_undecided(outcomes)
         for one, outcome in zip(proposed, outcomes, strict=True):
             answers[outcome.code.name if isinstance(outcome, KafkaError) else _LEFT] += 1
-            self._settle(one, outcome)
-        self._say(proposed, answers)
+            self._on_outcome(one, outcome)
+        self._log_answers(proposed, answers)
         if len(answers) > 1 or _LEFT not in answers:
             self._plan_again()
         else:
             self._plan()
         self._call_waiting()
 
-    def _note_whether_decided(self, outcomes: list[PartitionState | KafkaError]) -> None:
+    def _update_undecided(self, outcomes: list[PartitionState | KafkaError]) -> None:
         self._unanswered.cancel()
         self._is_undecided = all(isinstance(one, KafkaError) and one.code not in _DECIDED for one in outcomes)
 
-    def _say(self, proposed: list[_ProposedLeave], answers: Counter[str]) -> None:
+    def _log_answers(self, proposed: list[_ProposedLeave], answers: Counter[str]) -> None:
         """One line per command that has changed something, and one for other answers until there are new ones."""
         is_news = _LEFT in answers or not answers.keys() <= self._said
         self._said = frozenset() if _LEFT in answers else self._said | answers.keys()
@@ -420,7 +420,7 @@ class ReplicaFailures:
             _shown(answers),
         )
 
-    def _settle(self, one: _ProposedLeave, outcome: PartitionState | KafkaError) -> None:
+    def _on_outcome(self, one: _ProposedLeave, outcome: PartitionState | KafkaError) -> None:
         topic_partition = one.topic_partition
         known = self._controller.image.partition(*topic_partition)
         if known is None or known.topic_id != one.state.topic_id:

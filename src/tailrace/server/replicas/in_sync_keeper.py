@@ -209,7 +209,7 @@ class InSyncKeeper:
         refusals: Counter[str] = Counter()
         for one, outcome in zip(proposed, outcomes, strict=True):
             refusals[outcome.code.name if isinstance(outcome, KafkaError) else "NONE"] += 1
-            self._settle(one, outcome)
+            self._on_outcome(one, outcome)
         _logger.debug(
             "event=in-sync-answered partitions=%d answers=%s",
             len(proposed),
@@ -220,7 +220,7 @@ class InSyncKeeper:
         elif self._waiting or self._unseen:
             self._plan()
 
-    def _settle(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:
+    def _on_outcome(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:
         partition = one.partition
         if partition.is_closed:
             return

@@ -46,7 +46,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         repairs=SimpleNamespace(repaired=0, in_repair=0, kept_logs=None),
         failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),
         health=SimpleNamespace(is_stalled=True),
-        upkeep=SimpleNamespace(scrubber=SimpleNamespace(measure=None)),
+        periodic_work=SimpleNamespace(scrubber=SimpleNamespace(measure=None)),
     )
     broker = SimpleNamespace(
         config=SimpleNamespace(broker_id=BROKER),

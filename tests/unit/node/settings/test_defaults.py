@@ -15,8 +15,8 @@ from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.partitions.cleaner import CleanerConfig
+from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
-from tailrace.server.partitions.upkeep import UpkeepConfig
 
 PACKAGE = Path(tailrace.__file__).parent
 OF_ANOTHER_SETTING = {
@@ -108,7 +108,7 @@ WITHOUT_SETTING = {"settings_of", "cleaner", "scrubber"}
 
 
 @pytest.mark.parametrize(
-    "reader", [GroupConfig, TransactionConfig, ReplicaFetchConfig, UpkeepConfig, CleanerConfig, ScrubberConfig]
+    "reader", [GroupConfig, TransactionConfig, ReplicaFetchConfig, PeriodicWorkConfig, CleanerConfig, ScrubberConfig]
 )
 def test_every_field_of_a_reader_is_filled_with_its_setting(reader: type[Any]) -> None:
     names = {attribute_name(name): name for name in BROKER_SETTINGS}

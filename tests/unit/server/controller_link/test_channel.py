@@ -238,7 +238,7 @@ def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: 
     ids: list[object] = []
     for _ in range(block.size):
         nodes.node.do(lambda: pool.allocate(ids.append))
-    assert len(nodes.node.link.errands) <= 2  # the block, and perhaps a heartbeat
+    assert len(nodes.node.link.requests) <= 2  # the block, and perhaps a heartbeat
     nodes.go_on(1_000)
     # The next block is there before this one is used up.
     for _ in range(block.size):

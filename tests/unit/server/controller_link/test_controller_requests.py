@@ -12,7 +12,7 @@ from tailrace.server.controller_link.controller_requests import (
     ATTEMPT_MS,
     FIRST_BACKOFF_MS,
     LONGEST_BACKOFF_MS,
-    Errands,
+    ControllerRequests,
     OnOutcome,
     Outcome,
 )
@@ -48,7 +48,7 @@ class Quorum:
             self.when_applied(wanted, callback)
 
 
-class Errand:
+class ControllerRequest:
     """A request that keeps its outcomes."""
 
     oldest_version = 0
@@ -63,7 +63,7 @@ class Errand:
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         self.here.append(on_outcome)
 
-    def request(self, leader_epoch: int) -> Any:
+    def message(self, leader_epoch: int) -> Any:
         return f"please, in epoch {leader_epoch}"
 
     def outcome(self, answer: Any) -> Outcome | None:
@@ -75,16 +75,16 @@ class Errand:
 
 
 class ControllerRequestsBench:
-    def __init__(self, errand: Errand | None = None, timeout_ms: int = 30_000) -> None:
+    def __init__(self, request: ControllerRequest | None = None, timeout_ms: int = 30_000) -> None:
         self.quorum = Quorum()
         self.peer = DeferredPeer()
         self.clock = ManualClock()
-        self.errands = Errands(quorum=self.quorum, peer=self.peer, node_id=HERE, clock=self.clock)
-        self.errand = errand or Errand()
+        self.requests = ControllerRequests(quorum=self.quorum, peer=self.peer, node_id=HERE, clock=self.clock)
+        self.request = request or ControllerRequest()
         self._timeout_ms = timeout_ms
 
     def run(self) -> None:
-        self.errands.run(self.errand, self._timeout_ms)
+        self.requests.run(self.request, self._timeout_ms)
 
     def reply(self, answer: Any) -> None:
         """To the last request."""
@@ -101,13 +101,13 @@ class ControllerRequestsBench:
     ],
 )
 def test_a_question_without_an_answer_has_done_nothing(leader_id: int, told: str, is_question: bool) -> None:
-    bench = ControllerRequestsBench(Errand(is_question=is_question))
+    bench = ControllerRequestsBench(ControllerRequest(is_question=is_question))
     bench.quorum.leader_id = BrokerId(leader_id)
     bench.run()
     bench.clock.advance(30_000)
-    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
-    assert bench.errand.detail.startswith(told)
-    assert ("may have been done" in bench.errand.detail) is not is_question
+    assert bench.request.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    assert bench.request.detail.startswith(told)
+    assert ("may have been done" in bench.request.detail) is not is_question
 
 
 def test_the_leaders_node_is_asked_in_its_epoch() -> None:
@@ -116,8 +116,8 @@ def test_the_leaders_node_is_asked_in_its_epoch() -> None:
     ((node_id, request, _),) = bench.peer.waiting
     assert (node_id, request, bench.peer.timeout_ms) == (2, "please, in epoch 5", ATTEMPT_MS)
     bench.reply("done")
-    assert bench.errand.ends == ["done"]
-    assert len(bench.errands) == 0
+    assert bench.request.ends == ["done"]
+    assert len(bench.requests) == 0
 
 
 def test_with_the_controller_on_this_node_no_request_is_sent() -> None:
@@ -125,8 +125,8 @@ def test_with_the_controller_on_this_node_no_request_is_sent() -> None:
     bench.quorum.is_active = True
     bench.run()
     assert bench.peer.waiting == []
-    bench.errand.here[0](Outcome(0, lambda: bench.errand.ends.append("done")))
-    assert bench.errand.ends == ["done"]
+    bench.request.here[0](Outcome(0, lambda: bench.request.ends.append("done")))
+    assert bench.request.ends == ["done"]
 
 
 def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_pauses() -> None:
@@ -146,17 +146,17 @@ def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_p
     assert pauses_ms == [FIRST_BACKOFF_MS, 40, 80, 160, LONGEST_BACKOFF_MS, LONGEST_BACKOFF_MS]
     bench.clock.advance(LONGEST_BACKOFF_MS)
     bench.reply("done")
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
 
 
 def test_a_leader_that_is_here_and_not_active_yet_is_waited_for() -> None:
     bench = ControllerRequestsBench()
     bench.quorum.leader_id = BrokerId(HERE)
     bench.run()
-    assert (bench.peer.waiting, bench.errand.here) == ([], [])
+    assert (bench.peer.waiting, bench.request.here) == ([], [])
     bench.quorum.is_active = True
     bench.clock.advance(FIRST_BACKOFF_MS)
-    assert len(bench.errand.here) == 1
+    assert len(bench.request.here) == 1
 
 
 def test_the_controller_moves_from_here_to_another_node() -> None:
@@ -164,30 +164,30 @@ def test_the_controller_moves_from_here_to_another_node() -> None:
     bench.quorum.is_active = True
     bench.run()
     bench.quorum.is_active = False
-    bench.errand.here[0](None)
+    bench.request.here[0](None)
     bench.clock.advance(FIRST_BACKOFF_MS)
     bench.reply("done")
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
 
 
 def test_the_end_is_told_when_what_it_is_based_on_has_been_applied_here() -> None:
-    bench = ControllerRequestsBench(Errand(end_offset=100))
+    bench = ControllerRequestsBench(ControllerRequest(end_offset=100))
     bench.run()
     bench.reply("done")
     bench.quorum.apply(99)
-    assert bench.errand.ends == []
+    assert bench.request.ends == []
     bench.quorum.apply(100)
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
 
 
 def test_what_is_done_is_told_at_the_deadline_even_where_it_has_not_been_applied() -> None:
-    bench = ControllerRequestsBench(Errand(end_offset=100), timeout_ms=500)
+    bench = ControllerRequestsBench(ControllerRequest(end_offset=100), timeout_ms=500)
     bench.run()
     bench.reply("done")
     bench.clock.advance(500)
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
     bench.quorum.apply(100)
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
 
 
 def decided_here(bench: ControllerRequestsBench, applied_end_offset: int, acted_on: int = 99) -> None:
@@ -196,31 +196,31 @@ def decided_here(bench: ControllerRequestsBench, applied_end_offset: int, acted_
     bench.quorum.applied_end_offset, bench.quorum.applied = 99, acted_on
     bench.run()
     bench.quorum.applied_end_offset = applied_end_offset
-    bench.errand.here[0](Outcome(APPLIED_MEANWHILE, lambda: bench.errand.ends.append("done")))
+    bench.request.here[0](Outcome(APPLIED_MEANWHILE, lambda: bench.request.ends.append("done")))
 
 
 def test_what_was_decided_here_is_told_when_it_has_been_acted_on() -> None:
     bench = ControllerRequestsBench()
     decided_here(bench, applied_end_offset=102)
     bench.quorum.apply(101)
-    assert bench.errand.ends == []
+    assert bench.request.ends == []
     bench.quorum.apply(102)
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
 
 
 def test_what_was_decided_here_is_told_at_the_deadline_as_well() -> None:
     bench = ControllerRequestsBench(timeout_ms=500)
     decided_here(bench, applied_end_offset=102)
     bench.clock.advance(500)
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
     bench.quorum.apply(102)
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
 
 
 def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing() -> None:
     bench = ControllerRequestsBench()
     decided_here(bench, applied_end_offset=99, acted_on=98)
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]
 
 
 def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> None:
@@ -228,9 +228,9 @@ def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> Non
     bench.run()
     assert bench.peer.timeout_ms == 500
     bench.clock.advance(500)
-    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    assert bench.request.ends == [ErrorCode.REQUEST_TIMED_OUT]
     bench.reply("done")
-    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    assert bench.request.ends == [ErrorCode.REQUEST_TIMED_OUT]
     assert bench.clock.calls_pending == 0
 
 
@@ -247,25 +247,25 @@ def test_an_answer_to_an_earlier_attempt_does_not_start_another_one() -> None:
 def test_one_that_is_forgotten_is_not_told_and_not_tried_again() -> None:
     bench = ControllerRequestsBench()
     bench.run()
-    bench.errands.forget(bench.errand)
+    bench.requests.forget(bench.request)
     bench.reply(None)
     bench.clock.advance(60_000)
-    assert (bench.errand.ends, len(bench.peer.waiting)) == ([], 1)
-    bench.errands.forget(bench.errand)  # twice is once
+    assert (bench.request.ends, len(bench.peer.waiting)) == ([], 1)
+    bench.requests.forget(bench.request)  # twice is once
 
 
 def test_the_stop_of_the_node_answers_waiting_requests_with_an_unknown_outcome() -> None:
     bench = ControllerRequestsBench()
     bench.run()
-    bench.errands.close()
-    assert bench.errand.ends == [ErrorCode.REQUEST_TIMED_OUT]
-    assert len(bench.errands) == 0
+    bench.requests.close()
+    assert bench.request.ends == [ErrorCode.REQUEST_TIMED_OUT]
+    assert len(bench.requests) == 0
 
 
 def test_what_is_known_when_the_node_stops_is_told() -> None:
     bench = ControllerRequestsBench()
     decided_here(bench, applied_end_offset=102)
-    bench.errands.close()
-    assert bench.errand.ends == ["done"]
+    bench.requests.close()
+    assert bench.request.ends == ["done"]
     bench.quorum.apply(102)
-    assert bench.errand.ends == ["done"]
+    assert bench.request.ends == ["done"]

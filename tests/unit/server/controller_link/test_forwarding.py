@@ -210,11 +210,11 @@ def test_a_client_that_has_gone_is_forgotten(nodes: ForwardingBench) -> None:
     asked = nodes.other
     nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
     connection = asked.ask(create("orders"), CREATE_VERSION, lambda _: None)
-    assert (len(asked.link.forwarding), len(asked.link.errands)) == (1, 1)
-    before = len(asked.link.errands)
+    assert (len(asked.link.forwarding), len(asked.link.requests)) == (1, 1)
+    before = len(asked.link.requests)
     connection.hang_up()
     assert len(asked.link.forwarding) == 0
-    assert len(asked.link.errands) == before - 1
+    assert len(asked.link.requests) == before - 1
 
 
 def test_no_more_wait_than_a_node_has_room_for(nodes: ForwardingBench) -> None:

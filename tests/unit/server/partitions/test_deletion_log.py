@@ -7,7 +7,7 @@ import pytest
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.bounded_lines import LINES, WINDOW_MS
 from tailrace.server.partitions.deletion_log import DeletionLog
-from tailrace.server.partitions.upkeep import Rounds
+from tailrace.server.partitions.periodic_work import Rounds
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
 

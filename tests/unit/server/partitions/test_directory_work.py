@@ -117,7 +117,7 @@ def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free() -> None:
     (partition,) = site.make(1)
     site.run()
     for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
-        site.directory.checkpoint(name).take([(partition, 10)])
+        site.directory.checkpoint(name).update([(partition, 10)])
         site.work.write_checkpoint(name, site.told.append)
     site.run()
     assert site.told == [None, None]
@@ -134,7 +134,7 @@ def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free() -> None:
 def test_a_checkpoint_that_cannot_be_written_is_told_of_and_written_later() -> None:
     site = Site()
     partition = TopicPartition("orders", 0)
-    site.directory.checkpoint(RECOVERY_POINTS).take([(partition, 10)])
+    site.directory.checkpoint(RECOVERY_POINTS).update([(partition, 10)])
     site.files.fail_at(site.files.operations + 1, "No space left on device")
     site.work.write_checkpoint(RECOVERY_POINTS, site.told.append)
     site.run()
@@ -149,7 +149,7 @@ def test_what_changes_while_a_checkpoint_is_written_is_in_the_next_one() -> None
     site = Site()
     partition = TopicPartition("orders", 0)
     for offset in (10, 20):
-        site.directory.checkpoint(RECOVERY_POINTS).take([(partition, offset)])
+        site.directory.checkpoint(RECOVERY_POINTS).update([(partition, offset)])
         site.work.write_checkpoint(RECOVERY_POINTS, lambda _: site.told.append(offsets()))
 
     def offsets() -> int:

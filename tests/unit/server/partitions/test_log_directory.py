@@ -88,7 +88,7 @@ def test_a_flipped_bit_in_the_name_of_the_topic_costs_no_record() -> None:
         log = directory.open_log(PARTITION, topic_id=topic_id, config=TopicConfig(), now_ms=0, leader_epoch=None)
         log.append([stored_batch(0)])
         log.close()
-        directory.checkpoint(checkpoints.RECOVERY_POINTS).take([(PARTITION, 1)])
+        directory.checkpoint(checkpoints.RECOVERY_POINTS).update([(PARTITION, 1)])
         directory.write_checkpoints()
         path = "/logs/orders-0/partition.metadata"
         good = files.read_bytes(path)
@@ -163,10 +163,10 @@ def test_a_checkpoint_is_written_only_when_something_changed() -> None:
     files = SimulatedDisk()
     directory = scanned(files)
     checkpoint = directory.checkpoint(checkpoints.RECOVERY_POINTS)
-    checkpoint.take([(PARTITION, 7)])
+    checkpoint.update([(PARTITION, 7)])
     checkpoint.write()
     operations = files.operations
-    checkpoint.take([(PARTITION, 7)])
+    checkpoint.update([(PARTITION, 7)])
     checkpoint.write()
     assert files.operations == operations
 
@@ -177,7 +177,7 @@ def test_partitions_that_are_not_opened_yet_keep_their_checkpoints() -> None:
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 3})
     directory = scanned(files)
     other = TopicPartition("other", 1)
-    directory.checkpoint(checkpoints.RECOVERY_POINTS).take([(other, 5)])
+    directory.checkpoint(checkpoints.RECOVERY_POINTS).update([(other, 5)])
     directory.write_checkpoints()
     assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {PARTITION: 3, other: 5}
 

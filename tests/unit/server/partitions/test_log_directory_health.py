@@ -7,7 +7,7 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
-from tailrace.server.partitions.upkeep import LogUpkeep, UpkeepConfig
+from tailrace.server.partitions.periodic_work import PeriodicWork, PeriodicWorkConfig
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
 
@@ -62,11 +62,11 @@ def files() -> SimulatedDisk:
 @pytest.fixture
 def node(files: SimulatedDisk) -> DataPath:
     node = DataPath("/logs", files=files)
-    LogUpkeep(
+    PeriodicWork(
         node.table,
         clock=node.clock,
         disk=node.disk,
-        config=UpkeepConfig(log_dir_reserve_bytes=RESERVE),
+        config=PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE),
         on_short_of_room=lambda _: None,
     ).start()
     return node
@@ -118,11 +118,11 @@ def test_a_node_that_starts_on_a_full_disk_refuses_from_the_first_moment(files: 
     node = DataPath("/logs", files=files)
     node.create()
     files.free_space = RESERVE - 1
-    LogUpkeep(
+    PeriodicWork(
         node.table,
         clock=node.clock,
         disk=node.disk,
-        config=UpkeepConfig(log_dir_reserve_bytes=RESERVE),
+        config=PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE),
         on_short_of_room=lambda _: None,
     ).start()
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -131,11 +131,11 @@ def test_a_node_that_starts_on_a_full_disk_refuses_from_the_first_moment(files: 
 def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
     node.create()
-    LogUpkeep(
+    PeriodicWork(
         node.table,
         clock=node.clock,
         disk=node.disk,
-        config=UpkeepConfig(log_dir_reserve_bytes=0),
+        config=PeriodicWorkConfig(log_dir_reserve_bytes=0),
         on_short_of_room=lambda _: None,
     ).start()
     fill(node, files, 1000)
@@ -145,8 +145,8 @@ def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) ->
 def test_a_disk_that_runs_short_of_room_is_told_of_once_and_when_there_is_room_again(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
     told: list[bool] = []
-    config = UpkeepConfig(log_dir_reserve_bytes=RESERVE)
-    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    config = PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE)
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
     for free_bytes in (RESERVE - 1, RESERVE - 2, RESERVE + RESERVE // 10, RESERVE - 1):
         fill(node, files, free_bytes)
     assert told == [True, False, True]
@@ -156,8 +156,8 @@ def test_a_disk_that_runs_short_of_room_is_told_of_once_and_when_there_is_room_a
 def test_a_disk_that_was_filled_to_the_last_byte_is_told_of_at_once(files: SimulatedDisk, reserve: int) -> None:
     node = DataPath("/logs", files=files)
     told: list[bool] = []
-    config = UpkeepConfig(log_dir_reserve_bytes=reserve)
-    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
     node.create()
     files.free_space = 20
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -176,8 +176,8 @@ def test_a_quota_that_is_full_on_a_disk_with_room_ends_when_a_file_can_be_writte
     """Otherwise the node would lead again every half second, until the next write."""
     node = DataPath("/logs", files=files)
     told: list[bool] = []
-    config = UpkeepConfig(log_dir_reserve_bytes=reserve)
-    LogUpkeep(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
     node.create()
     for quota_bytes in (0, 1000):
         files.quota_bytes = quota_bytes

@@ -19,10 +19,10 @@ def stored(disk: SimulatedDisk) -> dict[TopicPartition, int]:
 def test_what_is_taken_is_written_and_what_is_not_named_stays() -> None:
     disk = SimulatedDisk()
     first = checkpoint(disk)
-    first.take([(FIRST, 5)])
+    first.update([(FIRST, 5)])
     first.write()
     again = checkpoint(disk)
-    again.take([(SECOND, 7)])
+    again.update([(SECOND, 7)])
     again.write()
     assert stored(disk) == {FIRST: 5, SECOND: 7}
     assert (again.get(FIRST), again.get(TopicPartition("orders", 2))) == (5, 0)
@@ -31,11 +31,11 @@ def test_what_is_taken_is_written_and_what_is_not_named_stays() -> None:
 def test_zero_is_the_same_as_none() -> None:
     disk = SimulatedDisk()
     kept = checkpoint(disk)
-    kept.take([(FIRST, 0)])
+    kept.update([(FIRST, 0)])
     kept.write()
     assert disk.operations == 0
-    kept.take([(FIRST, 5)])
-    kept.take([(FIRST, 0)])
+    kept.update([(FIRST, 5)])
+    kept.update([(FIRST, 0)])
     kept.write()
     assert stored(disk) == {}
 
@@ -43,7 +43,7 @@ def test_zero_is_the_same_as_none() -> None:
 def test_what_is_forgotten_is_not_written_any_more() -> None:
     disk = SimulatedDisk()
     kept = checkpoint(disk)
-    kept.take([(FIRST, 5), (SECOND, 7)])
+    kept.update([(FIRST, 5), (SECOND, 7)])
     kept.write()
     assert kept.forget(FIRST)
     assert not kept.forget(FIRST)
@@ -54,9 +54,9 @@ def test_what_is_forgotten_is_not_written_any_more() -> None:
 def test_a_write_has_what_was_known_when_it_began_and_one_that_fails_is_made_good() -> None:
     disk = SimulatedDisk()
     kept = checkpoint(disk)
-    kept.take([(FIRST, 5)])
+    kept.update([(FIRST, 5)])
     write = kept.begin_write()
-    kept.take([(FIRST, 6)])
+    kept.update([(FIRST, 6)])
     write.run()
     assert kept.finish_write(write) is None
     assert stored(disk) == {FIRST: 5}

@@ -11,8 +11,8 @@ from tailrace.protocol.records.batch import stamp
 from tailrace.replication.outcomes import NotLeader
 from tailrace.replication.partition import Partition
 from tailrace.server.partitions import partition_checkpoints
+from tailrace.server.partitions.periodic_work import Rounds
 from tailrace.server.partitions.table import KnownLeader
-from tailrace.server.partitions.upkeep import Rounds
 from tailrace.storage import Log
 from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from tailrace.storage.closed_logs import CLOSED_LOGS

@@ -45,8 +45,8 @@ class FlushesBench:
 
 def test_a_flush_is_told_of_though_the_next_cannot_be_begun() -> None:
     bench = FlushesBench()
-    bench.flushes.want(1)
-    bench.flushes.want(2)
+    bench.flushes.request(1)
+    bench.flushes.request(2)
     bench.log.is_broken = True
     bench.disk.run()
     flushed, failed = bench.told
@@ -57,7 +57,7 @@ def test_a_flush_is_told_of_though_the_next_cannot_be_begun() -> None:
 def test_wishes_of_a_time_without_flushes_that_cannot_be_begun_are_a_failure_that_is_told_of() -> None:
     bench = FlushesBench()
     bench.flushes.hold()
-    bench.flushes.want(1)
+    bench.flushes.request(1)
     bench.log.is_broken = True
     bench.flushes.resume()
     (failed,) = bench.told
@@ -67,6 +67,6 @@ def test_wishes_of_a_time_without_flushes_that_cannot_be_begun_are_a_failure_tha
 def test_the_next_flush_is_begun_for_what_has_come_meanwhile() -> None:
     bench = FlushesBench()
     for number in (1, 2, 3):
-        bench.flushes.want(number)
+        bench.flushes.request(number)
     bench.disk.run()
     assert bench.told == [1, 3]

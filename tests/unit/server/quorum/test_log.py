@@ -257,7 +257,7 @@ def test_snapshots_tell_their_times_by_the_clock_of_the_machine(log: QuorumLog) 
     append(log, 5)
     flush(log)
     log.commit(5)
-    log.tell_times_by(wall_ahead_ms=NOW_MS - 70)
+    log.set_clock_offset(wall_ahead_ms=NOW_MS - 70)
     snapshot(log, 5, 1)
     assert [one.last_contained_ms for one in log.snapshots] == [70]
 

@@ -1,5 +1,5 @@
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.partitions.upkeep import LogUpkeep, UpkeepConfig
+from tailrace.server.partitions.periodic_work import PeriodicWork, PeriodicWorkConfig
 from tailrace.storage import checkpoints
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
@@ -9,17 +9,17 @@ def test_checkpoints_are_written_by_the_clock_until_it_is_stopped() -> None:
     files = SimulatedDisk()
     node = DataPath("/logs", files=files)
     partition = node.create().topic_partition
-    upkeep = LogUpkeep(
-        node.table, clock=node.clock, disk=node.disk, config=UpkeepConfig(), on_short_of_room=lambda _: None
+    periodic_work = PeriodicWork(
+        node.table, clock=node.clock, disk=node.disk, config=PeriodicWorkConfig(), on_short_of_room=lambda _: None
     )
-    upkeep.start()
+    periodic_work.start()
     node.produce("orders", b"a")
     node.clock.advance(5_000)
     assert checkpoints.read_offsets(files, "/logs", checkpoints.HIGH_WATERMARKS) == {partition: 1}
     assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {}
     node.clock.advance(55_000)
     assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {partition: 1}
-    upkeep.stop()
+    periodic_work.stop()
     node.produce("orders", b"b")
     node.clock.advance(600_000)
     assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {partition: 1}
@@ -40,11 +40,11 @@ def test_page_cache_durability_flushes_what_has_waited_long_enough_when_it_is_lo
     node = DataPath("/logs", files=SimulatedDisk(), settings={"log.durability": "page-cache"})
     log = node.create(config=TopicConfig(flush_ms=2_000)).log
     plain = node.create("plain").log
-    LogUpkeep(
+    PeriodicWork(
         node.table,
         clock=node.clock,
         disk=node.disk,
-        config=UpkeepConfig(log_flush_scheduler_interval_ms=1_000),
+        config=PeriodicWorkConfig(log_flush_scheduler_interval_ms=1_000),
         on_short_of_room=lambda _: None,
     ).start()
     for topic in ("orders", "plain"):

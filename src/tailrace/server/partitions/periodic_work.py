@@ -91,7 +91,7 @@ _NEVER: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpkeepConfig:
+class PeriodicWorkConfig:
     """The intervals, in ms, with Kafka's names and defaults."""
 
     log_retention_check_interval_ms: int = 300_000
@@ -108,7 +108,7 @@ class UpkeepConfig:
     scrubber: ScrubberConfig = field(default_factory=ScrubberConfig)
 
 
-class LogUpkeep:
+class PeriodicWork:
     """Runs the chores of one table by the clock, from `start` to `stop`."""
 
     def __init__(
@@ -116,7 +116,7 @@ class LogUpkeep:
         table: PartitionTable,
         *,
         clock: Clock,
-        config: UpkeepConfig,
+        config: PeriodicWorkConfig,
         disk: Disk,
         on_short_of_room: Callable[[bool], None],
     ) -> None:
@@ -132,7 +132,7 @@ class LogUpkeep:
             apply_retention=rounds.apply_retention,
             on_change=on_short_of_room,
         )
-        table.faults.on_disk_full = self.reserve.note_full
+        table.faults.on_disk_full = self.reserve.report_full
         chores: list[tuple[int, Callable[[], None]]] = [
             (config.log_retention_check_interval_ms, rounds.apply_retention),
             (config.replica_high_watermark_checkpoint_interval_ms, table.checkpoints.write_high_watermarks),
