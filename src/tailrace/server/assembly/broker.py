@@ -1,7 +1,7 @@
-"""One broker, whole and synchronous: partitions, hosts, handlers and dispatcher, on the ports that it is given.
+"""One broker, whole and synchronous: partitions, hosts, handlers and dispatcher, built from settings and ports.
 
 `node` gives it threads, sockets and a real clock, and starts and stops it; the simulation and the test kit give it
-theirs. Nothing happens by itself before `open`, `load` and `start`. All collaborators are attributes.
+theirs. No timer runs before `open`, `load` and `start`. All parts are attributes.
 """
 
 from collections.abc import Callable
@@ -68,8 +68,8 @@ class Broker:
         admin: HandlerTable,
         on_broken_invariant: Callable[[BaseException], None],
     ) -> None:
-        """`settings`: those of this node that the cluster may change. `controller` is the way to the active one,
-        `admin` the handlers of requests that only the active controller can carry out, with a way there."""
+        """`settings` are those of this node that the cluster may change. `controller` reaches the active controller;
+        `admin` has the handlers of requests that only the active controller carries out, and that reach it."""
         clock = ports.clock
         self.config: Final = config
         self.ports: Final = ports
@@ -82,14 +82,14 @@ class Broker:
         self.deadlines: Final = Deadlines(clock)
         """Requests for records that wait: fetches for records, produces for replicas and disks."""
         self.polls: Final = LongPolls(clock=clock, deadlines=self.deadlines)
-        """The fetches among them."""
+        """The fetches that wait, with their deadlines in `deadlines`."""
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),
             **self.coordination.handlers(self.deadlines),
             **admin,
         }
-        """Handlers of all that clients are served, but for ApiVersions, which is the dispatcher's own."""
+        """The handlers of all APIs for clients but ApiVersions, which the dispatcher answers."""
         self.dispatcher: Final = Dispatcher(
             self.handlers,
             write_staged=self.partitions.write_staged,
@@ -98,13 +98,13 @@ class Broker:
         )
 
     def finalized_features(self) -> FinalizedFeatures:
-        """The features that the cluster has agreed on, as of the last record that this node shows the effects of."""
+        """The finalized features of the cluster, as of the last metadata record that this node has applied."""
         return FinalizedFeatures(self.metadata.image.features, self.metadata.applied_end_offset - 1)
 
     def new_lifecycle(
         self, registration: RegisterBroker, *, applied: Applied, on_fatal: Callable[[KafkaError], None]
     ) -> BrokerSession:
-        """The life of this broker in the cluster, from this registration on."""
+        """A session of this broker at the controller, which begins with this registration."""
         return BrokerSession(
             controller=self.controller,
             applied=applied,
@@ -119,26 +119,26 @@ class Broker:
     # Start and stop
 
     def open(self) -> None:
-        """See what is on the disk."""
+        """Read the log directory."""
         self.partitions.open()
 
     def load(self, image: ClusterImage) -> None:
-        """Act on an image that `replicas.applier` has carried out. Changes from it on are for `listeners`."""
+        """Begin with an image that `replicas.applier` has carried out. Later changes go to `listeners`."""
         self.replicas.load(image)
         self.coordination.load(image)
 
     @property
     def listeners(self) -> tuple[OnImage, ...]:
-        """Receivers of every change of the metadata, in this order, after `replicas.applier`: they rely on that."""
+        """Receivers of every change of the metadata, in this order, which must come after `replicas.applier`."""
         return (*self.replicas.listeners, *self.coordination.listeners)
 
     def start(self) -> None:
-        """Do what is done from time to time."""
+        """Start the periodic work: in-sync replicas, retention, compaction, checkpoints."""
         self.replicas.keeper.start()
         self.replicas.periodic_work.start()
 
     def stop(self) -> None:
-        """Propose, report and repair nothing more."""
+        """Stop the proposals of in-sync replicas, the reports of failures and the repairs."""
         self.replicas.keeper.stop()
         self.replicas.failures.stop()
         self.replicas.repairs.stop()

@@ -13,14 +13,14 @@ from tailrace.storage import FileSystem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """The settings of one broker that no running cluster changes. Times in milliseconds, sizes in bytes."""
+    """The settings of one broker that stay while it runs. Times in milliseconds, sizes in bytes."""
 
     broker_id: BrokerId
     cluster_id: str
     log_directory: str
     """The directory of the logs, in `BrokerPorts.files`."""
     shown_log_directory: str
-    """The same, as DescribeLogDirs names it."""
+    """The path of that directory in the answers of DescribeLogDirs."""
     is_flushed: bool
     """log.durability=flushed, otherwise page-cache."""
     replica_lag_time_max_ms: int
@@ -35,7 +35,7 @@ class BrokerConfig:
     """initial.broker.registration.timeout.ms."""
     replica_fetch: ReplicaFetchConfig
     groups: GroupConfig
-    """`settings_of` is the broker's to set: it reads the image."""
+    """Without `settings_of`, which the broker sets: it reads the image."""
     transactions: TransactionConfig
     periodic_work: PeriodicWorkConfig
 
@@ -49,8 +49,8 @@ class BrokerPorts:
     disk: Disk
     """Flushes as log.durability says."""
     syncing_disk: Disk
-    """Flushes always: the same one under log.durability=flushed."""
+    """Flushes always; the same object as `disk` under log.durability=flushed."""
     peers: Peer
     """The other brokers."""
     random_bytes: Callable[[int], bytes]
-    """So many bytes, never the same ones again: ids of group members are made of them."""
+    """Returns this many random bytes, for the ids of group members."""

@@ -34,7 +34,7 @@ from tailrace.server.waiters import Deadlines
 
 
 class Coordination:
-    """Groups and transactions whose coordinator this broker is."""
+    """The coordinators of groups and of transactions on this broker."""
 
     def __init__(
         self, config: BrokerConfig, *, ports: BrokerPorts, controller: Controller, partitions: PartitionTable
@@ -83,22 +83,22 @@ class Coordination:
         write_markers(self._partitions, markers, on_done, now_ms=self._clock.now_ms(), pending_offsets=self.groups)
 
     def load(self, image: ClusterImage) -> None:
-        """Coordinate what the partitions say that are led here."""
+        """Begin to coordinate the partitions that this broker leads in the image."""
         for listener in self.listeners:
             listener(image, full_delta(image))
 
     @property
     def listeners(self) -> tuple[OnImage, ...]:
-        """Receivers of changes of the metadata, after the partitions."""
+        """Receivers of changes of the metadata, which must come after the partitions."""
         return (self.groups.on_image, self.transactions.on_image)
 
     def close(self) -> None:
-        """Answer all that waits; coordinate nothing more."""
+        """Answer all waiting requests, and stop coordinating."""
         self.transactions.close()
         self.groups.close()
 
     def handlers(self, deadlines: Deadlines) -> HandlerTable:
-        """`deadlines` are those of requests that wait for replicas."""
+        """The handlers of all requests to coordinators; `deadlines` are those of requests that wait for replicas."""
         return {**self._of_groups(), **self._of_transactions(deadlines)}
 
     def _of_groups(self) -> HandlerTable:

@@ -1,4 +1,4 @@
-"""The replicas of one broker: the partition table, and the hosts that make of it what the metadata says."""
+"""The replicas of one broker: the partition table, and the hosts that carry out the metadata on it."""
 
 from functools import partial
 from typing import Final
@@ -21,7 +21,7 @@ from tailrace.server.replicas.repairs import ReplicaRepairs
 
 
 class LocalReplicas:
-    """Partitions, those that are followed, the followers of those that are led, and what has failed."""
+    """The partition table, the fetches of followers, the in-sync replicas, and failed replicas with their repair."""
 
     def __init__(
         self, config: BrokerConfig, *, ports: BrokerPorts, controller: Controller, settings: LiveSettings
@@ -93,7 +93,7 @@ class LocalReplicas:
         self.followers.resume(topic_partition, state)
 
     def load(self, image: ClusterImage) -> None:
-        """Begin to follow, to be followed, and to report: the applier has given the partitions their roles."""
+        """Begin to fetch, to watch followers and to report failures. The partitions have their roles by now."""
         self.followers.load(image)
         self.keeper.load(image)
         self.failures.start()
@@ -101,10 +101,10 @@ class LocalReplicas:
 
     @property
     def listeners(self) -> tuple[OnImage, ...]:
-        """Receivers of changes of the metadata, after the applier, in this order."""
+        """Receivers of changes of the metadata, in this order, after the applier."""
         return (self.followers.on_image, self.keeper.on_image, self.failures.on_image, self.repairs.on_image)
 
     def forget_vanished(self) -> None:
-        """All that was lost is reported: what is gone from the disk is from now on as empty as a new replica."""
+        """All lost replicas are reported: those that are gone from the disk count as empty replicas from now on."""
         for topic_partition in self.partitions.offline.take_vanished():
             self.failures.recovered(topic_partition)

@@ -1,11 +1,11 @@
-"""The log of one coordinator partition, as its host uses it: replayed in slices, appended to, waited for.
+"""The log of one coordinator partition, for its host: replay in slices, appends, and waiting for their commit.
 
-1. Replay gives committed records only, in order, and never holds up the event loop for more than a slice. A log that
-   turns out to be damaged goes offline, so that another replica leads it, and has the coordinator.
+1. Replay gives committed records only, in order, and takes one slice per turn of the event loop. A damaged log goes
+   offline, so that another replica leads the partition and has the coordinator.
 2. An append has two reports: to the machine when it is complete, as committed or as not in the log; and to the caller,
    at the latest when `offsets.commit.timeout.ms` is over.
-3. `when_committed` holds an answer back until everything appended before it is complete; if something of it failed, the
-   answer rests on records that never were, and is refused.
+3. `when_committed` holds an answer back until all earlier appends are complete. If one of them failed, the answer may
+   rest on records that are not in the log, and is refused.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,7 +32,7 @@ OnMarker = Callable[[int, EndTransactionMarker], None]
 """Called with a producer id and the end of a transaction of that producer."""
 
 _SLICE_BYTES = 64 * 1024
-"""Replayed per turn: some hundred records, a few milliseconds."""
+"""Of a replay, per turn: some hundred records, a few milliseconds."""
 _BATCH_BYTES = 512 * 1024
 """One append is cut into batches of about this size; Kafka's max.message.bytes is 1 MiB."""
 
@@ -45,7 +45,7 @@ _COORDINATOR_CODES = {
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
-    # Of batches that are written for a producer: these are its own affair.
+    # Of batches in a transaction: the producer gets these codes unchanged.
     ErrorCode.INVALID_PRODUCER_EPOCH: ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE: ErrorCode.INVALID_TXN_STATE,
     ErrorCode.TRANSACTION_COORDINATOR_FENCED: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
@@ -58,20 +58,20 @@ class InTransaction(NamedTuple):
     producer_id: int
     producer_epoch: int
     verification: Verification | None = UNVERIFIED
-    """That the transaction's coordinator knows of it."""
+    """The transaction coordinator's confirmation that the partition is in the transaction."""
 
 
 IN_NONE = InTransaction(-1, -1)
-"""Of an append that is part of no transaction."""
+"""For an append outside of transactions."""
 
 
 def coordinator_error(error: KafkaError) -> KafkaError:
-    """The error for a client whose coordinator could not write: it asks again here, or looks for another."""
+    """The error for a client whose coordinator could not write: the client retries here, or looks for another one."""
     return KafkaError(_COORDINATOR_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
 
 
 class _Waiting:
-    """A callback, to be called once: with the outcome, or because it takes too long. `expire` is the deadline's."""
+    """A callback, called once: with the outcome, or by `expire` when the deadline has passed."""
 
     __slots__ = ("_outcome",)
 
@@ -88,7 +88,7 @@ class _Waiting:
 
 
 class _Write:
-    """One append on its way."""
+    """One append that is not complete."""
 
     __slots__ = ("batches_left", "error", "waiting")
 
@@ -96,7 +96,7 @@ class _Write:
         self.batches_left = batches
         self.error: KafkaError | None = None
         self.waiting = [caller]
-        """First its caller; the others wait for all that was appended up to this."""
+        """First the caller of the append; then the waits of `when_committed` for all appends up to this one."""
 
 
 class CoordinatorLog(Generic[R]):
@@ -128,7 +128,7 @@ class CoordinatorLog(Generic[R]):
         self._deadlines = deadlines
         self._timeout_ms = timeout_ms
         self._writes: dict[_Write, None] = {}
-        """Under way, oldest first."""
+        """Not complete, oldest first."""
         self._is_closed = False
 
     def replay(
@@ -154,7 +154,7 @@ class CoordinatorLog(Generic[R]):
             if is_done:
                 on_done()
             else:
-                # Wakes at once when the next slice is committed already.
+                # Called at once if the next slice is committed already.
                 self.partition.when_high_watermark_reaches(replay.offset + 1, go_on)
 
         def go_on(failure: KafkaError | None) -> None:
@@ -168,8 +168,8 @@ class CoordinatorLog(Generic[R]):
     ) -> None:
         """Append the records, at least one; no callback is called before this has returned.
 
-        Those that are `is_atomic` are one batch: all of them count or none, wherever the log is cut. Raises KafkaError
-        for a record that has no form in the log.
+        `is_atomic`: the records are one batch, so that a truncation of the log keeps all of them or none. Raises
+        KafkaError for a record that cannot be encoded.
         """
         encoded = [self._encode(record) for record in records]
         batches = [(records, encoded)] if is_atomic else list(_batches(records, encoded))
@@ -188,7 +188,7 @@ class CoordinatorLog(Generic[R]):
     def append_marker(
         self, marker: EndTransactionMarker, records: Sequence[R], outcome: Outcome, *, within: InTransaction
     ) -> None:
-        """Append the end of a producer's transaction, which is these records to the machine.
+        """Append the end of a producer's transaction; `records` are its form in the machine.
 
         No callback is called before this has returned.
         """
@@ -229,7 +229,7 @@ class CoordinatorLog(Generic[R]):
         del self._writes[write]
         waiting = write.waiting
         if write.error is not None:
-            # An answer given after this write may rest on it, also one that waits for a later write.
+            # Every answer decided after this write may rest on it, also one that waits for a later write.
             for later in self._writes:
                 waiting += later.waiting[1:]
                 del later.waiting[1:]
@@ -243,13 +243,13 @@ class CoordinatorLog(Generic[R]):
     def when_committed(self, outcome: Outcome) -> None:
         """Call `outcome` when all that has been appended so far is complete, at once if it is."""
         if self._writes:
-            # With a time of its own: that of the write may be over already.
+            # With a deadline of its own: that of the write may have passed.
             next(reversed(self._writes)).waiting.append(self._wait(outcome))
         else:
             outcome(None)
 
     def close(self, error: KafkaError) -> None:
-        """Answer all that wait with this error, and report nothing of this log any more."""
+        """Call all waiting callbacks with this error; no further report follows."""
         self._is_closed = True
         writes, self._writes = self._writes, {}
         for write in writes:
@@ -257,7 +257,7 @@ class CoordinatorLog(Generic[R]):
 
 
 class _Replay:
-    """A replay, and the offset that it has come to."""
+    """A replay and its position, the next offset to read."""
 
     def __init__(self, partition: Partition, on_record: Callable[[Record, int], None], on_marker: OnMarker) -> None:
         self._partition = partition
@@ -267,7 +267,7 @@ class _Replay:
         self._on_marker = on_marker
 
     def read_slice(self) -> bool:
-        """Hand out the next records, if any are committed; True if that was all."""
+        """Pass on the next records, if any are committed; True at the end of the replay."""
         if self.offset >= self._end_offset:
             return True
         read = self._read()
@@ -285,7 +285,7 @@ class _Replay:
         return self.offset >= self._end_offset
 
     def _read(self) -> PartitionRead:
-        """The next batches, every byte checked. Damage ends the service of this replica: another may be whole."""
+        """The next batches, with checked CRCs. Damage takes this replica offline: another one may be undamaged."""
         log = self._partition.log
         try:
             read = self._partition.read(ReadLimits(self.offset, _SLICE_BYTES, READ_UNCOMMITTED))

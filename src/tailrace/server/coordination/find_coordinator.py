@@ -1,8 +1,8 @@
-"""FindCoordinator (10): which broker keeps a group, or a transactional id.
+"""FindCoordinator (10): the broker that coordinates a group, or a transactional id.
 
-v1 adds the type of the key and error messages; v4 asks for many keys at once (KIP-699); v6 knows share groups, which
-are not served. `__consumer_offsets` and `__transaction_state` are created with the first request for a coordinator;
-the answer goes out when the topic is there, so that the client need not ask again as with Kafka.
+v1 adds the type of the key and error messages; v4 has many keys (KIP-699); v6 has share groups, which are not served.
+The first request for a coordinator creates `__consumer_offsets` or `__transaction_state`. It is answered when the topic
+exists; with Kafka the client has to repeat the request.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class FindCoordinatorHandler:
         new = self._offsets_topic(alive) if topic == GROUP_OFFSETS_TOPIC else self._transactions_topic(alive)
 
         def created(_outcome: ControllerResponse | KafkaError) -> None:
-            # Also if it failed: the image says whether there is a coordinator now.
+            # The response is made from the image, also after a failure.
             for each in self._waiting.pop(topic):
                 each()
 

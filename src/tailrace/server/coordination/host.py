@@ -3,11 +3,13 @@
     loading --log replayed--> active --leadership gone--> closed
     loading --the log cannot be read--> failed
 
-1. Only an active coordinator decides and is read. While it loads every request is refused with
+1. Only an active coordinator decides and is read. A loading one refuses every request with
    COORDINATOR_LOAD_IN_PROGRESS (14): a client that reads "no offset" would start from an end of the log.
-2. An answer leaves when its records are committed. One without records waits for those of other answers, if decisions
-   read what is appended and not yet committed.
-3. When the leadership is gone all waiting answers are NOT_COORDINATOR (16), and the machine is dropped.
+2. An answer is sent when its records are committed. An answer without records waits for the earlier records of others,
+   if decisions read records that are appended and not yet committed.
+3. When the leadership ends, all waiting answers are NOT_COORDINATOR (16), and the machine is dropped.
+
+The image has the partitions that this node leads. A partition that is led again, in another epoch, gets a new host.
 """
 
 import logging
@@ -87,12 +89,12 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
     @abstractmethod
     def has(self, key: K) -> bool:
-        """Whether this key is known, so that it takes no more room."""
+        """Whether the coordinator has this key already: then it takes no more room."""
 
     @property
     @abstractmethod
     def key_count(self) -> int:
-        """The number of keys that are known."""
+        """The number of keys of the coordinator."""
 
     @abstractmethod
     def _activated(self) -> None:
@@ -100,7 +102,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
     @abstractmethod
     def _closed(self) -> None:
-        """Called once when the leadership is gone; the answers that waited for the log are sent."""
+        """Called once when the leadership has ended, after the answers that waited for the log."""
 
     @property
     def is_active(self) -> bool:
@@ -120,7 +122,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         self.state = HostState.ACTIVE
         self._activated()
         count, name = self.key_count, self.partition.topic_partition
-        level = logging.INFO if count else logging.DEBUG  # a new cluster has 50 of them, and nothing in any
+        level = logging.INFO if count else logging.DEBUG  # a new cluster has 50 empty ones
         _logger.log(level, "event=coordinator-loaded partition=%s %s=%d", name, self._keys, count)
 
     def _load_failed(self, fault: KafkaError) -> None:
@@ -128,16 +130,16 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         _logger.error("event=coordinator-failed partition=%s fault=%s", self.partition.topic_partition, fault)
 
     def submit(self, command: C, on_done: Callable[[A | KafkaError], None]) -> None:
-        """Have a command decided and committed; `on_done` is called once, now or later.
+        """Decide a command and commit its records; `on_done` is called once, now or later.
 
-        The coordinator is active: the service has found it so, or `check_active`.
+        Only for an active coordinator, as `CoordinatorService.host_of` or `check_active` has found.
         """
         self._decide(command, on_done)
 
     def _decide(
         self, command: C, on_done: Callable[[A | KafkaError], None], *, within: InTransaction = IN_NONE
     ) -> KafkaError | None:
-        """The refusal, if it is one, which is the answer as well."""
+        """As `submit`; returns the refusal if the command is refused."""
         assert self.is_active, f"{self.partition.topic_partition} is {self.state.name}"
         try:
             decision = self._machine.decide(command, self._clock.now_ms())
@@ -152,7 +154,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         return None
 
     def _answer(self, on_done: Callable[[T | KafkaError], None], answer: T | KafkaError) -> None:
-        """Give an answer without records, when the records that it may rest on are committed."""
+        """Send an answer without records, when the records that it may rest on are committed."""
         if self._reads_latest:
             self._log.when_committed(lambda failure: call_back(on_done, failure or answer))
         else:
@@ -161,7 +163,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def _append(
         self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
     ) -> None:
-        """Have these committed, as `CoordinatorLog.append`; the machine knows that they are on their way."""
+        """Append the records, as `CoordinatorLog.append`, and stage them in the machine."""
         self._log.append(records, outcome, within=within, is_atomic=is_atomic)
         self._machine.stage(records)
 
@@ -172,9 +174,9 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         self._machine.discard(records)
 
     def sweep(self, commands: Iterable[C]) -> None:
-        """Decide each of these until it has nothing more to write, one decision in a turn of the event loop.
+        """Decide each command until a decision has no records, one decision per turn of the event loop.
 
-        A failure ends the sweep: the next sweep or load finds what is left, which does no harm until then.
+        A failure ends the sweep: the next sweep or load does the rest, which does no harm until then.
         """
         rest = iter(commands)
         command = next(rest, None)
@@ -202,18 +204,18 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         step()
 
     def _repeat(self, interval_ms: int, work: Callable[[], None]) -> None:
-        """Do this work whenever so much time has passed, until the host is closed."""
+        """Call `work` at this interval until the host is closed."""
         place = len(self._timers)
 
         def again() -> None:
-            # First, so that work which fails once is done again all the same.
+            # The timer first, so that work which fails is repeated all the same.
             self._timers[place] = self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again)
             work()
 
         self._timers.append(self._clock.call_at(self._clock.monotonic_ms() + interval_ms, again))
 
     def close(self) -> None:
-        """The leadership is gone: answer all that wait. Does nothing the second time."""
+        """The leadership has ended: answer all waiting requests. Does nothing the second time."""
         if self.state is HostState.CLOSED:
             return
         self.state = HostState.CLOSED
@@ -224,7 +226,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
 
 def call_back(callback: Callable[[T], None], answer: T) -> None:
-    """Call back with an answer; one that cannot be sent does not keep the others from theirs."""
+    """Call back with an answer; a failure is logged and does not stop the callbacks after it."""
     call_safely("answer-failed", callback, answer)
 
 
@@ -234,7 +236,7 @@ H = TypeVar("H", bound=CoordinatorHost[Any, Any, Any, Any])
 class CoordinatorService(ABC, Generic[K, H]):
     """The coordinators of this node by partition of `topic`: `K` are their keys, `H` their hosts.
 
-    Knows nothing and refuses everything until the first `on_image`.
+    All requests are refused until the first `on_image`.
     """
 
     def __init__(
@@ -250,10 +252,10 @@ class CoordinatorService(ABC, Generic[K, H]):
         find_partition: Callable[[str, int], Partition | None],
         clock: Clock,
     ) -> None:
-        """`noun` is a key's in error texts; the hash of `key_text` is the key's partition.
+        """`noun` is the word for a key in error texts; the hash of `key_text` gives the partition of a key.
 
-        A key that no record can have is refused with `invalid_key`, one that would be new when this node has `max_keys`
-        with INVALID_REQUEST; `limit` is the setting that holds that number.
+        A key that does not fit into a record is refused with `invalid_key`, a new key with INVALID_REQUEST if this node
+        has `max_keys`; `limit` is the name of the setting with that number.
         """
         self._topic = topic
         self._noun = noun
@@ -274,7 +276,7 @@ class CoordinatorService(ABC, Generic[K, H]):
         """A new coordinator, not loaded yet."""
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Take over and give up partitions as the image says. To be called when the partitions have their roles."""
+        """Take over and give up partitions by the image. To be called when the partitions have their roles."""
         self._image = image
         if self._is_closed:
             return
@@ -299,10 +301,10 @@ class CoordinatorService(ABC, Generic[K, H]):
         host.load()
 
     def host_of(self, key: K, *, check_room: bool = False) -> H:
-        """The coordinator of this key, ready to serve; to be asked for once in a request.
+        """The coordinator of this key, which is active; to be called once per request.
 
-        Raises KafkaError with the code of an invalid key, NOT_COORDINATOR (16), what `CoordinatorHost.check_active`
-        raises, and with `check_room` INVALID_REQUEST (42) if the key would be new and this node has its fill of them.
+        Raises KafkaError with the code of an invalid key, NOT_COORDINATOR (16), as `CoordinatorHost.check_active`, and
+        with `check_room` INVALID_REQUEST (42) if the key is new and this node has as many keys as its limit.
         """
         text = self._key_text(key)
         if not text or len(text) > _LONGEST_KEY:
@@ -326,20 +328,20 @@ class CoordinatorService(ABC, Generic[K, H]):
     def _host_at(self, number: int) -> H | None:
         """The coordinator of this partition, in any state; None if it is not here."""
         if number not in self._hosts and self._topic in self._image.topics and not self._is_closed:
-            # A partition may come later than the image that speaks of it: its predecessor has to be flushed first.
+            # A partition may open after `on_image`: a deleted partition of the same name is flushed first.
             partition = self._find_partition(self._topic, number)
             if partition is not None and partition.is_leader:
                 self._take_over(number, partition)
         return self._hosts.get(number)
 
     def active_hosts(self) -> list[H]:
-        """All coordinators here. Raises what `CoordinatorHost.check_active` raises if one is not ready."""
+        """All coordinators here. Raises as `CoordinatorHost.check_active` if one of them is not active."""
         for host in self._hosts.values():
             host.check_active()
         return list(self._hosts.values())
 
     def close(self) -> None:
-        """The node stops: all that wait are sent elsewhere."""
+        """The node stops: waiting requests are answered NOT_COORDINATOR."""
         self._is_closed = True
         for host in self._hosts.values():
             host.close()

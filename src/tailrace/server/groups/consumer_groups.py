@@ -28,11 +28,11 @@ from tailrace.server.ports import Controller, ServerConnection
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 """Member types."""
 _MOST_RESOLUTIONS: Final = 8
-"""Heartbeats of one connection that may wait for their regular expressions. A member sends one at a time."""
+"""The most heartbeats of one connection that wait for their regular expressions. A member sends one at a time."""
 
 
 class ConsumerGroupHeartbeatHandler:
-    """Answers when what the heartbeat changed is committed; one with a regular expression, when that is resolved."""
+    """Answers when the changes by the heartbeat are committed. A regular expression is resolved first."""
 
     def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
@@ -59,7 +59,7 @@ class ConsumerGroupHeartbeatHandler:
             try:
                 if fault is not None:
                     raise fault
-                coordinators.host_of(request.group_id).heartbeat(command, answer)  # it may be another one by now
+                coordinators.host_of(request.group_id).heartbeat(command, answer)  # the coordinator may have changed
             except KafkaError as refusal:
                 answer(refusal)
 
@@ -70,9 +70,9 @@ class ConsumerGroupHeartbeatHandler:
 
 
 class _Resolutions:
-    """Heartbeats that wait for their regular expressions; forgotten when their connections close.
+    """Heartbeats that wait for their regular expressions; dropped when their connections close.
 
-    Nothing is taken back for a client that has gone otherwise: it would come again, and find its last ones before it.
+    Otherwise the requests of a client that has gone would be resolved before those of its next connection.
     """
 
     def __init__(self, patterns: TopicPatterns) -> None:
@@ -80,10 +80,10 @@ class _Resolutions:
         self._by_connection: dict[ServerConnection, dict[OnResolved, str]] = {}
 
     def begin(self, expression: str, connection: ServerConnection, on_resolved: OnResolved) -> None:
-        """Raises what `TopicPatterns.resolve` raises; COORDINATOR_LOAD_IN_PROGRESS (14) if too many wait here."""
+        """Raises as `TopicPatterns.resolve`, and COORDINATOR_LOAD_IN_PROGRESS (14) if too many of a connection wait."""
         waiting = self._by_connection.get(connection)
         if waiting is None:
-            # One callback per connection for as long as it lives, not one per request.
+            # One callback per connection, not one per request.
             waiting = self._by_connection[connection] = {}
             connection.on_close(lambda: self._closed(connection))
 
@@ -107,7 +107,7 @@ class _Resolutions:
 
 
 class ConsumerGroupDescribeHandler:
-    """Answers for each group by itself, from what is committed."""
+    """Answers for each group by itself, from its committed state."""
 
     def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
@@ -118,7 +118,7 @@ class ConsumerGroupDescribeHandler:
         return ConsumerGroupDescribeResponse(
             groups=tuple(
                 self._describe(group_id, operations, with_details=request.include_details)
-                for group_id in dict.fromkeys(request.group_ids)  # once, as with DescribeGroups
+                for group_id in dict.fromkeys(request.group_ids)  # each once, as with DescribeGroups
             )
         )
 
@@ -162,7 +162,7 @@ class ConsumerGroupDescribeHandler:
         )
 
     def _named(self, assignment: Assignment) -> DescribedAssignment:
-        """With the topics' names; topics that are no more are left out."""
+        """The assignment with names of topics; deleted topics are left out."""
         names = self._controller.image.topic_names
         return DescribedAssignment(
             topic_partitions=tuple(

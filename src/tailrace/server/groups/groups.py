@@ -1,7 +1,7 @@
 """DescribeGroups (15), ListGroups (16), DeleteGroups (42): groups as an administrator sees them.
 
 DescribeGroups: v3 authorized operations; v4 instance ids; v6 a missing group is error 69, before it is in state Dead.
-With the extension of `protocol.messages.groups` it tells what happened and how members get on.
+With the extension of `protocol.messages.groups` it has the history of the group and the progress of its members.
 ListGroups: v4 states and a filter for them, v5 types. It lists the groups that this broker coordinates.
 DeleteGroups: 68 for a group with members, 69 for a missing one; the answer waits until the deletion is committed.
 """
@@ -35,7 +35,7 @@ from tailrace.server.groups.host import GroupCoordinatorService
 
 NOT_ASKED: Final = -(2**31)
 ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
-"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430). Without an authorizer every client may do
+"""READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430). Without an authorizer every client has
 all of them."""
 
 _FIRST_DESCRIBE_WITH_MISSING_GROUP = 6
@@ -53,7 +53,7 @@ class DescribeGroupsHandler:
         return DescribeGroupsResponse(
             groups=tuple(
                 self._describe(group_id, context.api_version, operations, with_details=request.include_details)
-                for group_id in dict.fromkeys(request.groups)  # once: a name is short, its description may be long
+                for group_id in dict.fromkeys(request.groups)  # each once: a description may be much longer than a name
             )
         )
 
@@ -103,7 +103,7 @@ def _described(description: GroupReport, operations: int, details: tuple[GroupDe
 
 
 def details_of(insight: GroupInsight) -> GroupDetails:
-    """The extension's answer for one group."""
+    """The extension of the answer for one group."""
     return GroupDetails(
         now_ms=insight.wall_ms,
         events=tuple(

@@ -68,7 +68,7 @@ OnBeat = Callable[[ConsumerGroupHeartbeatResponse | KafkaError], None]
 OnDone = Callable[[Codes | KafkaError], None]
 
 _GROUPS_PER_STEP: Final = 64
-"""Looked at in one turn when offsets expire."""
+"""Groups that one decision of the sweep of expired offsets covers."""
 
 
 class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes]):
@@ -115,7 +115,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         self.machine.begin(self._clock.monotonic_ms())
         self._set_timer()
         self._repeat(self._config.offsets_retention_check_interval_ms, self._expire_offsets)
-        # Topics may have gone while no coordinator served.
+        # Topics may have been deleted while no coordinator was active.
         self.forget_lost_topics(self.machine.committed.topic_names)
 
     def _expire_offsets(self) -> None:
@@ -126,18 +126,18 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         )
 
     def forget_lost_topics(self, names: Collection[str]) -> None:
-        """Delete the offsets in topics of these names that are gone; a load does so too."""
+        """Delete the offsets in topics of these names that do not exist any more, as a load does."""
         self.sweep((ForgetLostTopics(topics=_IdsNow(names, self._topics)),))
 
     def ask(self, group_id: str, event_of: EventOf, respond: Respond) -> None:
-        """Hand a member's request to its group; `respond` is called once, now or later."""
+        """Pass a member's request to its group; `respond` is called once, now or later."""
         self._requests += 1
         request_id = RequestId(self._requests)
         self._waiting[request_id] = respond
         self._carry_out(self.machine.step(group_id, event_of(request_id), self._clock.monotonic_ms()))
 
     def heartbeat(self, command: ConsumerHeartbeat, on_done: OnBeat) -> None:
-        """Have a consumer group's heartbeat decided and committed; `on_done` is called once, now or later."""
+        """Decide a consumer group's heartbeat and commit its records; `on_done` is called once, now or later."""
         try:
             decision, effects = self.machine.heartbeat(command, self._clock.monotonic_ms())
         except KafkaError as refusal:
@@ -150,7 +150,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         self._carry_out(effects)
 
     def _append_of_consumer_group(self, group_id: str, decision: HeartbeatDecision, on_done: OnBeat) -> None:
-        """Have it committed; the machine, which has taken it for granted, has to know if that failed."""
+        """Append the records. The machine has applied the decision already, so a failure is reported to it."""
         member_id = decision.response.member_id or ""
         self._append_decided(
             group_id,
@@ -180,7 +180,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
 
         try:
             self._append(records, outcome, is_atomic=is_atomic)
-        except KafkaError as refusal:  # a record that has no form in the log
+        except KafkaError as refusal:  # a record that cannot be encoded
             failed()
             refused = refusal
             self._log.when_committed(lambda failure: on_done(failure or refused))
@@ -205,7 +205,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
             self._append_of_consumer_group(effect.group_id, decision, lambda _: None)
 
     def insight(self, group_id: str) -> GroupInsight:
-        """As the machine's, now."""
+        """`GroupCoordinator.insight` at this moment."""
         return self.machine.insight(group_id, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
 
     def submit(self, command: Command, on_done: OnDone, *, within: InTransaction = IN_NONE) -> None:
@@ -214,14 +214,14 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         if not isinstance(command, CommitOffsets | CommitOffsetsInTransaction):
             return
         now_ms = self._clock.monotonic_ms()
-        if refusal is None and command.member_id:  # a sign of life
+        if refusal is None and command.member_id:  # the commit shows that the member lives
             committed = OffsetsCommitted(member_id=command.member_id)
             self._carry_out(self.machine.step(command.group_id, committed, now_ms))
         elif refusal is not None and isinstance(command, CommitOffsets):
             self.machine.record_refused_commit(command.group_id, command.member_id, refusal.code, now_ms)
 
     def complete_transaction(self, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]) -> None:
-        """Write the marker; the offsets of its transaction count, or are gone, from when it is committed."""
+        """Write the marker; when it is committed, the offsets of its transaction are committed or dropped."""
         ends = self.machine.ends_of(marker.producer_id, is_committed=marker.is_commit)
         self._log.append_marker(
             marker.control_record,
@@ -279,14 +279,14 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
 
 
 def _as_of_partition(code: ErrorCode) -> ErrorCode:
-    """The code that a coordinator has for itself, as one for its partition."""
+    """A coordinator's error code as the code of its partition."""
     if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE):
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
     return code
 
 
 def _decode(record: Record, producer_id: int) -> GroupLogRecord | None:
-    """The machine's record; an offset of a transaction is pending until its marker comes."""
+    """The machine's record; an offset in a transaction is pending until the marker."""
     decoded = decode_record(record.key, record.value)
     if producer_id >= 0 and isinstance(decoded, OffsetRecord) and decoded.value is not None:
         return pending_offset(decoded, producer_id, decoded.value)
@@ -294,9 +294,9 @@ def _decode(record: Record, producer_id: int) -> GroupLogRecord | None:
 
 
 class _IdsNow(Mapping[str, TopicId | None]):
-    """The ids of some topics at the time of each look; None: there is none of that name.
+    """The ids of some topics at the time of each access; None: there is no topic of that name.
 
-    A sweep looks more than once: a topic that took the name of another meanwhile keeps its offsets.
+    A sweep has several steps: between two of them a new topic may take the name of a deleted one. Its offsets stay.
     """
 
     def __init__(self, names: Collection[str], topics: Topics) -> None:
@@ -317,7 +317,7 @@ class _IdsNow(Mapping[str, TopicId | None]):
 
 
 class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
-    """The coordinators by group id; to them it is the cluster's `Topics`, to markers it is `PendingOffsets`."""
+    """The coordinators by group id. Also the `Topics` of their groups, and the `OffsetTransactions` of markers."""
 
     def __init__(
         self,
@@ -346,24 +346,24 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
 
     @property
     def version(self) -> int:
-        """Of the topics: another number after each change of the cluster's metadata."""
+        """The version of the topics: another number after each change of the cluster's metadata."""
         return self._images + self.patterns.version
 
     def find(self, name: str) -> SubscribableTopic | None:
-        """The topic that has this name now."""
+        """The topic of this name in the present image."""
         topic = self._image.topics.get(name)
         return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic that has this id now."""
+        """The name of the topic with this id in the present image."""
         return self._image.topic_names.get(TopicId(topic_id))
 
     def matches(self, expression: str) -> RegularExpressionValue | None:
-        """The topics that match now, if that is known."""
+        """The topics that match the expression; None while it is not resolved."""
         return self.patterns.find(expression)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `CoordinatorService.on_image`; the offsets of deleted topics go."""
+        """As `CoordinatorService.on_image`; offsets in deleted topics are deleted."""
         self._images += 1
         self.patterns.on_image(image, delta)
         super().on_image(image, delta)
@@ -385,10 +385,10 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
     def complete_transaction(
         self, partition: TopicPartition, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]
     ) -> None:
-        """Write the marker to this partition, and apply or drop the offsets it decides about."""
+        """Write the marker to this partition; commit or drop the offsets of its transaction."""
         host = self._host_at(partition.partition)
         if host is None or not host.is_active:
-            # The sender of markers knows the codes of partitions, and tries again.
+            # The sender of markers expects the codes of partitions, and tries again.
             on_done(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         else:
             host.complete_transaction(marker, on_done)

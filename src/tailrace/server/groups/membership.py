@@ -1,10 +1,9 @@
-"""JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): life in a classic consumer group.
+"""JoinGroup (11), Heartbeat (12), LeaveGroup (13), SyncGroup (14): membership in a classic consumer group.
 
-The versions are evened out here, so that the groups see the newest form only:
-JoinGroup v0 has one timeout for both purposes; v4 a new member is sent back with an id (KIP-394); v5 static members
-(KIP-345); v7 the protocol may be null; v9 the answer may spare the leader the assignment (KIP-814). SyncGroup v5 names
-the protocol that the member knows, or is refused (KIP-559). LeaveGroup v3 removes many members at once; before, the one
-result is the whole answer.
+Requests of older versions are converted here, so that groups get the newest form only:
+JoinGroup v0 has one timeout for both purposes; v4 a new member gets an id and joins again with it (KIP-394); v5 static
+members (KIP-345); v7 the protocol may be null; v9 the answer may skip the leader's assignment (KIP-814). SyncGroup v5
+must name the protocol (KIP-559). LeaveGroup v3 removes many members; before v3 the one result is the whole answer.
 """
 
 from tailrace.coordinators.groups.events import (
@@ -35,12 +34,12 @@ _FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_MANY = 3
 
 _LONGEST_NAME = 8182
-"""Characters, of up to four bytes each. A member id is such a name and 37 bytes more, and the strings of the group's
-record have at most 32,767 bytes."""
+"""Characters of up to four bytes. A member id is such a name with 37 bytes more, and a string in the group's record has
+at most 32,767 bytes."""
 
 
 class JoinGroupHandler:
-    """Answers when the rebalance is over, or at once with an error or an id."""
+    """Answers when the rebalance is complete, or at once with an error or an id."""
 
     def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
@@ -96,7 +95,7 @@ class SyncGroupHandler:
 
 
 class HeartbeatHandler:
-    """Keeps a member's session alive, and tells it of a rebalance."""
+    """Keeps a member's session alive; the answer reports a rebalance."""
 
     def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators

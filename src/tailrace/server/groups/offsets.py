@@ -1,12 +1,12 @@
-"""OffsetCommit (8) and OffsetFetch (9): a group's progress.
+"""OffsetCommit (8), OffsetFetch (9) and OffsetDelete (47): a group's progress.
 
-OffsetCommit: v2-4 may say how long the offsets shall stay; v6 leader epochs; v7 static members; v9 error 69 for a group
-that does not exist, 22 before, and members of consumer groups; v10 topics by id. A topic or partition that does not
-exist has its error (3, by id 100).
-OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable: an offset
-that a transaction under way has set is 88 then, so that no consumer reads again what the transaction has read; v8 many
-groups; v10 topics by id. "No offset" is -1 and no error.
-A partition that is asked for twice is answered once: 4 bytes of a request may be worth 4 KiB of the answer.
+OffsetCommit: v2-4 have a retention time of the offsets; v6 leader epochs; v7 static members; v9 error 69 for a missing
+group, 22 before, and members of consumer groups; v10 topics by id. A missing topic or partition has an error of its own
+(3, by id 100).
+OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable: a partition
+whose offset an open transaction has set is error 88, so that no consumer reads the records of that transaction again;
+v8 many groups; v10 topics by id. "No offset" is -1 and no error.
+A partition that a request names twice is answered once: 4 bytes of a request may cause 4 KiB of the answer.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ _NO_OFFSET = -1
 
 
 class RequestedPartition(Protocol):
-    """One partition's progress."""
+    """One partition of a request, with the offset to commit."""
 
     @property
     def partition_index(self) -> int: ...
@@ -64,28 +64,28 @@ class RequestedPartition(Protocol):
 
 
 class RequestedOffsets:
-    """The offsets that a request wants committed: those that can be, and the codes of the others.
+    """The offsets of a request: those that can be committed, and the error codes of the others.
 
-    Of a partition that is named repeatedly the last one counts, and only that.
+    The last offset of a partition replaces the earlier ones of the same request.
     """
 
     def __init__(self) -> None:
         self._offsets: dict[tuple[str, int], OffsetToCommit] = {}
         self._codes: list[list[ErrorCode | tuple[str, int]]] = []
-        """Per topic and partition: an error, or which offset of the command it is about."""
+        """By topic and partition: an error, or the key in `_offsets`."""
 
     @property
     def offsets(self) -> tuple[OffsetToCommit, ...]:
-        """Those that can be committed."""
+        """The offsets that can be committed."""
         return tuple(self._offsets.values())
 
     def add_topic(
         self, topic: TopicImage | None, partitions: Sequence[RequestedPartition], *, code_if_absent: ErrorCode
     ) -> None:
-        """The partitions of the next topic; None: there is no such topic."""
-        self._codes.append([self._take(topic, partition, code_if_absent) for partition in partitions])
+        """Add the partitions of the next topic; None: the topic does not exist."""
+        self._codes.append([self._add(topic, partition, code_if_absent) for partition in partitions])
 
-    def _take(
+    def _add(
         self, topic: TopicImage | None, partition: RequestedPartition, code_if_absent: ErrorCode
     ) -> ErrorCode | tuple[str, int]:
         if topic is None:
@@ -104,14 +104,14 @@ class RequestedOffsets:
         return where
 
     def codes(self, outcome: Sequence[ErrorCode] | ErrorCode) -> list[list[ErrorCode]]:
-        """Per topic and partition. `outcome` has a code for each of `offsets`, or one for all."""
+        """The codes by topic and partition. `outcome` has a code for each of `offsets`, or one for all."""
         of_offsets = [outcome] * len(self._offsets) if isinstance(outcome, ErrorCode) else outcome
         committed = dict(zip(self._offsets, of_offsets, strict=True))
         return [[code if isinstance(code, ErrorCode) else committed[code] for code in codes] for codes in self._codes]
 
 
 class OffsetCommitHandler:
-    """Answers when the offsets are committed to the log."""
+    """Answers when the offsets are committed."""
 
     def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
@@ -137,7 +137,7 @@ def _as_version_says(error: KafkaError, version: int) -> KafkaError:
 
 
 class _Commit:
-    """One request, as a command and as an answer."""
+    """One request: its command and its response."""
 
     def __init__(self, request: OffsetCommitRequest, image: ClusterImage, version: int) -> None:
         self._request = request
@@ -161,7 +161,7 @@ class _Commit:
         )
 
     def refused(self, error: KafkaError) -> OffsetCommitResponse:
-        """The group takes none of the offsets; what is not there has its own code all the same, as in Kafka."""
+        """All offsets are refused; missing topics and partitions have their own codes all the same, as in Kafka."""
         return self.response(error.code)
 
     def response(self, outcome: tuple[ErrorCode, ...] | ErrorCode) -> OffsetCommitResponse:
@@ -182,7 +182,7 @@ class _Commit:
 
 
 class OffsetFetchHandler:
-    """Answers from what is committed."""
+    """Answers from the committed offsets."""
 
     def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
@@ -207,7 +207,7 @@ class OffsetFetchHandler:
     def _groups(
         self, asked: Iterable[OffsetFetchRequestGroup], *, by_id: bool, require_stable: bool
     ) -> Iterator[OffsetFetchResponseGroup]:
-        """Each group once for all its topics and once for some: more forms would be as many times the work."""
+        """Each group once for all its topics and once for some: more forms would multiply the work."""
         answered: set[tuple[str, bool]] = set()
         for group in dict.fromkeys(asked):
             form = group.group_id, group.topics is None
@@ -253,7 +253,7 @@ class OffsetFetchHandler:
 
 
 def _once(topics: Sequence[OffsetFetchRequestTopics]) -> Iterator[OffsetFetchRequestTopics]:
-    """The topics with their partitions, whatever is named more than once only once."""
+    """The topics and their partitions, each once."""
     wanted: dict[tuple[str, bytes], dict[int, None]] = {}
     for topic in topics:
         wanted.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
@@ -266,14 +266,14 @@ def _find_topic(image: ClusterImage, name: str, topic_id: bytes, *, by_id: bool)
 
 
 class _OffsetsView(NamedTuple):
-    """A group's offsets as a reader sees them."""
+    """A group's offsets for one request."""
 
     offsets: Mapping[TopicPartition, OffsetCommitValue]
     unstable: frozenset[TopicPartition]
-    """The partitions whose offset a transaction under way has set, for a request that requires stable ones."""
+    """The partitions whose offset an open transaction has set, for a request that requires stable offsets."""
 
     def partition(self, topic: str, index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
-        """One offset as it is answered."""
+        """The answer for one partition."""
         partition = TopicPartition(topic, index)
         if partition in self.unstable:
             code = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -302,7 +302,7 @@ def _all_topics(view: _OffsetsView, image: ClusterImage) -> tuple[OffsetFetchRes
 
 
 def _as_before(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    """The topic in the form of the versions that fetch for one group."""
+    """The topic in the form of versions before 8, which have one group."""
     return OffsetFetchResponseTopic(
         name=topic.name,
         partitions=tuple(
@@ -319,7 +319,7 @@ def _as_before(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
 
 
 class OffsetDeleteHandler:
-    """OffsetDelete (47): a group forgets its offsets in topics that no member reads any more (KIP-496).
+    """OffsetDelete (47): deletes a group's offsets in topics that no member subscribes to (KIP-496).
 
     A partition that does not exist has error 3, one of a topic that a member subscribes to error 86.
     """

@@ -1,9 +1,9 @@
-"""The topics that the subscribed regular expressions of KIP-848 match, kept as the cluster's topics come and go.
+"""The topics that match the subscribed regular expressions of KIP-848, kept up to date as topics come and go.
 
-1. An expression is held against all topics once, and then against each topic that is created or deleted. Both take
-   turns with other work, and the expressions with each other: one that takes long keeps no other one waiting.
-2. Internal topics match nothing: a group that reads the log of its own commits never comes to rest.
-3. An expression not asked for lately is dropped when there is too much; it is matched anew when it is asked for.
+1. An expression is matched with all topics once, and then with each topic that is created or deleted. The work is done
+   in slices between other work, and expressions take turns, so that a slow expression does not delay the others.
+2. Internal topics match no expression: a group that reads the log of its own commits would always find new records.
+3. When there are too many, expressions that have not been used lately are dropped, and resolved again at the next use.
 """
 
 from collections import OrderedDict, deque
@@ -23,25 +23,24 @@ Matcher = Callable[[bytes], bool]
 LONGEST_PATTERN: Final = 4096
 """Characters."""
 _MOST_UNICODE_CLASSES: Final = 16
-"""Each is hundreds of ranges; a thousand take 200 ms to compile."""
+"""A class has hundreds of ranges; a thousand classes take 200 ms to compile."""
 _MEMORY_BYTES: Final = 256 * 1024
-"""Of a compiled expression and of its cached states together: what needs more is refused, or matched more slowly."""
+"""Of a compiled expression with its cached states: one that needs more is refused, or matched more slowly."""
 _MOST_COMPILED: Final = 256
 
 
 def compile_pattern(text: str) -> Matcher:
     """The expression, ready to match. Raises KafkaError INVALID_REGULAR_EXPRESSION (128) with the reason.
 
-    RE2 matches in time linear in the text: no expression keeps a broker busy, as Python's own backtracking engine
-    would. Kafka matches with RE2/J, whose syntax this engine shares.
-    A new pattern takes up to some 20 ms to compile.
+    RE2 matches in time linear in the text, unlike Python's backtracking engine: no expression blocks a broker. Kafka
+    matches with RE2/J, which has the same syntax. A new pattern takes up to some 20 ms to compile.
     """
     check_length(text)
     return _compiled(text)
 
 
 def check_length(text: str) -> None:
-    """Whether there is too much of it to compile it at all. Raises KafkaError INVALID_REGULAR_EXPRESSION (128)."""
+    """Raises KafkaError INVALID_REGULAR_EXPRESSION (128) if the expression is too large to be compiled."""
     if len(text) > LONGEST_PATTERN:
         raise _invalid(f"it has {len(text)} characters, and at most {LONGEST_PATTERN} are taken")
     classes = text.count(r"\p") + text.count(r"\P")
@@ -51,7 +50,7 @@ def check_length(text: str) -> None:
 
 @lru_cache(maxsize=_MOST_COMPILED)
 def _compiled(text: str) -> Matcher:
-    import re2  # the first expression pays for the library, not the start of every node
+    import re2  # imported at the first expression, not at the start of every node
 
     options = re2.Options()
     options.max_mem = _MEMORY_BYTES
@@ -72,25 +71,25 @@ def _invalid(reason: str) -> KafkaError:
 OnResolved = Callable[[KafkaError | None], None]
 
 _NAMES_PER_TURN: Final = 1000
-"""About 2 us each."""
+"""Names per turn; about 2 us each."""
 _TURN_MS: Final = 5
 _NAMES_PER_LOOK_AT_THE_CLOCK: Final = 8
-"""The slowest expression that fits into its memory takes about 1 ms for a name."""
+"""The slowest expression within the memory limit takes about 1 ms for a name."""
 _SHORT_MS: Final = 50
-"""An ordinary expression takes 20 for 10,000 topics. Those that take longer share every second turn."""
+"""An ordinary expression takes 20 ms for 10,000 topics. Expressions above this limit share every second turn."""
 _MOST_NEW: Final = 128
-"""Expressions that were never held against all topics yet; more than as many stay compiled."""
+"""The most new expressions, not matched with all topics yet; fewer than stay compiled."""
 _MOST_NEW_OF_GROUPS: Final = 32
-"""Of these, those that only groups ask for: there is always room for requests, which have to be answered."""
+"""The most new expressions that only groups use, so that there is room for those of requests."""
 _MOST_NEW_AND_LONG: Final = 32
-"""Of these, those of requests that have taken longer than `_SHORT_MS`."""
+"""The most new expressions of requests that have taken longer than `_SHORT_MS`."""
 _MOST_EXPRESSIONS: Final = 4096
 _MOST_MATCHES: Final = 1_000_000
-"""Names in all sets together, some 60 bytes each."""
+"""The most matches of all expressions together, some 60 bytes each."""
 
 
 class _Expression:
-    """One expression, and the topics that it matches as far as they have been looked at."""
+    """One expression, and its matches among the names that were checked so far."""
 
     __slots__ = (
         "fault",
@@ -109,30 +108,30 @@ class _Expression:
     def __init__(self, text: str, names: Iterable[str], *, is_of_group: bool) -> None:
         self.text = text
         self.names: deque[Iterator[str]] = deque((iter(names),))
-        """Still to be looked at."""
+        """Names that are still to be checked."""
         self.spent_ms = 0
-        """On the names since there was last none to be looked at."""
+        """Time spent since `names` was last empty."""
         self.topics: set[str] = set()
         self.size_bytes = 0
         self.is_changed = False
-        """Whether `topics` may be others than those of `value`."""
+        """Whether `topics` may differ from those of `value`."""
         self.is_new = True
-        """Whether it was never held against all topics yet: there is neither value nor fault."""
+        """Whether it was not matched with all topics yet: then there is neither value nor fault."""
         self.is_of_group = is_of_group
-        """Whether a group that has it recorded wants to know; if not, it is wanted as long as requests wait."""
+        """Whether a group has recorded it; if not, it is needed only while requests wait."""
         self.value: RegularExpressionValue | None = None
         """The last complete result."""
         self.fault: KafkaError | None = None
-        """The reason if there is none."""
+        """The reason if there is no complete result."""
         self.waiting: dict[OnResolved, None] = {}
 
     @property
     def is_resolved(self) -> bool:
-        """Whether what it matches, or matched when it was last looked at, can be said."""
+        """Whether there is a result, of now or of the last complete check."""
         return not self.names or (self.value is not None and self.fault is None)
 
     def add(self, name: str) -> int:
-        """Returns the number of names that there are more."""
+        """Add a match; returns by how many the matches grow."""
         if name in self.topics:
             return 0
         self.topics.add(name)
@@ -141,7 +140,7 @@ class _Expression:
         return 1
 
     def discard(self, name: str) -> int:
-        """Returns the number of names that there are less."""
+        """Remove a match; returns by how many the matches shrink."""
         if name not in self.topics:
             return 0
         self.topics.remove(name)
@@ -151,16 +150,16 @@ class _Expression:
 
 
 class TopicPatterns:
-    """The expressions of all groups of a node. `max_bytes` is what the names that one matches may take."""
+    """The expressions of all groups of a node. `max_bytes` limits the names that one expression matches."""
 
     def __init__(self, *, clock: Clock, max_bytes: int) -> None:
         self._clock = clock
         self._max_bytes = max_bytes
         self._image = ClusterImage()
         self._expressions: OrderedDict[str, _Expression] = OrderedDict()
-        """The one that was asked for last comes last."""
+        """The one that was used last comes last."""
         self._short: OrderedDict[_Expression, None] = OrderedDict()
-        """Those with names to be looked at, by turns; `_long`: those of them that have taken long."""
+        """Expressions with names to check, in order of their turns; `_long` has those that have taken long."""
         self._long: OrderedDict[_Expression, None] = OrderedDict()
         self._new: dict[_Expression, None] = {}
         self._matches = 0
@@ -169,15 +168,15 @@ class TopicPatterns:
         self._until_ms = 0
         self._names_left = 0
         self._has_refused_group = False
-        """Whether there was no room for the expression of a group, which asks again when `version` is another."""
+        """Whether there was no room for the expression of a group, which tries again when `version` has changed."""
         self.version = 0
-        """Another number after each change of what any expression matches."""
+        """Raised at each change of the matches of an expression."""
 
     def resolve(self, text: str, on_resolved: OnResolved) -> None:
-        """Have `find` know the expression; called once, now or later, with the reason if it does not.
+        """Resolve the expression for `find`. `on_resolved` is called once, now or later, with the error if it failed.
 
-        INVALID_REGULAR_EXPRESSION (128), or COORDINATOR_LOAD_IN_PROGRESS (14) when there is too much to do for it now;
-        either may be raised instead.
+        The error is INVALID_REGULAR_EXPRESSION (128), or COORDINATOR_LOAD_IN_PROGRESS (14) if there is too much work
+        now; either may be raised instead.
         """
         expression = self._expressions.get(text)
         if expression is None:
@@ -193,7 +192,7 @@ class TopicPatterns:
             self._look()
 
     def forget(self, text: str, on_resolved: OnResolved) -> None:
-        """The request has gone. An expression that no request waits for, and no group has, is dropped if it is new."""
+        """The request is gone. A new expression without waiting requests and groups is dropped."""
         expression = self._expressions.get(text)
         if expression is not None:
             expression.waiting.pop(on_resolved, None)
@@ -201,7 +200,7 @@ class TopicPatterns:
                 self._drop(expression)
 
     def find(self, text: str) -> RegularExpressionValue | None:
-        """The topics that the expression matches; None while not known yet: `version` is another when they are."""
+        """The topics that the expression matches; None until it is resolved, which changes `version`."""
         expression = self._expressions.get(text)
         if expression is None:
             if sum(each.is_of_group for each in self._new) >= _MOST_NEW_OF_GROUPS or len(self._new) >= _MOST_NEW:
@@ -215,7 +214,7 @@ class TopicPatterns:
         return expression.value
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """The cluster's topics are these now."""
+        """Check the created and the deleted topics."""
         self._image = image
         changed = [topic.name for topic in (*delta.created_topics, *delta.deleted_topics)]
         if not changed:
@@ -235,11 +234,11 @@ class TopicPatterns:
     # Turns
 
     def _look(self) -> None:
-        """Look at as many names as are left of this turn, and go on in the next."""
+        """Check names within this turn, and go on in the next."""
         if not (self._short or self._long):
             return
         if not self._is_in_turn:
-            # However many expressions are new in one turn of the event loop, that is the time they have together.
+            # All new expressions of one turn of the event loop share the time of that turn.
             self._is_in_turn = True
             self._is_turn_of_long = not self._is_turn_of_long
             self._until_ms, self._names_left = self._clock.monotonic_ms() + _TURN_MS, _NAMES_PER_TURN
@@ -263,7 +262,7 @@ class TopicPatterns:
         return next(iter(first or second))
 
     def _put_back(self, expression: _Expression) -> None:
-        """Its turn is over, and it is not: the others come first now."""
+        """The turn of an incomplete expression is over: the others come first now."""
         if expression.is_new and self._matches > _MOST_MATCHES:
             self._make_room(expression)
             if self._matches > _MOST_MATCHES:
@@ -286,7 +285,7 @@ class TopicPatterns:
         try:
             matches, topics = compile_pattern(expression.text), self._image.topics
         except KafkaError as fault:
-            # For a group: one that a Kafka broker took and this engine does not. The group keeps what it has recorded.
+            # A group may have an expression that only Kafka's engine accepts. It keeps its recorded matches.
             self._drop(expression)
             expression.names.clear()
             self._notify(expression, fault)
@@ -307,7 +306,7 @@ class TopicPatterns:
     # Results
 
     def _finish(self, expression: _Expression) -> None:
-        """All names are looked at: say so where that is news."""
+        """All names are checked: record the result, and notify the waiting requests."""
         self._leave_turns(expression)
         before = expression.value
         if expression.size_bytes > self._max_bytes:
@@ -334,7 +333,7 @@ class TopicPatterns:
             on_resolved(fault)
 
     def _make_room(self, spared: _Expression) -> None:
-        """Drop what was not asked for lately, but neither this one nor what is new."""
+        """Drop the expressions that were not used lately, except this one, new ones and awaited ones."""
         if self._matches <= _MOST_MATCHES and len(self._expressions) <= _MOST_EXPRESSIONS:
             return
         for expression in list(self._expressions.values()):
@@ -351,7 +350,7 @@ class TopicPatterns:
     def _drop(self, expression: _Expression) -> None:
         del self._expressions[expression.text]
         if expression.names and not expression.is_new:
-            self.version += 1  # a group that waits for news of it asks for it anew
+            self.version += 1  # a group that waits for it uses it anew
         self._matches -= len(expression.topics)
         self._leave_turns(expression)
 

@@ -1,8 +1,8 @@
-"""TxnOffsetCommit (28): a group's progress that counts when a producer's transaction commits (KIP-98, KIP-447).
+"""TxnOffsetCommit (28): a group's offsets, committed when a producer's transaction commits (KIP-98, KIP-447).
 
-Before the first offset of a transaction its coordinator is asked whether it is under way and has the group's partition
-(KIP-890); with v5 it adds the partition, which producers have done themselves before (AddOffsetsToTxn). By version: v2
-leader epochs; v3 the consumer's identity; v4 error 120.
+Before the first offset of a transaction, the transaction coordinator verifies that it is open and includes the group's
+partition (KIP-890). With v5 the coordinator adds the partition; before v5 the producer has added it (AddOffsetsToTxn).
+By version: v2 leader epochs; v3 the consumer's identity; v4 error 120.
 
 An offset that a transaction has set is pending: OffsetFetch shows it when the transaction has committed, and answers 88
 until then to requests that require stable offsets.
@@ -34,19 +34,19 @@ _FIRST_WITH_ABORTABLE = 4
 _FIRST_THAT_ADDS = 5
 
 _OF_THE_TRANSACTION: Mapping[ErrorCode, ErrorCode] = {
-    # The codes that the transaction's coordinator has for itself would have clients look for another one for the group.
-    # After this one they ask here again, in any version.
+    # With a code of the transaction coordinator, clients would look for another coordinator of the group. With this
+    # code they repeat the request here, in any version.
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
 }
-"""The code for a producer, by the code that its transaction's coordinator has answered."""
+"""The code for the producer, by the code of the transaction coordinator."""
 
 
 class _FirstBatch(NamedTuple):
-    """The one that the offsets will be written in."""
+    """The batch that the offsets will be written in."""
 
     producer_id: int
     producer_epoch: int
@@ -54,7 +54,7 @@ class _FirstBatch(NamedTuple):
 
 
 class TxnOffsetCommitHandler:
-    """Answers when the offsets are pending for good."""
+    """Answers when the pending offsets are committed to the log."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class _TransactionalCommit:
         self._asked = self._looked_up()
 
     def _looked_up(self) -> RequestedOffsets:
-        """The offsets of topics that there are now."""
+        """The requested offsets, checked against the topics of the present image."""
         asked, topics = RequestedOffsets(), self._controller.image.topics
         for topic in self._request.topics:
             asked.add_topic(
@@ -106,7 +106,7 @@ class _TransactionalCommit:
         if not self._asked.offsets:
             self._answer(ErrorCode.NONE)
         elif request.producer_id < 0:
-            # Their batch would be no transactional one, and no marker would ever come for them.
+            # The batch of the offsets would be outside of any transaction, and no marker would end it.
             self._answer(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
         elif request.producer_epoch < 0:
             self._answer(ErrorCode.INVALID_PRODUCER_EPOCH)
@@ -138,9 +138,9 @@ class _TransactionalCommit:
         if error is not None:
             self._refuse(error)
             return
-        self._asked = self._looked_up()  # topics may have gone while the coordinator was asked
+        self._asked = self._looked_up()  # topics may have been deleted meanwhile
         try:
-            self._host.check_active()  # its partition may have moved meanwhile
+            self._host.check_active()  # another broker may lead its partition now
             self._commit(verification)
         except KafkaError as refusal:
             self._refuse(refusal)

@@ -1,7 +1,7 @@
-"""Asks the coordinator of a transactional id about its transaction, wherever it is: on this node or behind a peer.
+"""Requests to the coordinator of a transactional id about its transaction, on this node or on another broker.
 
-A partition may be added while the transaction before is not complete yet: producers of KIP-890 begin the next one
-without waiting for it. So the coordinator is asked again for a while, and the producer need not ask.
+Producers of KIP-890 begin a transaction without waiting for the end of the last one, so that a partition may be added
+before that end is complete. The request is repeated here for a while, so that the producer need not repeat it.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,7 +33,7 @@ _RETRIES: Final = 60
 
 
 class TransactionChannel:
-    """A `TransactionVerifier`."""
+    """Verifies and adds partitions of transactions, as `TransactionVerifier`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TransactionChannel:
         peer: Peer,
         clock: Clock,
     ) -> None:
-        """`image` gives the one of now; `peer` are the other brokers."""
+        """`image` returns the present one; `peer` sends to the other brokers."""
         self._broker_id = broker_id
         self._image = image
         self._coordinators = coordinators
@@ -56,7 +56,7 @@ class TransactionChannel:
         self._try(asked, on_done, retries=_RETRIES if asked.adds_partitions else 0)
 
     def _try(self, asked: VerificationRequest, on_done: OnVerified, *, retries: int) -> None:
-        def answered(codes: Mapping[TopicPartition, ErrorCode]) -> None:
+        def on_codes(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             if retries and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values():
                 again = partial(self._try, asked, on_done, retries=retries - 1)
                 self._clock.call_at(self._clock.monotonic_ms() + _RETRY_MS, again)
@@ -65,14 +65,14 @@ class TransactionChannel:
 
         leader = self._leader_of(asked.transactional_id)
         if leader == NO_LEADER:
-            answered(dict.fromkeys(asked.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            on_codes(dict.fromkeys(asked.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         elif leader == self._broker_id:
-            self._ask_here(asked, answered)
+            self._ask_here(asked, on_codes)
         else:
             self._peer.send(
                 leader,
                 _request(asked),
-                lambda response: answered(_codes(asked, response)),
+                lambda response: on_codes(_codes(asked, response)),
                 oldest_version=_FIRST_OF_BROKERS,
                 timeout_ms=_TIMEOUT_MS,
             )

@@ -1,10 +1,10 @@
 """The transaction coordinators of this node: one for each partition of `__transaction_state` that this node leads.
 
-1. A transaction whose end is committed as decided gets its markers, for as long as it takes: the coordinator that made
-   the decision writes them, and so does each later one that finds the decision in its log. When all are written, the
+1. A transaction whose decision is committed gets its markers without a time limit: the coordinator that made the
+   decision writes them, and so does each later one that finds the decision in its log. When all are written, the
    transaction is complete.
-2. A producer that begins its next transaction meanwhile waits for the end of the last one (`next_transactions`).
-3. On loss of leadership the markers on their way are the next coordinator's too, whose epoch makes these void.
+2. A producer that begins its next transaction before that waits for the end of the last one (`next_transactions`).
+3. After a loss of leadership the next coordinator writes the markers again, with its newer epoch.
 """
 
 import logging
@@ -40,18 +40,18 @@ from tailrace.server.waiters import Deadlines
 
 OnProducerId = Callable[[ProducerId | KafkaError], None]
 AllocateProducerId = Callable[[OnProducerId], None]
-"""Gives an id that no producer has had."""
+"""Allocates an id that no producer has had."""
 
 _WRITE_TIMEOUT_MS: Final = 5_000
-"""The time that an answer waits for its record to be committed."""
+"""The longest wait of an answer for the commit of its record."""
 _RETRY_MS: Final = 500
-"""Until a completion that could not be written is tried again."""
+"""The time until a failed write of a completion is repeated."""
 
 _logger = logging.getLogger("tailrace.server")
 
 
 class Cancellable(Protocol):
-    """Work under way."""
+    """Work that can be cancelled."""
 
     def cancel(self) -> None: ...
 
@@ -60,7 +60,7 @@ class MarkerWriter(Protocol):
     """Writes markers to the leaders of partitions."""
 
     def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> Cancellable:
-        """Write one to each partition that still exists, as often as it takes, then call `on_done`, perhaps at once."""
+        """Write one to each partition that still exists, with retries; then call `on_done`, perhaps at once."""
         ...
 
 
@@ -111,7 +111,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         return len(self.machine.transactions)
 
     def _activated(self) -> None:
-        """Go on with the ends that were decided before."""
+        """Write the markers of the ends that were decided before."""
         known = self.machine.transactions
         for transactional_id in [name for name, transaction in known.items() if transaction.state.is_prepared]:
             self._write_markers(transactional_id)
@@ -122,7 +122,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
     def submit(self, command: Command, on_done: OnDone) -> None:
         """As `CoordinatorHost.submit`; the answer is never NeedsProducerId."""
         if isinstance(command, EndTransaction) and command.transactional_id in self._next:
-            on_done(concurrent(command.transactional_id))  # it ends what has not begun yet, and is about to
+            on_done(concurrent(command.transactional_id))  # its transaction waits to begin
         else:
             self._decide(command, partial(self._decided, command, on_done))
 
@@ -137,16 +137,16 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
             on_done(fresh)
             return
         try:
-            self.check_active()  # it may be closed by now
+            self.check_active()  # closed meanwhile, perhaps
         except KafkaError as gone:
             on_done(gone)
             return
         self.submit(_with_producer_id(command, fresh), on_done)
 
     def begin(self, command: AddPartitions, on_done: OnDone, asked: QueuedRequest) -> None:
-        """As `submit`, for a producer itself: if its last transaction is being ended, this waits until that is done.
+        """As `submit`, for the request of a producer: it waits while the end of the last transaction is not complete.
 
-        For some seconds; then the answer is CONCURRENT_TRANSACTIONS (51). There is none if its connection closes.
+        After `next_transactions.WAIT_MS` the answer is CONCURRENT_TRANSACTIONS (51). None if the connection closes.
         """
         self._next.add(command, on_done, asked)
 
@@ -154,7 +154,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         super()._committed(records)
         for record in records:
             if record.transaction is not None and record.transaction.state.is_prepared:
-                # Not now: the answers to the writes of this turn are being given, and a marker is another write.
+                # Later: the answers to the writes of this turn come first, and a marker is another write.
                 self._clock.call_soon(partial(self._write_markers, record.transactional_id))
             else:
                 self._ended(record.transactional_id)
@@ -174,7 +174,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
             self._writing[transactional_id] = writing
 
     def _complete(self, transactional_id: str) -> None:
-        """All markers are written: submit the completion, again and again until the log has it."""
+        """All markers are written: submit the completion, repeatedly until it is committed."""
 
         def outcome(answer: Response | KafkaError) -> None:
             if not self.is_active or self.machine.markers(transactional_id) is None:

@@ -1,11 +1,11 @@
-"""Says how a transaction ended, wherever it has written: a marker to the leader of each partition, until all have one.
+"""Sends the end of a transaction to its partitions: a marker to the leader of each one, until all have confirmed it.
 
-1. A partition has its marker when its leader says so, and the leader says so when the marker is committed.
-2. After any other answer, or none, it is asked again: a marker that is written twice does no harm. A partition
-   that no longer exists needs none.
-3. A leader that has seen a newer coordinator (52), or a newer epoch of the producer (47), ends it for that partition:
-   another coordinator, or the producer, has ended the transaction.
-4. All markers of one turn for a broker go in one request: one flush decides many transactions at once.
+1. A leader confirms a marker when it is committed.
+2. After any other answer, or none, the marker is sent again: a second copy does no harm. A deleted partition needs no
+   marker.
+3. TRANSACTION_COORDINATOR_FENCED (52) and INVALID_PRODUCER_EPOCH (47) are final for a partition: a newer coordinator,
+   or the producer, has ended the transaction.
+4. All markers of one turn for a broker go in one request: one flush is enough for many transactions.
 """
 
 import logging
@@ -32,15 +32,15 @@ from tailrace.server.transactions.markers import MarkerCodes, OnWritten, Transac
 WriteHere = Callable[[Sequence[TransactionMarker], OnWritten], None]
 """Writes markers to partitions that this node leads: `server.transactions.markers.write_markers`."""
 OnCodes = Callable[[MarkerCodes], None]
-"""Told once what a broker says about each partition of a marker; what it does not speak of is missing."""
+"""Called once with a broker's codes for the partitions of a marker; those that the answer lacks are missing."""
 
 _MOST_PARTITIONS = 1_000
-"""Of one request: a broker takes 20,000 elements, and its loop some time for each."""
+"""Of one request: a broker accepts 20,000 elements, and needs some time for each."""
 
 _FIRST_RETRY_MS = 20
 _LONGEST_RETRY_MS = 1_000
 _REQUEST_TIMEOUT_MS = 30_000
-"""Markers that have no answer by then are asked for again."""
+"""Markers without an answer by then are sent again."""
 _FINAL = frozenset((ErrorCode.NONE, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED))
 
 _logger = logging.getLogger("tailrace.server")
@@ -58,7 +58,7 @@ class MarkerSender:
         peer: Peer,
         clock: Clock,
     ) -> None:
-        """`image` gives the one of now; `peer` are the other brokers."""
+        """`image` returns the present one; `peer` sends to the other brokers."""
         self.broker_id = broker_id
         self.image = image
         self.write_here = write_here
@@ -69,13 +69,13 @@ class MarkerSender:
         """The markers of this turn for other brokers."""
 
     def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> "Sending":
-        """Begin; `on_done` is called once, when each partition that still exists has its marker, perhaps at once."""
+        """Begin; `on_done` is called once, when all partitions that still exist have their markers, perhaps at once."""
         sending = Sending(self, markers, coordinator_epoch, on_done)
         sending.attempt()
         return sending
 
     def send(self, leader: BrokerId, marker: TransactionMarker, on_codes: OnCodes) -> None:
-        """Have another broker write a marker, in one request with those of other transactions of this turn."""
+        """Send a marker to another broker, in one request with the other markers of this turn."""
         if not self._outgoing:
             self.clock.call_soon(self._send_all)
         self._outgoing.setdefault(leader, []).append((marker, on_codes))
@@ -106,7 +106,7 @@ class Sending:
         self._is_over = False
 
     def attempt(self) -> None:
-        """Ask the leaders of all that are left."""
+        """Send the marker to the leaders of all remaining partitions."""
         self._attempt += 1
         leaders = self._leaders()
         self._left = set(leaders)
@@ -119,7 +119,7 @@ class Sending:
             self._send(leader, sorted(partition for partition in self._awaited if leaders[partition] == leader))
 
     def _leaders(self) -> dict[TopicPartition, BrokerId]:
-        """The leaders of the partitions that are left, but for those that no longer exist."""
+        """The leaders of the remaining partitions that still exist."""
         image = self._sender.image()
         states = ((partition, image.partition(*partition)) for partition in self._left)
         return {partition: state.leader for partition, state in states if state is not None}
@@ -148,7 +148,7 @@ class Sending:
         self._record(attempt, {**dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR), **codes})
 
     def _record(self, attempt: int, codes: Mapping[TopicPartition, ErrorCode]) -> None:
-        """Some leader's answer. One that comes after its attempt still counts, if it says that the marker is there."""
+        """Record the codes of a leader. A final code counts also after the end of its attempt."""
         for partition, code in codes.items():
             if code in _FINAL:
                 self._left.discard(partition)
@@ -180,7 +180,7 @@ class Sending:
         self._timer = clock.call_at(clock.monotonic_ms() + delay_ms, self.attempt)
 
     def cancel(self) -> None:
-        """Ask no leader any more."""
+        """Send no marker any more."""
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -205,7 +205,7 @@ def _requests(asked: Iterable[OutgoingMarker]) -> Iterator[dict[int, OutgoingMar
 
 
 def _distribute(asked: Mapping[int, OutgoingMarker], response: WriteTxnMarkersResponse | None) -> None:
-    """Call each marker's callback with the codes that the answer has for it; with none, if there is no answer."""
+    """Call the callback of each marker with its codes in the answer; with none if there is no answer."""
     codes = {} if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
     for producer_id, (_, on_codes) in asked.items():
         on_codes(codes.get(producer_id, {}))

@@ -1,7 +1,7 @@
-"""Writes the ends of transactions into the partitions that this node leads, and says when they are there for good.
+"""Writes the ends of transactions into the partitions that this node leads, and reports their commit.
 
-A marker in a partition of `__consumer_offsets` also decides about the offsets that were committed in the transaction:
-those go to the coordinator of their groups, which writes the marker itself.
+A marker in a partition of `__consumer_offsets` also commits or drops the offsets of the transaction. The group
+coordinator of that partition writes it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from tailrace.server.waiters import Deadlines
 
 
 class TransactionMarker(NamedTuple):
-    """The end of one producer's transaction, and the partitions it is to be written to."""
+    """The end of one producer's transaction, and its partitions."""
 
     producer_id: int
     producer_epoch: int
@@ -41,12 +41,12 @@ class TransactionMarker(NamedTuple):
 
 
 class OffsetTransactions(Protocol):
-    """The group coordinators, as markers see them."""
+    """The group coordinators: they write markers into `__consumer_offsets`."""
 
     def complete_transaction(
         self, partition: TopicPartition, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]
     ) -> None:
-        """Write the marker to this partition of `__consumer_offsets`, and apply or drop the offsets it decides about.
+        """Write the marker to this partition of `__consumer_offsets`; commit or drop the offsets of its transaction.
 
         `on_done` is called once, when the marker is committed or cannot be, perhaps before this returns.
         """
@@ -55,7 +55,7 @@ class OffsetTransactions(Protocol):
 
 MarkerCodes = Mapping[TopicPartition, ErrorCode]
 OnWritten = Callable[[Sequence[MarkerCodes]], None]
-"""Told once how it went, for each marker in order and each of its partitions."""
+"""Called once with the codes of each marker, in order, and of each of its partitions."""
 
 
 def write_markers(
@@ -66,13 +66,11 @@ def write_markers(
     now_ms: int,
     pending_offsets: OffsetTransactions,
 ) -> Sequence[MarkerCodes]:
-    """Write these markers to partitions that this node leads; `on_done` is called when all are safe or refused.
+    """Write these markers to partitions that this node leads; `on_done` is called when all are committed or refused.
 
-    The result holds the codes that are known so far, and others as they become known.
-
-    Safe: the high watermark has passed them. `on_done` may be called before this returns, and not at all while
-    replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION (3), one that another broker leads
-    NOT_LEADER_OR_FOLLOWER (6); see also `Partition.append_marker`.
+    Returns the codes that are known by now; later codes are added to the same object. `on_done` may be called before
+    this returns, and not at all while replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION
+    (3), one that another broker leads NOT_LEADER_OR_FOLLOWER (6); see also `Partition.append_marker`.
     """
     writing = _Writing(markers, on_done)
     for at, marker in enumerate(markers):
@@ -91,7 +89,7 @@ def write_markers(
                 )
             except KafkaError as refusal:
                 done(refusal.code)
-    writing.complete_one()  # all are asked for
+    writing.complete_one()  # the loop itself
     return writing.codes
 
 
@@ -112,23 +110,23 @@ class _Writing:
         self.complete_one()
 
     def complete_one(self) -> None:
-        """One thing less to wait for."""
+        """One of the awaited markers is complete."""
         self._left -= 1
         if not self._left:
             self._on_done(self.codes)
 
 
 REQUEST_TIMEOUT_MS: Final = 10_000
-"""A third of the sender's timeout, here and in Kafka: a sender that gave up first would learn of no marker at all."""
+"""A third of the sender's timeout, here and in Kafka: a sender that times out first gets no code at all."""
 
 
 class WriteTxnMarkersHandler:
     """WriteTxnMarkers (27): writes the ends of transactions into partitions that this node leads (KIP-98).
 
-    The coordinators of transactions ask for it, and administrators, to end one that hangs (KIP-664). The answer leaves
-    when the markers are as safe as acks=all makes them, or after `REQUEST_TIMEOUT_MS` with REQUEST_TIMED_OUT (7) for
-    the others: they stay in the log then, and a second request writes others, which change nothing. A request holds
-    markers of many transactions, so a partition that cannot commit must not keep back the outcome of the others.
+    Sent by transaction coordinators, and by administrators to end a hanging transaction (KIP-664). The answer is sent
+    when the markers are committed, or after `REQUEST_TIMEOUT_MS` with REQUEST_TIMED_OUT (7) for the others. These stay
+    in the log; the markers of a second request change nothing then. The time limit is there because a request has
+    markers of many transactions: a partition that cannot commit must not hold back the codes of the others.
     """
 
     def __init__(
@@ -177,16 +175,16 @@ class _WaitingMarkers:
             for marker in request.markers
         ]
         self.known: Sequence[MarkerCodes] = [{} for _ in self.markers]
-        """The codes that are known of each so far."""
+        """The codes of each marker that are known so far."""
 
     def written(self, codes: Sequence[MarkerCodes]) -> None:
-        """All markers are safe or refused."""
+        """All markers are committed or refused."""
         if not self._is_answered:
             self._deadlines.remove(self, REQUEST_TIMEOUT_MS)
             self._answer(codes)
 
     def expire(self) -> None:
-        """The time is over for the partitions of which nothing is known yet."""
+        """Answer REQUEST_TIMED_OUT for the partitions without a code."""
         late = ErrorCode.REQUEST_TIMED_OUT
         self._answer(
             [

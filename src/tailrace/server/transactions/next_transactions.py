@@ -1,15 +1,15 @@
-"""AddPartitions of producers whose last transaction is not complete: they wait for it, and need not ask again.
+"""Requests of producers to add partitions while their last transaction is not complete: they wait for its end.
 
-EndTxn is answered when the decision is committed, and the markers follow: some flushes later. A producer that begins
-the next transaction at once meets CONCURRENT_TRANSACTIONS (51), and all clients ask again. But librdkafka, when its
-application aborts meanwhile, ends a transaction that has not begun, gets INVALID_TXN_STATE (48), and gives up for
-good. So the coordinator holds the question back, for a while, until its answer is that the partitions are in.
+EndTxn is answered when the decision is committed; the markers are written some flushes later. A producer that begins
+the next transaction at once would get CONCURRENT_TRANSACTIONS (51), and all clients repeat the request. But if the
+application aborts at that time, librdkafka ends a transaction that has not begun, gets INVALID_TXN_STATE (48), and
+fails for good. So the coordinator holds such a request for a while.
 
-Producers' questions only: one that came from another broker would hold up what that broker asks for other producers.
+Only requests of producers wait: a request of another broker has partitions of other producers too.
 
-A question that waits keeps its request in memory. `WaitingRoom` bounds what all of a node keep; there is always the
-answer that Kafka gives, which is 51 at once. A question does not outlive its connection: no answer could be sent,
-and carried out late it would add to a transaction that its producer has begun elsewhere.
+A waiting request stays in memory. `WaitingRoom` limits this for all of a node; beyond its limits the answer is 51 at
+once, as with Kafka. A request ends with its connection: no answer could be sent, and its partitions could end up in a
+transaction that the producer has begun on another connection.
 """
 
 from collections.abc import Callable
@@ -23,24 +23,24 @@ from tailrace.server.waiters import Deadlines
 
 OnDone = Callable[[Response | KafkaError], None]
 Submit = Callable[[AddPartitions, OnDone], None]
-"""Has a command decided and committed; the answer comes once, and CONCURRENT_TRANSACTIONS before it returns."""
+"""Decides and commits a command; `OnDone` is called once, with CONCURRENT_TRANSACTIONS before this returns."""
 
 WAIT_MS: Final = 5_000
-"""The time that one waits. Clients give up a request after 10 s or more."""
+"""The longest wait of a request. Clients time out after 10 s or more."""
 MAX_WAITING: Final = 1_000
-"""Of one node. One more is answered CONCURRENT_TRANSACTIONS at once, as beyond each of the following limits."""
+"""The most requests of a node. Beyond this limit and the next two, the answer is CONCURRENT_TRANSACTIONS at once."""
 MAX_PARTITIONS: Final = 100_000
-"""That the requests which wait name together: some 200 bytes each, 500 if each is of a topic of its own."""
+"""The most partitions of all waiting requests: some 200 bytes each, 500 if each has a topic of its own."""
 MAX_OF_ID: Final = 2
-"""Of one transactional id. A producer has one request of its partitions on its way, and one of its offsets."""
+"""The most requests of one transactional id: a producer sends one for its partitions and one for its offsets."""
 
 
 class QueuedRequest(NamedTuple):
-    """The request that a command came with, as far as waiting is concerned."""
+    """The connection and the size of the request of a command."""
 
     connection: ServerConnection
     size: int
-    """The number of partitions that it names, one that is named twice as two."""
+    """The number of partitions in the request, with repetitions."""
 
 
 class _WaitingTransaction:
@@ -63,7 +63,7 @@ class _WaitingTransaction:
 class WaitingRoom:
     """The requests that wait on this node, in all its partitions of `__transaction_state` together, by connection.
 
-    It lasts as long as the node, so that a connection has one callback, however often coordinators come and go.
+    It lives as long as the node, so that a connection has one callback, even if coordinators come and go.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class NextTransactions:
         deadlines: Deadlines,
         room: WaitingRoom,
     ) -> None:
-        """`is_changing`: whether a change of this transactional id is on its way, or the end of its transaction."""
+        """`is_changing`: whether a record of this transactional id, or the end of its transaction, is not complete."""
         self._submit = submit
         self._is_changing = is_changing
         self._clock = clock
@@ -117,12 +117,11 @@ class NextTransactions:
         return transactional_id in self._by_id
 
     def add(self, command: AddPartitions, on_done: OnDone, asked: QueuedRequest) -> None:
-        """Have it decided, now or when what is under way has ended; `on_done` is called once, in `WAIT_MS` or so.
-
-        Or never, if the connection closes before that: then it is not decided either.
+        """Decide the command, now or when the last transaction is complete; `on_done` is called once, after `WAIT_MS`
+        at the latest. If the connection closes before, the command is dropped without a call.
         """
 
-        def answered(outcome: Response | KafkaError) -> None:
+        def on_outcome(outcome: Response | KafkaError) -> None:
             is_early = isinstance(outcome, KafkaError) and outcome.code is ErrorCode.CONCURRENT_TRANSACTIONS
             waiting = self._by_id.get(command.transactional_id, ())
             if is_early and len(waiting) < MAX_OF_ID and self._room.has_room_for(asked):
@@ -130,7 +129,7 @@ class NextTransactions:
             else:
                 on_done(outcome)
 
-        self._submit(command, answered)
+        self._submit(command, on_outcome)
 
     def _park(self, waiting: _WaitingTransaction) -> None:
         self._by_id.setdefault(waiting.command.transactional_id, {})[waiting] = None
@@ -138,7 +137,7 @@ class NextTransactions:
         self._deadlines.add(waiting, WAIT_MS)
 
     def ended(self, transactional_id: str) -> None:
-        """A change has ended, or will not be. The first one that waits for it has its turn soon, before any EndTxn."""
+        """A change is complete or dropped. The first waiting command has its turn soon, before any EndTxn."""
         if transactional_id in self._by_id:
             self._clock.call_soon(partial(self._go_on, transactional_id))
 
@@ -147,12 +146,12 @@ class NextTransactions:
             self._carry_out(next(iter(waiting)))
 
     def expired(self, waiting: _WaitingTransaction) -> None:
-        """It has waited for long enough."""
+        """The longest wait of the command is over."""
         if waiting in self._by_id.get(waiting.command.transactional_id, ()):
             self._carry_out(waiting)
 
     def _carry_out(self, waiting: _WaitingTransaction) -> None:
-        """Have it decided, whatever comes of it, and the next one after it."""
+        """Decide the command, which does not wait again, and the next one after it."""
         self.forget(waiting)
 
         def done(outcome: Response | KafkaError) -> None:
@@ -162,7 +161,7 @@ class NextTransactions:
         self._submit(waiting.command, done)
 
     def forget(self, waiting: _WaitingTransaction) -> None:
-        """It waits no more."""
+        """Remove the command from the queue."""
         transactional_id = waiting.command.transactional_id
         rest = self._by_id[transactional_id]
         del rest[waiting]
@@ -172,7 +171,7 @@ class NextTransactions:
         self._deadlines.remove(waiting, WAIT_MS)
 
     def close(self, refusal: KafkaError) -> None:
-        """Nothing is decided here any more: this is the answer to all that wait."""
+        """Answer all waiting commands with this refusal."""
         for waiting in [waiting for of_id in self._by_id.values() for waiting in of_id]:
             self.forget(waiting)
             waiting.on_done(refusal)

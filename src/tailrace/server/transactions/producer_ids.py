@@ -1,7 +1,7 @@
 """InitProducerId (22): v2 flexible; v3 the producer may name the identity it had (KIP-360); v4 error 90.
 
-A producer without a transactional id gets a fresh id, whatever it had before: as Kafka's does. With one it gets what
-its coordinator says.
+A producer without a transactional id gets a fresh producer id in any case, as from Kafka. For a producer with a
+transactional id the coordinator decides.
 """
 
 from collections import deque
@@ -26,11 +26,11 @@ from tailrace.server.transactions.producer_requests import as_version_says
 _NO_EPOCH = -1
 _FIRST_WITH_FENCED = 4
 _REFILL_BELOW = 0.1
-"""The share of a block that is left when the next one is fetched, so that no producer waits for it."""
+"""The remaining share of a block at which the next one is fetched, so that no producer waits for it."""
 
 
 class ProducerIdPool:
-    """Producer ids that no other broker gives away, and no later start of this one: what is left of a block is lost."""
+    """Producer ids from blocks of this start of this broker alone; a restart drops the rest of a block."""
 
     def __init__(self, *, controller: Controller, broker_id: BrokerId) -> None:
         self._controller = controller
@@ -43,7 +43,7 @@ class ProducerIdPool:
         self._waiting: deque[OnProducerId] = deque()
 
     def allocate(self, on_id: OnProducerId) -> None:
-        """Give an id, at once if there is one."""
+        """Call `on_id` with a new id, at once if there is one."""
         self._waiting.append(on_id)
         self._serve()
 
@@ -76,7 +76,7 @@ class ProducerIdPool:
     def _fetched(self, outcome: ControllerResponse | KafkaError) -> None:
         self._is_fetching = False
         if isinstance(outcome, KafkaError):
-            # Retriable for a producer, whatever kept the controller from it.
+            # Retriable for a producer, unlike some errors of the controller.
             self._refuse(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, f"no producer ids: {outcome}"))
             return
         assert isinstance(outcome, ProducerIdBlock)

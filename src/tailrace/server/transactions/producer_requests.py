@@ -1,11 +1,11 @@
-"""AddPartitionsToTxn (24), AddOffsetsToTxn (25) and EndTxn (26): what a transactional producer asks (KIP-98, KIP-890).
+"""AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26): requests of transactional producers (KIP-98, KIP-890).
 
 AddPartitionsToTxn: up to v3 from producers, all partitions or none; from v4 from brokers, for many transactions, and
-perhaps only to look (verify_only). AddOffsetsToTxn adds the partition of `__consumer_offsets` that keeps the group.
-EndTxn is answered when the decision is committed; the markers follow. From v5 the producer has another epoch then.
-Partitions that it adds before they are written wait for them.
+perhaps only to verify them (verify_only). AddOffsetsToTxn adds the group's partition of `__consumer_offsets`. EndTxn is
+answered when the decision is committed; the markers follow. From v5 the answer has the producer's next epoch. Requests
+to add partitions to the next transaction wait until the markers are written.
 
-A producer that has been fenced hears PRODUCER_FENCED (90), before v2 of all three INVALID_PRODUCER_EPOCH (47).
+A fenced producer gets PRODUCER_FENCED (90), before v2 of all three INVALID_PRODUCER_EPOCH (47).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,20 +41,20 @@ _FIRST_OF_BROKERS = 4
 _FIRST_WITH_ABORTABLE = 5
 _FIRST_END_WITH_NEXT_EPOCH = 5
 _CHARACTERS_OF_PARTITION = 200
-"""Of a name, that take as much memory as a partition of a request that waits."""
+"""Characters of a topic name that take as much memory as a partition of a waiting request."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
 def as_version_says(error: KafkaError, version: int, *, first_with_fenced: int = FIRST_WITH_FENCED) -> KafkaError:
-    """The error as clients of this version know it."""
+    """The error with a code that clients of this version know."""
     if error.code is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.detail)
     return error
 
 
 class AddPartitionsToTxnHandler:
-    """Answers when the partitions are in the transactions for good."""
+    """Answers when the added partitions are committed."""
 
     def __init__(self, *, coordinators: TransactionCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
@@ -137,7 +137,7 @@ class _Addition:
         return self._context.api_version >= _FIRST_OF_BROKERS
 
     def _faults(self, partitions: Iterable[TopicPartition]) -> Codes:
-        """The codes of those that cannot be added; then none is."""
+        """The codes of partitions that cannot be added. If there is one, no partition is added."""
         image, faults = self._controller.image, {}
         for partition in partitions:
             if partition.topic in INTERNAL_TOPICS and not self._is_from_broker:
@@ -180,7 +180,7 @@ class _Addition:
 
 
 def _size(topic: AddPartitionsToTxnTopic) -> int:
-    """In partitions. A topic without any is in the answer too, and nothing has checked how long its name is."""
+    """The size in partitions. A topic without partitions counts by the length of its name, which may be large."""
     return len(topic.partitions) or 1 + len(topic.name) // _CHARACTERS_OF_PARTITION
 
 
@@ -189,7 +189,7 @@ def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterable[TopicPart
 
 
 class AddOffsetsToTxnHandler:
-    """Answers when the group's partition is in the transaction for good."""
+    """Answers when the group's partition is in the transaction, committed."""
 
     def __init__(
         self, *, coordinators: TransactionCoordinatorService, controller: Controller, groups: GroupConfig
@@ -217,7 +217,7 @@ class AddOffsetsToTxnHandler:
 
     def _partition_of(self, group_id: str) -> TopicPartition:
         topic = self._controller.image.topics.get(GROUP_OFFSETS_TOPIC)
-        # The producer may be faster than the group, whose first request has the topic created.
+        # The producer may be first: a first request of the group creates the topic.
         count = self._groups.offsets_topic_num_partitions if topic is None else len(topic.partitions)
         return TopicPartition(GROUP_OFFSETS_TOPIC, coordinator_partition(group_id, count))
 

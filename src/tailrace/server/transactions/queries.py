@@ -1,8 +1,8 @@
-"""DescribeTransactions (65) and ListTransactions (66): what is going on, for tools (KIP-664).
+"""DescribeTransactions (65), ListTransactions (66), DescribeProducers (61): transactions, for tools (KIP-664).
 
-Both speak of the transactional ids that this broker coordinates, as committed. ListTransactions: v1 only those that
-have been open for long (KIP-994); v2 a pattern (KIP-1152), which is refused with INVALID_REGULAR_EXPRESSION (128):
-100,000 ids would have to be matched in turns.
+The answers have the committed state of the transactional ids that this broker coordinates. ListTransactions: v1 a least
+duration (KIP-994); v2 a pattern (KIP-1152), which is refused with INVALID_REGULAR_EXPRESSION (128): 100,000 ids would
+have to be matched in slices.
 """
 
 from itertools import groupby
@@ -72,7 +72,7 @@ def _topics(transaction: Transaction) -> tuple[DescribedTransactionTopic, ...]:
 
 
 def not_described(transactional_id: str, code: ErrorCode) -> DescribedTransaction:
-    """In the place of a transaction that cannot be described."""
+    """The answer for a transaction that cannot be described."""
     return DescribedTransaction(
         error_code=code,
         transactional_id=transactional_id,
@@ -122,7 +122,7 @@ _NO_SEQUENCE = -1
 
 
 class DescribeProducersHandler:
-    """DescribeProducers (61): the producers of partitions that their leader remembers (KIP-664), each named once."""
+    """DescribeProducers (61): the producers in the state of a partition's leader (KIP-664); each partition once."""
 
     def __init__(self, *, partitions: PartitionTable) -> None:
         self._partitions = partitions
