@@ -6,13 +6,15 @@ from typing import Any
 
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
+from tailrace.server.context import RequestContext
 from tailrace.server.partitions.table import KnownLeader
 from tailrace.server.ports import Buffer
+from tailrace.server.produce.transactional_appends import OnVerified, VerificationRequest
 from tailrace.storage import Log
 
 EVERY_CHANGE = (
@@ -134,6 +136,27 @@ class LedElsewhere:
         return self._names.get(topic_id)
 
 
+class ScriptedVerifier:
+    """A `TransactionVerifier` that answers with `code`, at once or, if it is slow, when the test says so."""
+
+    def __init__(self, *, is_slow: bool = False) -> None:
+        self.code = ErrorCode.NONE
+        self.is_slow = is_slow
+        self.asked: list[VerificationRequest] = []
+        self._waiting: list[tuple[VerificationRequest, OnVerified]] = []
+
+    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
+        self.asked.append(asked)
+        self._waiting.append((asked, on_done))
+        if not self.is_slow:
+            self.answer()
+
+    def answer(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for asked, on_done in waiting:
+            on_done(dict.fromkeys(asked.partitions, self.code))
+
+
 class NotedFailures:
     """A `server.partitions.log_faults.Failures` that keeps what it hears."""
 
@@ -240,6 +263,18 @@ def flush_now(log: Log) -> None:
     ticket = log.begin_flush()
     ticket.sync()
     log.finish_flush(ticket)
+
+
+class ScriptedHandler:
+    """A `server.dispatch.Handler` that answers with a function, and keeps the requests."""
+
+    def __init__(self, handle: Callable[[Any, RequestContext], Any] = lambda request, context: None) -> None:
+        self.requests: list[Any] = []
+        self._handle = handle
+
+    def handle(self, request: Any, context: RequestContext) -> Any:
+        self.requests.append(request)
+        return self._handle(request, context)
 
 
 class RecordingConnection:

@@ -11,8 +11,10 @@ import pytest
 
 import tailrace
 
-SOURCE = Path(__file__).parents[2] / "src" / "tailrace"
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "tailrace"
 MODULES = sorted(SOURCE.rglob("*.py"))
+TESTS = sorted(path for folder in ("tests", "testkit") for path in (ROOT / folder).rglob("*.py"))
 MOST_LINES = 500
 MOST_MODULES = 26
 LONG = {
@@ -29,6 +31,18 @@ def test_no_two_classes_share_a_name() -> None:
     assert len(places) > 1_000
     shared = {name: modules for name, modules in places.items() if len(modules) > 1}
     assert not shared, f"each name is to stand for one class: {shared}"
+
+
+def test_no_two_classes_of_the_tests_share_a_name() -> None:
+    """A double stands once, in testkit; what only looks alike has a name that says what it is."""
+    places = defaultdict(list)
+    for module in TESTS:
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("Test"):  # those hold tests
+                places[node.name].append(str(module.relative_to(ROOT)))
+    assert len(places) > 200
+    shared = {name: modules for name, modules in places.items() if len(modules) > 1}
+    assert not shared, f"put the double into testkit, or name each after its subject: {shared}"
 
 
 def test_a_file_has_500_lines_at_most() -> None:
@@ -57,5 +71,5 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 
 
 def test_the_version_is_that_of_the_distribution() -> None:
-    project = tomllib.loads((SOURCE.parents[1] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["version"] == tailrace.__version__

@@ -13,13 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 from uuid import uuid4
 
 import pytest
 
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.testing import Cluster
+from testkit.commands import CommandResult
 
 PROGRAM = (sys.executable, "-m", "tailrace")
 SECONDS = 60.0
@@ -27,25 +27,17 @@ SAME_WISH_S = 1.0
 """A later signal ends a command at once."""
 
 
-class Done(NamedTuple):
-    """The outcome of a command."""
-
-    code: int
-    out: str
-    err: str
+Run = Callable[..., CommandResult]
 
 
-Run = Callable[..., Done]
-
-
-def finished(process: "subprocess.Popen[bytes]", stdin: bytes | None = None) -> Done:
+def finished(process: "subprocess.Popen[bytes]", stdin: bytes | None = None) -> CommandResult:
     try:
         out, err = process.communicate(stdin, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
         raise
-    done = Done(process.returncode, out.decode(), err.decode())
+    done = CommandResult(process.returncode, out.decode(), err.decode())
     assert "Traceback" not in done.err, done.err
     return done
 
@@ -72,7 +64,7 @@ def bootstrap(tailrace_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Ite
             process.communicate()
 
 
-def run(*words: str, stdin: bytes = b"") -> Done:
+def run(*words: str, stdin: bytes = b"") -> CommandResult:
     return finished(started(*words), stdin)
 
 

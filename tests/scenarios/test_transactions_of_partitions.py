@@ -18,34 +18,13 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
-from tailrace.server.produce.transactional_appends import OnVerified, VerificationRequest
+from tailrace.server.produce.transactional_appends import VerificationRequest
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, records_of, verified_by
-from testkit.ports import DeferredDisk
+from testkit.ports import DeferredDisk, ScriptedVerifier
 
 COMMITTED = 1
 ORDERS = TopicPartition("orders", 0)
-
-
-class ScriptedVerifier:
-    """A coordinator that answers with these codes, at once or on demand."""
-
-    def __init__(self) -> None:
-        self.code = ErrorCode.NONE
-        self.is_slow = False
-        self.asked: list[VerificationRequest] = []
-        self._waiting: list[tuple[VerificationRequest, OnVerified]] = []
-
-    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
-        self.asked.append(asked)
-        self._waiting.append((asked, on_done))
-        if not self.is_slow:
-            self.answer()
-
-    def answer(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for asked, on_done in waiting:
-            on_done(dict.fromkeys(asked.partitions, self.code))
 
 
 @pytest.fixture

@@ -57,6 +57,7 @@ from tailrace.storage import Log
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.data_path import Exchange, records_of
+from testkit.faults import Killed
 from testkit.group_path import GroupPath
 from testkit.ports import RecordingConnection, flush_now
 from testkit.verdict import AtTheEnd, History, broken_promises
@@ -92,10 +93,6 @@ PERIODIC_WORK = PeriodicWorkConfig(
     cleaner=CleanerConfig(log_cleaner_backoff_ms=15),
     scrubber=ScrubberConfig(log_scrub_enable=False),
 )
-
-
-class Killed(Exception):
-    """The process was killed; the disk has power."""
 
 
 class Machine(SimulatedDisk):

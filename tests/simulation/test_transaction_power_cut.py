@@ -10,23 +10,16 @@ from dataclasses import dataclass, field
 import pytest
 
 from tailrace.client.fetching import visible_batches
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import KafkaError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.produce.transactional_appends import OnVerified, VerificationRequest
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.data_path import DataPath, batch_of, records_of, verified_by
+from testkit.ports import ScriptedVerifier
 
 DIRECTORY = "/data/logs"
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0)
 READ_COMMITTED = 1
-
-
-class Coordinator:
-    """Knows of every transaction."""
-
-    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
-        on_done(dict.fromkeys(asked.partitions, ErrorCode.NONE))
 
 
 @dataclass
@@ -83,7 +76,9 @@ class TransactionStory:
         self.stop()
 
     def start(self) -> None:
-        self.node = DataPath(DIRECTORY, files=self.files, clock=self.clock, own_handlers=verified_by(Coordinator()))
+        self.node = DataPath(
+            DIRECTORY, files=self.files, clock=self.clock, own_handlers=verified_by(ScriptedVerifier())
+        )
         self.node.create("orders", config=CONFIG)
         self.node.end_turn()
 

@@ -1,13 +1,10 @@
 """`brokers`, `quorum`, and the moves and elections of `topics`, asked of a cluster of two brokers."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import pytest
 
-from tailrace.cli.main import main
 from tailrace.client.admin.configs import BROKER as BROKER_RESOURCE
 from tailrace.client.blocking import Admin
 from tailrace.metadata.commands import (
@@ -24,26 +21,13 @@ from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
 from tailrace.server.context import RequestContext
 from testkit.admin_path import DIRECTORY_ID
 from testkit.admin_server import AdminServer
+from testkit.commands import CommandResult, run_command
 from testkit.data_path import BROKER, CLUSTER_ID
 
 OTHER = BrokerId(BROKER + 1)
 
 
-class Done(NamedTuple):
-    """The result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[dict[str, str]]:
-        """The table that was printed; a cell has no spaces."""
-        head, *rows = [line.split() for line in self.out.splitlines()]
-        return [dict(zip(head, row, strict=True)) for row in rows]
-
-
-Run = Callable[..., Done]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -56,13 +40,8 @@ def server() -> Iterator[AdminServer]:
 def run(server: AdminServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("TAILRACE_BOOTSTRAP", server.bootstrap_servers)
 
-    def call(*words: str) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        sys.stdout.flush()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, out, err)
+    def call(*words: str) -> CommandResult:
+        return run_command(words, capsys)
 
     return call
 

@@ -9,31 +9,23 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 from uuid import uuid4
 
 import pytest
 
 from tailrace.cli import produce
-from tailrace.cli.main import main
 from tailrace.client import producer
 from tailrace.client.blocking import Consumer, ConsumerRecord, Producer
 from tailrace.client.outgoing import RecordMetadata
 from tailrace.protocol.schema import Buffer
 from tailrace.testing import Cluster
+from testkit.commands import CommandResult, run_command
 
 SECONDS = 60.0
 
 
-class Done(NamedTuple):
-    """The result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Done]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -42,14 +34,9 @@ def run(tailrace_cluster: Cluster, capfdbinary: pytest.CaptureFixture[bytes], mo
     monkeypatch.setenv("TAILRACE_BOOTSTRAP", tailrace_cluster.bootstrap_servers)
     monkeypatch.setattr(producer, "UNKNOWN_TOPIC_WAIT_MS", 60_000)  # a slow machine may take so long to make a topic
 
-    def call(*words: str, stdin: bytes = b"") -> Done:
+    def call(*words: str, stdin: bytes = b"") -> CommandResult:
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(stdin)))
-        with pytest.raises(SystemExit) as ended:
-            main(words)
-        sys.stdout.flush()
-        out, err = capfdbinary.readouterr()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, out.decode(), err.decode())
+        return run_command(words, capfdbinary)
 
     return call
 

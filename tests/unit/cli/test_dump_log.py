@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tailrace.cli.main import main
 from tailrace.metadata.records import FenceBrokerRecord, encode_record
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker
 from tailrace.protocol.records.record import BatchBuilder, Record, build_batch
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
+from testkit.commands import run_command
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 LOG = "00000000000000000000.log"
@@ -20,15 +20,15 @@ INDEX = "00000000000000000000.index"
 TIME_INDEX = "00000000000000000000.timeindex"
 
 
-class Done(NamedTuple):
-    """The result of a command."""
+class DumpResult(NamedTuple):
+    """The exit code, and the lines of the output."""
 
     code: int
     out: list[str]
     err: list[str]
 
 
-Dump = Callable[..., Done]
+Dump = Callable[..., DumpResult]
 
 
 @pytest.fixture
@@ -36,12 +36,9 @@ def dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     """Dump files of a directory of its own."""
     monkeypatch.chdir(tmp_path)
 
-    def call(*words: str) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main(("dump-log", *words))
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, out.split("\n")[:-1], err.splitlines())
+    def call(*words: str) -> DumpResult:
+        done = run_command(("dump-log", *words), capsys)
+        return DumpResult(done.code, done.out.split("\n")[:-1], done.err.splitlines())
 
     return call
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
@@ -15,30 +14,19 @@ from tailrace.storage import OsFiles
 from tailrace.storage.snapshots.format import SnapshotHeader
 from tailrace.storage.snapshots.store import SnapshotStore
 from tailrace.storage.snapshots.writer import Publication
+from testkit.commands import CommandResult, run_command
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "log_directory"
 NAMES = ["00000000000000000005-0000000001", "00000000000000000120-0000000003"]
 
 
-class Done(NamedTuple):
-    """The result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-
-Snapshots = Callable[..., Done]
+Snapshots = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def snapshots(capsys: pytest.CaptureFixture[str]) -> Snapshots:
-    def call(*words: str | Path) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main(("snapshots", *map(str, words)))
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, out, err)
+    def call(*words: str | Path) -> CommandResult:
+        return run_command(("snapshots", *map(str, words)), capsys)
 
     return call
 

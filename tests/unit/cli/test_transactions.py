@@ -1,9 +1,7 @@
 """`transactions`, asked of a node that has some."""
 
 import json
-import sys
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import confluent_kafka
 import pytest
@@ -11,25 +9,12 @@ import pytest
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.testing import Cluster
+from testkit.commands import CommandResult, run_command
 
 PATIENCE_S = 60.0
 
 
-class Done(NamedTuple):
-    """The result of a command."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def rows(self) -> list[dict[str, str]]:
-        """The table that was printed; a cell has no spaces."""
-        head, *rows = [line.split() for line in self.out.splitlines()]
-        return [dict(zip(head, row, strict=True)) for row in rows]
-
-
-Run = Callable[..., Done]
+Run = Callable[..., CommandResult]
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +45,8 @@ def cluster() -> Iterator[Cluster]:
 def run(cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv("TAILRACE_BOOTSTRAP", cluster.bootstrap_servers)
 
-    def call(*words: str) -> Done:
-        with pytest.raises(SystemExit) as ended:
-            main(("transactions", *words))
-        sys.stdout.flush()
-        out, err = capsys.readouterr()
-        code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, out, err)
+    def call(*words: str) -> CommandResult:
+        return run_command(("transactions", *words), capsys)
 
     return call
 

@@ -15,13 +15,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from tailrace.protocol.messages.metadata import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
 from tailrace.protocol.records.record import Record, build_batch
+from testkit.metadata import metadata_of
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = b"1" * 16
@@ -31,7 +26,7 @@ Answer = Callable[[int], Awaitable[PartitionData]]
 """Of the node with this number."""
 
 
-class ScriptedRouter(Router):
+class TwoNodeRouter(Router):
     """Its cluster has two nodes, and a script answers for both."""
 
     def __init__(self, answer: Answer) -> None:
@@ -41,11 +36,7 @@ class ScriptedRouter(Router):
         self._describe()
 
     def _describe(self) -> None:
-        nodes = (LEADER, REPLICA)
-        partition = MetadataResponsePartition(partition_index=0, leader_id=LEADER, replica_nodes=nodes, isr_nodes=nodes)
-        topic = MetadataResponseTopic(name=PARTITION.topic, topic_id=TOPIC_ID, partitions=(partition,))
-        brokers = tuple(MetadataResponseBroker(node_id=node, host="h", port=1) for node in nodes)
-        self.view.update(MetadataResponse(brokers=brokers, topics=(topic,)), self.now_ms())
+        self.view.update(metadata_of({PARTITION: LEADER}, topic_id=TOPIC_ID), self.now_ms())
 
     async def refresh(self, *_: object, **__: object) -> None:
         self._describe()
@@ -102,7 +93,7 @@ def test_the_leader_serves_again_when_the_replica_that_it_named_cannot_be_reache
                 raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the replica is gone")
             return _data(b"v") if REPLICA in router.asked else _data(replica=REPLICA)
 
-        router = ScriptedRouter(answer)
+        router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
         fetcher.seek(PARTITION, 0)
@@ -124,7 +115,7 @@ def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begin
             await may_answer.wait()
             return _data(b"v")
 
-        router = ScriptedRouter(answer)
+        router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
         fetcher.seek(PARTITION, 0)
@@ -146,7 +137,7 @@ def test_a_close_before_the_first_step_of_a_fetch_leaves_no_coroutine_behind() -
         async def answer(node_id: int) -> PartitionData:
             return _data(b"v")
 
-        router = ScriptedRouter(answer)
+        router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
         fetcher.seek(PARTITION, 0)
@@ -167,7 +158,7 @@ def test_a_mistake_of_ours_is_seen_by_the_reader_and_not_repeated_in_silence() -
         async def answer(node_id: int) -> PartitionData:
             raise ZeroDivisionError("a mistake")
 
-        router = ScriptedRouter(answer)
+        router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
         fetcher.seek(PARTITION, 0)

@@ -18,18 +18,13 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
-from tailrace.protocol.messages.metadata import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
+from testkit.metadata import metadata_of
 
 GOOD, SILENT, HEADLESS = (TopicPartition(topic, 0) for topic in ("good", "silent", "headless"))
 SPECS = dict.fromkeys((SILENT, HEADLESS, GOOD), EARLIEST)
 
 
-class ScriptedRouter(Router):
+class HalfReachableRouter(Router):
     """The topic "good" is led by node 1, "silent" by node 2, which cannot be reached at first, "headless" by none."""
 
     def __init__(self) -> None:
@@ -40,20 +35,8 @@ class ScriptedRouter(Router):
         self._refusals = 2
 
     async def refresh(self, topics: object, **_: object) -> None:
-        described = tuple(
-            MetadataResponseTopic(
-                name=name,
-                partitions=(
-                    MetadataResponsePartition(
-                        partition_index=index, leader_id=leader, replica_nodes=(1, 2), isr_nodes=(1, 2)
-                    ),
-                ),
-            )
-            for (name, index), leader in self._leaders.items()
-            if name in cast(list[str], topics)
-        )
-        brokers = tuple(MetadataResponseBroker(node_id=node, host="h", port=1) for node in (1, 2))
-        self.view.update(MetadataResponse(brokers=brokers, topics=described), self.now_ms())
+        asked = {one: leader for one, leader in self._leaders.items() if one.topic in cast(list[str], topics)}
+        self.view.update(metadata_of(asked), self.now_ms())
 
     async def broker_connection(self, broker: BrokerAddress, use: str = "") -> Connection:
         self.asked.append(broker.node_id)
@@ -86,7 +69,7 @@ class _Answering:
 
 def test_what_one_leader_says_counts_whatever_becomes_of_the_others() -> None:
     async def run() -> None:
-        router = ScriptedRouter()
+        router = HalfReachableRouter()
         found: dict[TopicPartition, OffsetAt] = {}
 
         def take(answer: Mapping[TopicPartition, OffsetAt]) -> None:
@@ -104,7 +87,7 @@ def test_what_one_leader_says_counts_whatever_becomes_of_the_others() -> None:
 
 def test_only_what_is_missing_is_asked_for_again_and_every_refused_topic_is_looked_up() -> None:
     async def run() -> None:
-        router = ScriptedRouter()
+        router = HalfReachableRouter()
         with pytest.raises(KafkaError):
             await list_offsets(router, SPECS, timeout_ms=0)
         assert sorted(router.view.needs_refresh([name for name, _ in SPECS], router.now_ms())) == ["headless", "silent"]

@@ -13,12 +13,6 @@ from tailrace.client.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
-from tailrace.protocol.messages.metadata import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
 from tailrace.protocol.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -26,6 +20,7 @@ from tailrace.protocol.messages.produce import (
     TopicProduceResponse,
 )
 from tailrace.protocol.records.compression import Codec
+from testkit.metadata import metadata_of
 
 LINGER_MS = 5
 
@@ -40,7 +35,7 @@ def _accumulator(linger_ms: int) -> Accumulator:
     )
 
 
-class ScriptedRouter(Router):
+class ClockedRouter(Router):
     """Its clock says what the test wants at the first looks, then stands still; there is no cluster."""
 
     def __init__(self, times: Iterator[int]) -> None:
@@ -68,7 +63,7 @@ async def _send_at_the_edge_of_a_tick() -> None:
     completion: Future[RecordMetadata] = Future()
     accumulator.append(TopicPartition("orders", 0), -1, None, b"v", (), 10, completion, start_ms)
     # The turn comes one tick too early, and the next look at the clock one tick later.
-    router = ScriptedRouter(iter((start_ms + LINGER_MS - 1, start_ms + LINGER_MS)))
+    router = ClockedRouter(iter((start_ms + LINGER_MS - 1, start_ms + LINGER_MS)))
     sender = Sender(router, accumulator, acks=-1, idempotent=True, on_release=lambda cost: None)
     running = asyncio.create_task(sender.run())
     async with asyncio.timeout(30):
@@ -87,12 +82,7 @@ class MovingRouter(Router):
         self._describe(1)
 
     def _describe(self, leader: int) -> None:
-        partition = MetadataResponsePartition(
-            partition_index=0, leader_id=leader, replica_nodes=(1, 2), isr_nodes=(1, 2)
-        )
-        topic = MetadataResponseTopic(name="orders", partitions=(partition,))
-        brokers = tuple(MetadataResponseBroker(node_id=node, host="h", port=1) for node in (1, 2))
-        self.view.update(MetadataResponse(brokers=brokers, topics=(topic,)), self.now_ms())
+        self.view.update(metadata_of({TopicPartition("orders", 0): leader}), self.now_ms())
 
     async def refresh(self, *_: object, **__: object) -> None:
         self._describe(2)

@@ -23,6 +23,7 @@ from tailrace.protocol.registry import api_of
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from testkit.listeners import default_listener
+from testkit.ports import ScriptedHandler
 
 VOTE = VoteRequest(cluster_id=None, topics=())
 FETCH = FetchRequest(max_wait_ms=100, min_bytes=0, topics=())
@@ -128,16 +129,15 @@ def test_a_question_about_a_transaction_does_not_wait_behind_markers_that_wait()
     kept: list[RequestContext] = []
     has_markers = asyncio.Event()
 
-    class MarkerLeader:
-        def handle(self, request: Any, context: RequestContext) -> Any:
-            if isinstance(request, AddPartitionsToTxnRequest):
-                return AddPartitionsToTxnResponse()
-            kept.append(context)
-            has_markers.set()
-            return None
+    def handle(request: Any, context: RequestContext) -> Any:
+        if isinstance(request, AddPartitionsToTxnRequest):
+            return AddPartitionsToTxnResponse()
+        kept.append(context)
+        has_markers.set()
+        return None
 
     async def story(bench: PeersBench) -> None:
-        await bench.listen({api_of(type(one)): MarkerLeader() for one in (markers, verification)})
+        await bench.listen({api_of(type(one)): ScriptedHandler(handle) for one in (markers, verification)})
         ending = asyncio.ensure_future(bench.ask(markers))
         await asyncio.wait_for(has_markers.wait(), 20)
         assert await bench.ask(verification, oldest_version=4, timeout_ms=10_000) is not None

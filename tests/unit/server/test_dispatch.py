@@ -33,23 +33,13 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.protocol.registry import APIS
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, by_api
-from testkit.ports import RecordingConnection
+from testkit.ports import RecordingConnection, ScriptedHandler
 
 HEARTBEAT = 12
 API_VERSIONS = 18
 LEAVE_GROUP = 13
 
 Handle = Callable[[Any, RequestContext], Any]
-
-
-class Heartbeats:
-    """A handler of Heartbeat that does what the test says."""
-
-    def __init__(self, handle: Handle) -> None:
-        self._handle = handle
-
-    def handle(self, request: Any, context: RequestContext) -> Any:
-        return self._handle(request, context)
 
 
 class DispatchBench:
@@ -60,7 +50,7 @@ class DispatchBench:
         self.writes = 0
         self.connection = RecordingConnection()
         self.dispatcher = Dispatcher(
-            {APIS[HEARTBEAT]: Heartbeats(handle)}, write_staged=self._write, on_broken_invariant=self.broken.append
+            {APIS[HEARTBEAT]: ScriptedHandler(handle)}, write_staged=self._write, on_broken_invariant=self.broken.append
         )
 
     def _write(self) -> None:
@@ -72,20 +62,10 @@ class DispatchBench:
         return self.connection.answers.get(0)
 
 
-class Fetches:
-    """A handler of Fetch that counts the partitions it is asked for."""
-
-    def __init__(self) -> None:
-        self.partitions = 0
-
-    def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse:
-        self.partitions = sum(len(topic.partitions) for topic in request.topics)
-        return FetchResponse(responses=())
-
-
 @pytest.mark.parametrize("topics", [1, 5_000])
 def test_a_fetch_may_have_200_000_partitions_and_their_topics_beside(topics: int) -> None:
-    handler, connection = Fetches(), RecordingConnection()
+    connection = RecordingConnection()
+    handler = ScriptedHandler(lambda request, context: FetchResponse(responses=()))
     dispatcher = Dispatcher(
         by_api({FetchRequest: handler}), write_staged=lambda: None, on_broken_invariant=lambda fault: None
     )
@@ -96,7 +76,8 @@ def test_a_fetch_may_have_200_000_partitions_and_their_topics_beside(topics: int
         max_wait_ms=0, min_bytes=0, topics=(FetchTopic(topic_id=bytes(16), partitions=partitions),) * topics
     )
     dispatcher.on_frame(connection, 0, memoryview(b"".join(encode_request(request, 13, 1, None))))
-    assert handler.partitions == 200_000
+    (fetch,) = handler.requests
+    assert sum(len(topic.partitions) for topic in fetch.topics) == 200_000
     assert connection.is_open
 
 
@@ -132,19 +113,13 @@ def markers(elements: int) -> WriteTxnMarkersRequest:
 def test_a_request_of_costly_elements_has_fewer_of_them(
     version: int, request_of: Callable[[int], Any], elements: int, is_served: bool
 ) -> None:
-    asked: list[object] = []
-
-    class Handler:
-        def handle(self, request: Any, context: RequestContext) -> None:
-            asked.append(request)
-
-    connection = RecordingConnection()
+    handler, connection = ScriptedHandler(), RecordingConnection()
     request = request_of(elements)
-    handlers = by_api({type(request): Handler()})
+    handlers = by_api({type(request): handler})
     dispatcher = Dispatcher(handlers, write_staged=lambda: None, on_broken_invariant=lambda fault: None)
     frame = b"".join(encode_request(request, version, 1, None))
     dispatcher.on_frame(connection, 0, memoryview(frame))
-    assert (len(asked), connection.is_open) == (is_served, is_served)
+    assert (len(handler.requests), connection.is_open) == (is_served, is_served)
 
 
 HEARTBEAT_REQUEST = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
@@ -336,7 +311,7 @@ def test_produce_is_announced_from_version_0_and_refused_below_3() -> None:
     assert APIS[0].advertised_min == 0
     connection = RecordingConnection()
     dispatcher = Dispatcher(
-        {APIS[0]: Heartbeats(lambda request, context: None)},
+        {APIS[0]: ScriptedHandler(lambda request, context: None)},
         write_staged=lambda: None,
         on_broken_invariant=lambda error: pytest.fail(str(error)),
     )

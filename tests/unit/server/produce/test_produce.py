@@ -13,10 +13,9 @@ from tailrace.protocol.messages.produce import (
 )
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch
-from tailrace.server.produce.transactional_appends import OnVerified, VerificationRequest
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
-from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection
+from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection, ScriptedVerifier
 
 
 @pytest.fixture
@@ -164,25 +163,10 @@ def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
     assert [answer.error_code for answer in exchange.response.responses[0].partition_responses] == [0, 0]
 
 
-class SlowCoordinator:
-    """Keeps each verification that is requested until `grant`."""
-
-    def __init__(self) -> None:
-        self.waiting: list[tuple[VerificationRequest, OnVerified]] = []
-
-    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
-        self.waiting.append((asked, on_done))
-
-    def grant(self) -> None:
-        waiting, self.waiting = self.waiting, []
-        for asked, on_done in waiting:
-            on_done(dict.fromkeys(asked.partitions, ErrorCode.NONE))
-
-
 @pytest.mark.parametrize("is_full", [False, True], ids=["the batch is written", "the disk is full"])
 def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: DeferredDisk, is_full: bool) -> None:
     """One partition is safe and the other waits for the coordinator when the producer's time is over."""
-    files, coordinator = SimulatedDisk(), SlowCoordinator()
+    files, coordinator = SimulatedDisk(), ScriptedVerifier(is_slow=True)
     node = DataPath("/logs", files=files, disk=disk, own_handlers=verified_by(coordinator))
 
     def in_transaction(*sequences: int) -> ProduceRequest:
@@ -198,7 +182,7 @@ def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: Deferred
 
     safe, held = node.create(partition=0), node.create(partition=1)
     first = node.send(in_transaction(0), 11)
-    coordinator.grant()
+    coordinator.answer()
     flush(node, disk)
     flush(node, disk)
     assert first.produced.error_code == 0
@@ -210,7 +194,7 @@ def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: Deferred
     codes = [answer.error_code for answer in late.response.responses[0].partition_responses]
     assert codes == [0, ErrorCode.REQUEST_TIMED_OUT]
     files.free_space = 0 if is_full else files.free_space
-    coordinator.grant()
+    coordinator.answer()
     node.end_turn()
     flush(node, disk)
     assert held.high_watermark == (0 if is_full else 1)
@@ -219,7 +203,7 @@ def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: Deferred
 
 def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: DeferredDisk) -> None:
     """Even if its producer's transaction is open in the partition: the request does not show that it belongs to it."""
-    coordinator = SlowCoordinator()
+    coordinator = ScriptedVerifier(is_slow=True)
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk, own_handlers=verified_by(coordinator))
     partition = node.create()
 
@@ -230,7 +214,7 @@ def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: Def
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert send(0, None).produced.error_code == refused
     first = send(0, "pay")
-    coordinator.grant()
+    coordinator.answer()
     node.end_turn()
     assert first.produced.error_code == 0
     for sequence in (0, 1):  # stored already, and the next one
