@@ -1,4 +1,4 @@
-"""Commands that wait: the reason why nothing comes, said once, and the signals that end the command."""
+"""Commands that wait: the fault that they wait for, printed once, and the signals that end them."""
 
 import logging
 import signal
@@ -11,19 +11,19 @@ from typing import Final
 from tailrace.cli.output import say
 from tailrace.model.errors import KafkaError
 
-_PATIENCE_SECONDS = 2.0
-"""A restart or an election: not worth a word."""
+_GRACE_SECONDS = 2.0
+"""The time of a restart or an election, which needs no notice."""
 
 
 class TroubleNotice:
-    """Looks at what a client is retrying now, and tells the person at the terminal."""
+    """Prints the fault that a client is retrying, for the person at the terminal."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._said = ""
 
-    def look(self, trouble: KafkaError | None) -> None:
-        """Call it about once a second."""
+    def check(self, trouble: KafkaError | None) -> None:
+        """Print the fault, once, if it lasts. Call it about once a second."""
         now = time.monotonic()
         if trouble is None:
             self._since = None
@@ -31,19 +31,19 @@ class TroubleNotice:
         if self._since is None:
             self._since = now
         text = describe(trouble)
-        if now - self._since >= _PATIENCE_SECONDS and text != self._said:
+        if now - self._since >= _GRACE_SECONDS and text != self._said:
             self._said = text
             say(f"still trying: {text}")
 
 
 def describe(trouble: KafkaError) -> str:
-    """The fault with Kafka's name of it, which is what one can look up."""
+    """The fault with the name of its error code, to look up."""
     return f"{trouble.detail} ({trouble.code.name})" if trouble.detail else trouble.code.name
 
 
 @contextmanager
-def told_by_command() -> Iterator[None]:
-    """The command itself says what its clients would warn of in the log: once is enough."""
+def without_client_warnings() -> Iterator[None]:
+    """Mute the log of the clients: the command itself prints their faults."""
     logger = logging.getLogger("tailrace.client")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -53,17 +53,17 @@ def told_by_command() -> Iterator[None]:
         logger.setLevel(before)
 
 
-_SAME_WISH_S: Final = 1.0
-"""A signal that comes this soon after the first is that one again: `timeout` and others signal a process and then its
-whole group."""
+_SAME_SIGNAL_S: Final = 1.0
+"""A signal that comes this soon after the first counts as the same one: `timeout` and others signal a process and then
+its whole group."""
 
 
 @contextmanager
-def heard_once(on_first: Callable[[], None]) -> Iterator[None]:
-    """Call `on_first`, which may raise KeyboardInterrupt, where the program happens to be. A later signal raises it.
+def on_first_signal(on_first: Callable[[], None]) -> Iterator[None]:
+    """Call `on_first` at the first signal; it may raise KeyboardInterrupt. A later signal raises KeyboardInterrupt.
 
-    After the block, one that was interrupted ends by itself, and no signal changes how: they are ignored, without a
-    moment in between. Any other handler goes before the interpreter does, and the default action would end the process.
+    After the block of an interrupted command, signals are ignored at once, so that its exit code stays as it is: Python
+    removes other handlers before the interpreter ends, and the default action would end the process.
     """
     heard_at: float | None = None
 
@@ -73,7 +73,7 @@ def heard_once(on_first: Callable[[], None]) -> Iterator[None]:
         if heard_at is None:
             heard_at = now
             on_first()
-        elif now - heard_at >= _SAME_WISH_S:
+        elif now - heard_at >= _SAME_SIGNAL_S:
             raise KeyboardInterrupt
 
     before = {number: signal.signal(number, hear) for number in (signal.SIGINT, signal.SIGTERM)}

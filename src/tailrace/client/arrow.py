@@ -81,8 +81,8 @@ def record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records with from_offset <= offset < until_offset as Arrow batches of 1 to `max_rows` rows, in offset order.
 
-    A chunk is what one fetch gave for the partition; an incomplete batch at its end is left out, control batches are
-    passed over. `max_bytes` limits what one compressed batch may unfold to. Raises CorruptRecords.
+    A chunk has the bytes of one fetch for the partition; an incomplete batch at its end and control batches are left
+    out. `max_bytes` limits the decompressed size of one batch. Raises CorruptRecords.
     """
     schema = schema_of(columns)
     wanted = 0
@@ -158,7 +158,7 @@ class PartitionBatch(NamedTuple):
 
 
 def partitions_for_keys(keys: pa.Array, partition_count: int, *, keyless: int) -> Partitions:
-    """The partition of each row as every Kafka client's murmur2 partitioner has it; `keyless` for a null key."""
+    """The partition of each row, by murmur2 as in every Kafka client; `keyless` for a null key."""
     column = _binary_buffers(keys)
     if column is None:
         return np.full(len(keys), keyless, np.int64)
@@ -221,7 +221,7 @@ def _view(buffer: pa.Buffer | None) -> memoryview | None:
 
 
 def _binary_buffers(column: pa.Array | None) -> BinaryBuffers | None:
-    """The buffers of a column, brought to 32-bit offsets if it has others."""
+    """The buffers of a column, converted to 32-bit offsets if it has others."""
     if column is None or pa.types.is_null(column.type):
         return None
     if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
@@ -238,7 +238,7 @@ def _header_buffers(column: pa.Array) -> HeaderBuffers | None:
     if column.type != HEADERS_TYPE:
         column = column.cast(HEADERS_TYPE)
     validity, offsets = column.buffers()[:2]
-    # flatten() and not field(): an entry that is null as a whole has no key either.
+    # flatten() and not field(): the key of an entry that is null as a whole is null too.
     keys, values = map(_binary_buffers, column.values.flatten())
     assert keys is not None
     assert values is not None

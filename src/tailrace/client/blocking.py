@@ -187,8 +187,8 @@ class Producer(Facade[AsyncProducer]):
             return
         try:
             self.close()
-        except KafkaError as unheard:
-            fault.add_note(f"also, by this producer: {unheard}")
+        except KafkaError as unreported:
+            fault.add_note(f"also, by this producer: {unreported}")
 
     def flush(self) -> None:
         """Return when every record handed over so far is written.
@@ -198,7 +198,7 @@ class Producer(Facade[AsyncProducer]):
         """
         client = self._client.get()
         loop_thread().call(self._settle(client))
-        client.failures.raise_unheard()
+        client.failures.raise_unreported()
 
     async def _settle(self, client: AsyncProducer) -> None:
         while self._inbox:
@@ -207,14 +207,14 @@ class Producer(Facade[AsyncProducer]):
 
     def close(self) -> None:
         """Flush, then close the connections; then raises as `flush` does. May be called again."""
-        client = self._client.made()
+        client = self._client.existing()
         if self._inbox and client is not None:
             loop_thread().call(self._settle(client))
         super().close()
 
     def close_at_exit(self) -> None:
         """Flush for a few seconds: the interpreter ends, and with it the background thread."""
-        client = self._client.made()
+        client = self._client.existing()
         if client is None:
             return
         try:
@@ -222,8 +222,8 @@ class Producer(Facade[AsyncProducer]):
         except TimeoutError:
             what = f"{self._buffered_bytes} bytes of records"
             _log.error("%s were not written before the interpreter ended: call flush() or close()", what)
-        except KafkaError as unheard:
-            _log.error("%s", unheard)
+        except KafkaError as unreported:
+            _log.error("%s", unreported)
 
     async def _finish(self, client: AsyncProducer) -> None:
         await self._settle(client)
@@ -422,7 +422,7 @@ class Consumer(Facade[AsyncConsumer]):
 
     def abandon_at_exit(self) -> None:
         """Stop all tasks: the interpreter ends, and with it the background thread."""
-        client = self._client.made()
+        client = self._client.existing()
         if client is not None:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(client.abandon(), loop_thread().loop).result(_EXIT_STOP_S)

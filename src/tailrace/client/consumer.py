@@ -27,7 +27,7 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Header
 
 COMMIT_TIMEOUT_MS = 10_000
-_LOOK_MS = 1_000
+_CHECK_MS = 1_000
 """The interval at which a poll checks for a fault that keeps it from reading: while it waits, and before records."""
 
 _RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
@@ -120,7 +120,7 @@ class AsyncConsumer:
         )
         self._ahead: deque[ConsumerRecord] = deque()
         """Records that an iteration has polled and not yielded: `poll` returns them first, no commit covers them."""
-        self._next_look_ms = 0
+        self._next_check_ms = 0
         self._is_closed = False
         self._has_lost_partitions = False
         self._member: GroupMember | None = None
@@ -168,7 +168,7 @@ class AsyncConsumer:
             )
         self._initial_topics = ()
         self._knows_what_to_read = True
-        self._search.give_up()
+        self._search.cancel()
         wanted = frozenset(partitions)
         self._forget_ahead(self._fetcher.assignment - wanted)
         self._fetcher.assign(wanted)
@@ -219,21 +219,21 @@ class AsyncConsumer:
                 records = self._take(limit)
                 if records:
                     # Records of one partition must not hide the fault of another.
-                    if self._router.now_ms() >= self._next_look_ms:
-                        self._look()
+                    if self._router.now_ms() >= self._next_check_ms:
+                        self._check_faults()
                     return records
-                look_ms = self._router.now_ms() + _LOOK_MS
-                await self._fetcher.wait(min(self._search.until(deadline_ms), look_ms))
+                check_ms = self._router.now_ms() + _CHECK_MS
+                await self._fetcher.wait(min(self._search.next_due_ms(deadline_ms), check_ms))
             self._check_open()
-            self._look()
+            self._check_faults()
             if self._router.now_ms() >= deadline_ms:
                 return []
 
-    def _look(self) -> None:
+    def _check_faults(self) -> None:
         now_ms = self._router.now_ms()
-        self._next_look_ms = now_ms + _LOOK_MS
+        self._next_check_ms = now_ms + _CHECK_MS
         router = self._router
-        self._notices.look(
+        self._notices.check(
             self.trouble, now_ms, has_answered=router.has_answered, failed_attempt_ms=router.failed_attempt_ms
         )
 
@@ -251,7 +251,7 @@ class AsyncConsumer:
         """Whether there are partitions to read; waits a moment for the group's assignment."""
         if self._is_subscribed and self._member is not None:
             self._member.changed.clear()
-            self._member.polled()
+            self._member.on_poll()
             if self._member.fault is not None:
                 raise self._member.fault
             if not self._member.is_stable:
@@ -263,7 +263,7 @@ class AsyncConsumer:
                     return False
                 if not self._member.is_stable:
                     return False
-        self._search.go_on()
+        self._search.advance()
         return True
 
     # iteration
@@ -380,7 +380,7 @@ class AsyncConsumer:
             await self._member.leave()
         elif self._auto_commit:
             await self._try_commit()
-        self._search.give_up()
+        self._search.cancel()
         self._drop_auto_commit()
         await self._fetcher.close()
         self._router.close()
@@ -390,7 +390,7 @@ class AsyncConsumer:
         self._is_closed = True
         if self._member is not None:
             await self._member.stop()
-        self._search.give_up()
+        self._search.cancel()
         self._drop_auto_commit()
         await self._fetcher.close()
         self._router.close()
@@ -407,7 +407,7 @@ class AsyncConsumer:
     def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Read these partitions: the group has assigned them to this consumer."""
         self._has_lost_partitions = False
-        self._search.give_up()
+        self._search.cancel()
         self._drop_auto_commit()
         self._ahead.clear()
         self._fetcher.assign(partitions)

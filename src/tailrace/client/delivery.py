@@ -89,14 +89,14 @@ class WriteFailures:
         elif len(self._unlogged) < _MOST_TOPICS:
             self._unlogged[fault.topic] = count
 
-    def heard(self, ticket: Ticket) -> None:
+    def mark_read(self, ticket: Ticket) -> None:
         """Count a failure no longer: its future has been read."""
         with _counting:
             if ticket.round == self._round:
                 self._records -= ticket.records
                 self._kept.pop(ticket.number, None)
 
-    def take(self) -> KafkaError | None:
+    def pop_all(self) -> KafkaError | None:
         """All unreported failures as one KafkaError; they count as reported then."""
         with _counting:
             records, kept = self._records, list(self._kept.values())
@@ -111,9 +111,9 @@ class WriteFailures:
         first = "" if records == 1 else ", the first"
         return KafkaError(code, f"{_were(records)} not written{first}: {f'{place}: ' if place else ''}{text}")
 
-    def raise_unheard(self) -> None:
+    def raise_unreported(self) -> None:
         """Raise KafkaError for the unreported failures, if there are any."""
-        fault = self.take()
+        fault = self.pop_all()
         if fault is not None:
             raise fault
 
@@ -135,9 +135,9 @@ class DeliveryFuture(Future[RecordMetadata]):
     _state = "RUNNING"
     _result = None
     _exception = None
-    _askers = 0
+    _readers = 0
     """Waits under way, and callbacks: each gets the outcome."""
-    _is_heard = False
+    _is_read = False
     _failure: BaseException | None = None
     _ticket: Ticket | None = None
 
@@ -169,9 +169,9 @@ class DeliveryFuture(Future[RecordMetadata]):
     def set_exception(self, exception: BaseException | None) -> None:
         with _making:
             self._failure = exception
-            is_unheard = not self._askers and self._count()
+            is_unreported = not self._readers and self._count()
         super().set_exception(exception)
-        if is_unheard and exception is not None:
+        if is_unreported and exception is not None:
             self._failures.log(exception)  # a handler of the log may use a producer, too: no lock is held
 
     def _count(self) -> bool:
@@ -182,44 +182,44 @@ class DeliveryFuture(Future[RecordMetadata]):
         return True
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        self._begin_asking()
+        self._begin_read()
         try:
             result = super().result(timeout)
         except BaseException as raised:
-            self._end_asking(has_heard=raised is self._failure)
+            self._end_read(has_outcome=raised is self._failure)
             raise
-        self._end_asking(has_heard=True)
+        self._end_read(has_outcome=True)
         return result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._begin_asking()
-        has_heard = False
+        self._begin_read()
+        has_outcome = False
         try:
             exception = super().exception(timeout)
-            has_heard = True
+            has_outcome = True
         finally:
-            self._end_asking(has_heard=has_heard)
+            self._end_read(has_outcome=has_outcome)
         return exception
 
     def add_done_callback(self, fn: Callable[[Future[RecordMetadata]], object]) -> None:
-        self._begin_asking()
+        self._begin_read()
         super().add_done_callback(fn)
 
-    def _begin_asking(self) -> None:
+    def _begin_read(self) -> None:
         """From here on the caller gets the failure, unless its wait ends before."""
         with _making:
-            self._askers += 1
+            self._readers += 1
             ticket, self._ticket = self._ticket, None
         if ticket is not None:
-            self._failures.heard(ticket)
+            self._failures.mark_read(ticket)
 
-    def _end_asking(self, *, has_heard: bool) -> None:
+    def _end_read(self, *, has_outcome: bool) -> None:
         """Count the failure if this wait ended without the outcome and no other wait goes on."""
         with _making:
-            self._askers -= 1
-            self._is_heard |= has_heard
-            is_unheard = not self._askers and not self._is_heard and self._count()  # if it has failed just now
-        if is_unheard and self._failure is not None:
+            self._readers -= 1
+            self._is_read |= has_outcome
+            is_unreported = not self._readers and not self._is_read and self._count()  # if it has failed just now
+        if is_unreported and self._failure is not None:
             self._failures.log(self._failure)
 
 
@@ -245,16 +245,16 @@ class AwaitedDelivery(asyncio.Future[RecordMetadata]):
             self._failures.log(exception)
 
     def result(self) -> RecordMetadata:
-        self._hear()
+        self._mark_read()
         return super().result()
 
     def exception(self) -> BaseException | None:
-        self._hear()
+        self._mark_read()
         return super().exception()
 
     def add_done_callback(self, fn: Callable[[Self], object], /, *, context: Context | None = None) -> None:
         self._registered += 1
-        self._hear()
+        self._mark_read()
         super().add_done_callback(fn, context=context)
 
     def remove_done_callback(self, fn: Callable[[Self], object], /) -> int:
@@ -271,8 +271,8 @@ class AwaitedDelivery(asyncio.Future[RecordMetadata]):
 
     __iter__ = __await__
 
-    def _hear(self) -> None:
+    def _mark_read(self) -> None:
         """Count the failure, if there is one, as reported: the caller gets it now."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
-            self._failures.heard(ticket)
+            self._failures.mark_read(ticket)

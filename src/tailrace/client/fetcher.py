@@ -57,7 +57,7 @@ class Fetcher:
         self._max_partition_bytes = max_partition_bytes
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._fetches: dict[int, asyncio.Task[None]] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._fault: KafkaError | None = None
         self._troubles: dict[TopicPartition | None, KafkaError] = {}  # None: of a whole fetch
 
@@ -75,7 +75,7 @@ class Fetcher:
         before = self._partitions
         self._partitions = {partition: before.get(partition) or _Partition() for partition in sorted(partitions)}
         self._troubles.clear()
-        self._news.set()
+        self._changed.set()
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Read on from this offset; fetched records are dropped."""
@@ -151,17 +151,17 @@ class Fetcher:
 
     def wake(self) -> None:
         """End a wait: a position has been decided, or a search has failed."""
-        self._news.set()
+        self._changed.set()
 
     async def wait(self, deadline_ms: int) -> None:
         """Return when there are records, a fault or a wake-up, or at the deadline."""
         if any(not partition.is_drained for partition in self._partitions.values()) or self._fault is not None:
             return
-        self._news.clear()
+        self._changed.clear()
         wait_ms = min(deadline_ms - self._router.now_ms(), 1_000)
         try:
             async with asyncio.timeout(max(wait_ms, 0) / 1000):
-                await self._news.wait()
+                await self._changed.wait()
         except TimeoutError:
             return
 
@@ -230,7 +230,7 @@ class Fetcher:
             raise
         finally:
             self._fetches.pop(node, None)
-            self._news.set()
+            self._changed.set()
 
     async def _refresh(self, topics: Iterable[str]) -> None:
         await self._router.ensure_fresh(topics)
@@ -246,7 +246,7 @@ class Fetcher:
             raise
         has_failed = False
         for fetched in answers:
-            has_failed |= self._take_in(fetched)
+            has_failed |= self._store(fetched)
         if has_failed:
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)
 
@@ -257,7 +257,7 @@ class Fetcher:
             if partition is not None:
                 partition.node = None
 
-    def _take_in(self, fetched: Fetched) -> bool:
+    def _store(self, fetched: Fetched) -> bool:
         """Keep the answer for one partition; True if it must be fetched again after a pause."""
         partition = self._partitions.get(fetched.topic_partition)
         if partition is None or partition.position is None or not partition.is_drained:
@@ -265,7 +265,7 @@ class Fetcher:
         if partition.next_offset != fetched.offset:
             return False
         if fetched.fault is not None:
-            return self._take_fault(fetched.topic_partition, partition, fetched.fault)
+            return self._on_fault(fetched.topic_partition, partition, fetched.fault)
         self._troubles.pop(fetched.topic_partition, None)
         if fetched.preferred_read_replica >= 0 and not fetched.buffers:
             partition.node = fetched.preferred_read_replica
@@ -277,7 +277,7 @@ class Fetcher:
             partition.position = partition.next_offset
         return False
 
-    def _take_fault(self, name: TopicPartition, partition: _Partition, fault: KafkaError) -> bool:
+    def _on_fault(self, name: TopicPartition, partition: _Partition, fault: KafkaError) -> bool:
         was_elsewhere, partition.node = partition.node is not None, None
         if fault.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             partition.is_out_of_range = not was_elsewhere

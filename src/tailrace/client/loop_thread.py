@@ -104,7 +104,7 @@ class PerProcess(Generic[C]):
         """In a child made by a fork: a thread of the parent may have held the lock."""
         self._lock = threading.Lock()
 
-    def made(self) -> C | None:
+    def existing(self) -> C | None:
         """This process's client, if it has been used here and is not closed."""
         return self._client if self._process_id == os.getpid() else None
 
@@ -128,7 +128,7 @@ class PerProcess(Generic[C]):
         """Close this process's client, if it has one. May be called again."""
         with self._lock:
             self._is_closed = True
-            client, self._client = self.made(), None
+            client, self._client = self.existing(), None
         if client is not None:
             loop_thread().call(client.close())
 

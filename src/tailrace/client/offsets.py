@@ -55,7 +55,7 @@ async def list_offsets(
 
     async def attempt() -> None:
         missing = {partition: spec for partition, spec in specs.items() if partition not in found}
-        faults = await ask_for_offsets(router, missing, found.update, isolation_level=isolation_level)
+        faults = await request_offsets(router, missing, found.update, isolation_level=isolation_level)
         if faults:
             # An error that a retry does not cure comes first.
             raise min(faults.values(), key=lambda fault: fault.code.retriable and fault.code not in final)
@@ -64,7 +64,7 @@ async def list_offsets(
     return found
 
 
-async def ask_for_offsets(
+async def request_offsets(
     router: Router,
     specs: Mapping[TopicPartition, int],
     take: Callable[[Mapping[TopicPartition, OffsetAt]], None],

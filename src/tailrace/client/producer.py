@@ -159,8 +159,8 @@ class AsyncProducer:
             return
         try:
             await self.close()
-        except KafkaError as unheard:
-            fault.add_note(f"also, by this producer: {unheard}")
+        except KafkaError as unreported:
+            fault.add_note(f"also, by this producer: {unreported}")
 
     def start(self) -> None:
         """Begin to send; needs a running event loop."""
@@ -389,7 +389,7 @@ class AsyncProducer:
         Raises KafkaError if records have failed whose futures were never read: their number, and the first fault.
         """
         await self.settle()
-        self.failures.raise_unheard()
+        self.failures.raise_unreported()
 
     async def settle(self) -> None:
         """Return when every record handed over so far is written or failed; raises nothing."""
@@ -424,4 +424,4 @@ class AsyncProducer:
             self._sender.stop()
         await asyncio.gather(*self._tasks)
         self._router.close()
-        self.failures.raise_unheard()
+        self.failures.raise_unreported()

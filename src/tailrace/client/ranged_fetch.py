@@ -204,7 +204,7 @@ class _Reading:
             if fetched.fault is not None:
                 raise fetched.fault
         except KafkaError as fault:
-            await self._take_fault(fault)
+            await self._on_fault(fault)
             return None
         if fetched.preferred_read_replica >= 0 and not fetched.buffers and self._options.rack:
             self._node = fetched.preferred_read_replica
@@ -240,7 +240,7 @@ class _Reading:
         estimate = (self._end - self._offset) * self._bytes_read * 9 // (done * 8) + _SMALLEST_FETCH_BYTES
         return min(estimate, self._max_bytes)
 
-    async def _take_fault(self, fault: KafkaError) -> None:
+    async def _on_fault(self, fault: KafkaError) -> None:
         self._last_fault = fault
         if fault.code in STALE_LEADER:
             self._router.view.mark_stale(self._topic_partition.topic)

@@ -58,7 +58,7 @@ class ReadNotices:
         self._name = f"consumer {client_id}" if group is None else f"group {group}"
         self._bootstrap_timeout_ms = bootstrap_timeout_ms
         self._last_ms: int | None = None
-        """The time of the last `begin_poll` or `look`."""
+        """The time of the last `begin_poll` or `check`."""
         self._unreached_ms = 0
         """The time of polling without an answer of any broker."""
         self._stretch_began_ms = 0
@@ -68,9 +68,9 @@ class ReadNotices:
         self._warnings = Throttle(_WARNING_PERIOD_MS)
         self._has_warned = False
         self._trouble_since_ms: int | None = None
-        self._told: set[TopicPartition] = set()
+        self._reported: set[TopicPartition] = set()
         self._jump_warnings = Throttle(_WARNING_PERIOD_MS)
-        self._untold_jumps: dict[TopicPartition, tuple[Jump, int]] = {}
+        self._pending_jumps: dict[TopicPartition, tuple[Jump, int]] = {}
         """The last jump of a partition since the last line about it, and how many there have been."""
 
     def begin_poll(self, now_ms: int) -> None:
@@ -83,7 +83,7 @@ class ReadNotices:
         self._stretch_began_ms = now_ms
         self._stretch_ms = 0
 
-    def look(
+    def check(
         self,
         trouble: KafkaError | None,
         now_ms: int,
@@ -104,7 +104,7 @@ class ReadNotices:
                 _logger.info("%s reads again", self._name)
         else:
             self._warn(trouble, now_ms, has_answered=has_answered)
-        self._tell_jumps(now_ms)
+        self._log_jumps(now_ms)
         elapsed_ms = 0 if self._last_ms is None else now_ms - self._last_ms
         self._last_ms = now_ms
         self._stretch_ms += elapsed_ms
@@ -129,16 +129,16 @@ class ReadNotices:
             self._has_warned = True
             _logger.warning("%s cannot read: %s", self._name, trouble.detail or trouble.code.name)
 
-    def untold(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """The partitions that `skipped` has not reported: a rebalance may assign a partition again."""
-        return [partition for partition in partitions if partition not in self._told]
+    def unreported(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The partitions that `report_skipped` has not reported: a rebalance may assign a partition again."""
+        return [partition for partition in partitions if partition not in self._reported]
 
-    def skipped(self, counts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
+    def report_skipped(self, counts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
         """Report the numbers of older records that the group skips: it begins at the end of these partitions.
 
         `has_offsets`: the group has committed offsets in other partitions.
         """
-        self._told.update(counts)
+        self._reported.update(counts)
         by_topic: dict[str, list[int]] = {}
         for partition, count in counts.items():
             by_topic.setdefault(partition.topic, []).append(count)
@@ -157,20 +157,20 @@ class ReadNotices:
                 "" if skipped == 1 else "s",
             )
 
-    def out_of_range(self, jumps: Mapping[TopicPartition, Jump], now_ms: int) -> None:
+    def report_jumps(self, jumps: Mapping[TopicPartition, Jump], now_ms: int) -> None:
         """Report positions that the log does not have, and the fate of their records.
 
-        The log line comes at once, then at most every 30 s per partition: `look` writes the later ones.
+        The log line comes at once, then at most every 30 s per partition: `check` writes the later ones.
         """
         for partition, jump in jumps.items():
-            _, times = self._untold_jumps.get(partition, (jump, 0))
-            self._untold_jumps[partition] = jump, times + 1
-        self._tell_jumps(now_ms)
+            _, times = self._pending_jumps.get(partition, (jump, 0))
+            self._pending_jumps[partition] = jump, times + 1
+        self._log_jumps(now_ms)
 
-    def _tell_jumps(self, now_ms: int) -> None:
-        for partition, (jump, times) in list(self._untold_jumps.items()):
+    def _log_jumps(self, now_ms: int) -> None:
+        for partition, (jump, times) in list(self._pending_jumps.items()):
             if self._jump_warnings.admits(partition, now_ms):
-                del self._untold_jumps[partition]
+                del self._pending_jumps[partition]
                 name = self._name if self._group is None else f"group {self._group!r}"
                 often = "" if times == 1 else f"; the last of {times} times"
                 _logger.warning("%s: offset %d of %s %s%s", name, jump.offset, partition, jump, often)

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, fetch_group_offsets
-from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, ask_for_offsets
+from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, request_offsets
 from tailrace.client.read_notices import Jump, ReadNotices
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -43,7 +43,7 @@ class StartSearch:
         self.trouble: KafkaError | None = None
         """The fault of the last search while it is retried."""
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """Start a search for undecided positions, unless one is under way.
 
         Raises KafkaError for a fault of the last search that a retry does not cure.
@@ -58,13 +58,13 @@ class StartSearch:
         if self._task is None and self._router.now_ms() >= self._not_before_ms:
             self._task = asyncio.get_running_loop().create_task(self._run(undecided))
 
-    def until(self, deadline_ms: int) -> int:
+    def next_due_ms(self, deadline_ms: int) -> int:
         """The earlier one of the deadline and the time at which the next search is due."""
         if self._task is not None or not self._fetcher.undecided():
             return deadline_ms
         return min(deadline_ms, self._not_before_ms)
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Cancel the search: other partitions are assigned now."""
         if self._task is not None:
             self._task.cancel()
@@ -129,13 +129,13 @@ class StartSearch:
             self._fetcher.wake()
 
         try:
-            faults = await ask_for_offsets(self._router, specs, start, isolation_level=self._isolation_level)
+            faults = await request_offsets(self._router, specs, start, isolation_level=self._isolation_level)
             await self._add_bounds(jumps)
         finally:
             # Reading goes on at these offsets, also when this search is cancelled.
-            self._notices.out_of_range(jumps, self._router.now_ms())
+            self._notices.report_jumps(jumps, self._router.now_ms())
         if self._group is not None and self._reset == LATEST:
-            await self._tell_skipped(new, has_offsets=bool(committed))
+            await self._report_skipped(new, has_offsets=bool(committed))
         if faults:
             raise min(faults.values(), key=_gets_better)
 
@@ -153,19 +153,19 @@ class StartSearch:
 
         specs = dict.fromkeys(jumps, EARLIEST if is_at_end else LATEST)
         with suppress(KafkaError):
-            await ask_for_offsets(self._router, specs, add, isolation_level=self._isolation_level)
+            await request_offsets(self._router, specs, add, isolation_level=self._isolation_level)
 
-    async def _tell_skipped(self, starts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
+    async def _report_skipped(self, starts: Mapping[TopicPartition, int], *, has_offsets: bool) -> None:
         """Log how many records a group without offsets skips when it begins at the end."""
-        untold = self._notices.untold(starts)
-        if not untold:
+        unreported = self._notices.unreported(starts)
+        if not unreported:
             return
         firsts: dict[TopicPartition, OffsetAt] = {}
-        await ask_for_offsets(
-            self._router, dict.fromkeys(untold, EARLIEST), firsts.update, isolation_level=self._isolation_level
+        await request_offsets(
+            self._router, dict.fromkeys(unreported, EARLIEST), firsts.update, isolation_level=self._isolation_level
         )
         skipped = {partition: max(0, starts[partition] - first.offset) for partition, first in firsts.items()}
-        self._notices.skipped(skipped, has_offsets=has_offsets)
+        self._notices.report_skipped(skipped, has_offsets=has_offsets)
 
 
 def _gets_better(fault: KafkaError) -> bool:

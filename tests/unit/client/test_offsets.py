@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from tailrace.client.cluster_view import BrokerAddress
-from tailrace.client.offsets import EARLIEST, OffsetAt, ask_for_offsets, list_offsets
+from tailrace.client.offsets import EARLIEST, OffsetAt, list_offsets, request_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -75,7 +75,7 @@ def test_what_one_leader_says_counts_whatever_becomes_of_the_others() -> None:
         def take(answer: Mapping[TopicPartition, OffsetAt]) -> None:
             found.update(answer)
 
-        faults = await ask_for_offsets(router, SPECS, take)
+        faults = await request_offsets(router, SPECS, take)
         assert {partition: at.offset for partition, at in found.items()} == {GOOD: 5}
         assert {partition: fault.code for partition, fault in faults.items()} == {
             HEADLESS: ErrorCode.LEADER_NOT_AVAILABLE,

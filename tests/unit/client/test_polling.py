@@ -45,18 +45,18 @@ def test_records_of_one_partition_do_not_hide_the_trouble_of_another(
                 await consumer.seek(partition, 0)
             monkeypatch.setattr(Router, "has_answered", True)
             monkeypatch.setattr(consumer._fetcher, "take", lambda _: [(BUSY, Record(0, 1, None, b"v"))])
-            looked_ms = []
-            look = consumer._notices.look
+            checked_ms = []
+            check = consumer._notices.check
 
             def counted(trouble: KafkaError | None, now_ms: int, **reached: Any) -> None:
-                looked_ms.append(now_ms)
-                look(trouble, now_ms, **reached)
+                checked_ms.append(now_ms)
+                check(trouble, now_ms, **reached)
 
-            monkeypatch.setattr(consumer._notices, "look", counted)
+            monkeypatch.setattr(consumer._notices, "check", counted)
             consumer._fetcher._troubles[GONE] = NO_LEADER
             for now[0] in range(0, 40_000, 10):
                 assert len(await consumer.poll(1.0)) == 1
-            assert looked_ms == list(range(0, 40_000, 1_000)), "a poll that gives records looks once a second"
+            assert checked_ms == list(range(0, 40_000, 1_000)), "a poll that gives records looks once a second"
             consumer._fetcher._troubles.clear()
             now[0] = 40_000
             await consumer.poll(1.0)

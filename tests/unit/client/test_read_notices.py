@@ -46,7 +46,7 @@ def notices(group: str | None = "g", timeout_ms: int = 10_000) -> ReadNotices:
 def test_it_warns_at_once_and_every_30_seconds(caplog: pytest.LogCaptureFixture) -> None:
     told = notices(timeout_ms=10**9)
     for now_ms in range(0, 60_001, 1_000):
-        told.look(UNREACHABLE, now_ms, has_answered=False)
+        told.check(UNREACHABLE, now_ms, has_answered=False)
     assert lines(caplog) == ["group g cannot read: cannot connect to 127.0.0.1:1: Connection refused"] * 3
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
@@ -54,38 +54,38 @@ def test_it_warns_at_once_and_every_30_seconds(caplog: pytest.LogCaptureFixture)
 def test_what_comes_and_goes_is_told_no_more_often(caplog: pytest.LogCaptureFixture) -> None:
     told = notices(None, timeout_ms=10**9)
     for now_ms in range(0, 29_000, 10):
-        told.look(UNREACHABLE if now_ms % 20 else None, now_ms, has_answered=False)
+        told.check(UNREACHABLE if now_ms % 20 else None, now_ms, has_answered=False)
     assert lines(caplog) == ["consumer tests cannot read: cannot connect to 127.0.0.1:1: Connection refused"]
 
 
 def test_an_election_has_time_to_be_over(caplog: pytest.LogCaptureFixture) -> None:
     told = notices()
-    told.look(NO_LEADER, 0, has_answered=True)
-    told.look(NO_LEADER, 1_900, has_answered=True)
-    told.look(None, 2_000, has_answered=True)
-    told.look(NO_LEADER, 2_100, has_answered=True)
+    told.check(NO_LEADER, 0, has_answered=True)
+    told.check(NO_LEADER, 1_900, has_answered=True)
+    told.check(None, 2_000, has_answered=True)
+    told.check(NO_LEADER, 2_100, has_answered=True)
     assert lines(caplog) == []
-    told.look(NO_LEADER, 4_100, has_answered=True)
-    told.look(None, 4_200, has_answered=True)
-    told.look(None, 4_300, has_answered=True)
+    told.check(NO_LEADER, 4_100, has_answered=True)
+    told.check(None, 4_200, has_answered=True)
+    told.check(None, 4_300, has_answered=True)
     assert lines(caplog) == ["group g cannot read: partition orders-0 has no leader now", "group g reads again"]
 
 
 def test_a_cluster_that_was_never_reached_raises_each_time_its_time_is_over() -> None:
     told = notices(timeout_ms=1_000)
     told.begin_poll(0)
-    told.look(UNREACHABLE, 0, has_answered=False)
-    told.look(UNREACHABLE, 999, has_answered=False)
+    told.check(UNREACHABLE, 0, has_answered=False)
+    told.check(UNREACHABLE, 999, has_answered=False)
     with pytest.raises(KafkaError, match=r"no broker has answered within bootstrap\.timeout\.ms 1000: cannot connect"):
-        told.look(UNREACHABLE, 1_000, has_answered=False)
+        told.check(UNREACHABLE, 1_000, has_answered=False)
     told.begin_poll(1_000)
-    told.look(UNREACHABLE, 1_500, has_answered=False)
+    told.check(UNREACHABLE, 1_500, has_answered=False)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.look(None, 2_500, has_answered=False)
+        told.check(None, 2_500, has_answered=False)
     told.begin_poll(2_500)
-    told.look(UNREACHABLE, 3_000, has_answered=False)
-    told.look(UNREACHABLE, 9_000, has_answered=True)
-    told.look(UNREACHABLE, 99_000, has_answered=True)
+    told.check(UNREACHABLE, 3_000, has_answered=False)
+    told.check(UNREACHABLE, 9_000, has_answered=True)
+    told.check(UNREACHABLE, 99_000, has_answered=True)
 
 
 def test_only_the_time_of_polls_counts() -> None:
@@ -93,32 +93,32 @@ def test_only_the_time_of_polls_counts() -> None:
     told = notices(timeout_ms=1_000)
     for began_ms in range(0, 100_000, 10_000):
         told.begin_poll(began_ms)
-        told.look(UNREACHABLE, began_ms, has_answered=False)
-        told.look(UNREACHABLE, began_ms + 90, has_answered=False, failed_attempt_ms=began_ms)
+        told.check(UNREACHABLE, began_ms, has_answered=False)
+        told.check(UNREACHABLE, began_ms + 90, has_answered=False, failed_attempt_ms=began_ms)
     told.begin_poll(100_000)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.look(UNREACHABLE, 100_100, has_answered=False, failed_attempt_ms=100_000)
+        told.check(UNREACHABLE, 100_100, has_answered=False, failed_attempt_ms=100_000)
 
 
 def test_after_a_pause_an_attempt_has_to_fail_first() -> None:
     told = notices(timeout_ms=1_000)
     told.begin_poll(0)
-    told.look(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
+    told.check(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
     told.begin_poll(60_000)
-    told.look(UNREACHABLE, 60_000, has_answered=False, failed_attempt_ms=900)
-    told.look(UNREACHABLE, 60_500, has_answered=False, failed_attempt_ms=59_999)
+    told.check(UNREACHABLE, 60_000, has_answered=False, failed_attempt_ms=900)
+    told.check(UNREACHABLE, 60_500, has_answered=False, failed_attempt_ms=59_999)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.look(UNREACHABLE, 60_501, has_answered=False, failed_attempt_ms=60_001)
+        told.check(UNREACHABLE, 60_501, has_answered=False, failed_attempt_ms=60_001)
 
 
 def test_an_attempt_that_hangs_is_not_waited_for_longer_than_the_time_itself() -> None:
     told = notices(timeout_ms=1_000)
     told.begin_poll(0)
-    told.look(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
+    told.check(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
     told.begin_poll(60_000)
-    told.look(UNREACHABLE, 60_999, has_answered=False, failed_attempt_ms=900)
+    told.check(UNREACHABLE, 60_999, has_answered=False, failed_attempt_ms=900)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.look(UNREACHABLE, 61_000, has_answered=False, failed_attempt_ms=900)
+        told.check(UNREACHABLE, 61_000, has_answered=False, failed_attempt_ms=900)
 
 
 def test_polls_that_follow_one_another_are_one() -> None:
@@ -126,10 +126,10 @@ def test_polls_that_follow_one_another_are_one() -> None:
     told = notices(timeout_ms=10_000)
     for began_ms in range(0, 10_000, 1_000):
         told.begin_poll(began_ms)
-        told.look(None, began_ms + 990, has_answered=False)
+        told.check(None, began_ms + 990, has_answered=False)
     told.begin_poll(10_000)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.look(None, 10_100, has_answered=False)
+        told.check(None, 10_100, has_answered=False)
 
 
 # a cluster that is not there
@@ -275,9 +275,9 @@ def test_a_group_whose_offset_was_removed_says_what_it_skips(
 def test_a_partition_that_comes_again_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     told = notices()
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    told.skipped({first: 1}, has_offsets=True)
-    assert told.untold([first, second]) == [second]
-    told.skipped({second: 0}, has_offsets=False)
+    told.report_skipped({first: 1}, has_offsets=True)
+    assert told.unreported([first, second]) == [second]
+    told.report_skipped({second: 0}, has_offsets=False)
     (line,) = lines(caplog)
     assert line == (
         "group 'g' has no offsets in 1 of its partitions: it starts at the end of orders and skips 1 older record; "

@@ -36,7 +36,7 @@ class StartSearchBench:
         self.search = StartSearch(
             self.router, self.fetcher, group="g", reset=reset, isolation_level=0, notices=self.notices
         )
-        monkeypatch.setattr(start_search, "ask_for_offsets", self._ask)
+        monkeypatch.setattr(start_search, "request_offsets", self._ask)
 
     async def _ask(
         self, router: Router, specs: Mapping[TopicPartition, int], take: Take, *, isolation_level: int
@@ -54,10 +54,10 @@ class StartSearchBench:
         """The partition's leader has refused this offset as out of range; the search looks for another."""
         self.fetcher.seek(RNG, offset)
         self.fetcher._partitions[RNG].is_out_of_range = True
-        await self.go_on()
+        await self.advance()
 
-    async def go_on(self) -> None:
-        self.search.go_on()
+    async def advance(self) -> None:
+        self.search.advance()
         assert self.search._task is not None
         await asyncio.wait([self.search._task])
 
@@ -96,7 +96,7 @@ def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
 ) -> None:
     async def run() -> None:
         bench = StartSearchBench(monkeypatch, reset, bounds)
-        bench.notices.skipped({RNG: 1}, has_offsets=False)  # the notice of a new topic is another matter
+        bench.notices.report_skipped({RNG: 1}, has_offsets=False)  # the notice of a new topic is another matter
         caplog.clear()
         await bench.lose(lost)
         assert bench.fetcher.position(RNG) == position
@@ -112,7 +112,7 @@ def test_a_search_that_is_given_up_tells_what_it_has_decided(
 ) -> None:
     async def run() -> None:
         bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
-        bench.on_ask = lambda: bench.search.give_up() if len(bench.asked) == 2 else None
+        bench.on_ask = lambda: bench.search.cancel() if len(bench.asked) == 2 else None
         await bench.lose(100)
         await asyncio.sleep(0)
 
@@ -145,10 +145,10 @@ def test_a_log_that_outruns_its_reader_is_told_at_once_and_every_30_seconds(
         for lost in range(0, 50, 10):
             bench.bounds[EARLIEST] = lost + 10
             await bench.lose(lost)
-        bench.notices.look(None, 29_999, has_answered=True)
+        bench.notices.check(None, 29_999, has_answered=True)
         assert len(lines(caplog)) == 1
-        bench.notices.look(None, 30_000, has_answered=True)
-        bench.notices.look(None, 90_000, has_answered=True)
+        bench.notices.check(None, 30_000, has_answered=True)
+        bench.notices.check(None, 90_000, has_answered=True)
 
     asyncio.run(run())
     first, later = lines(caplog)
@@ -163,5 +163,5 @@ def test_a_log_that_outruns_its_reader_is_told_at_once_and_every_30_seconds(
 
 def test_a_consumer_without_a_group_tells_it_too(caplog: pytest.LogCaptureFixture) -> None:
     alone = ReadNotices(None, "tests", bootstrap_timeout_ms=10_000)
-    alone.out_of_range({RNG: Jump(100, 1000, 200, 1000)}, 0)
+    alone.report_jumps({RNG: Jump(100, 1000, 200, 1000)}, 0)
     assert lines(caplog)[0].startswith("consumer tests: offset 100 of rng-0 is gone")

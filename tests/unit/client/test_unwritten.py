@@ -194,15 +194,15 @@ def test_a_million_failures_take_the_room_of_a_few() -> None:
     with pytest.raises(
         KafkaError, match="100000 records were not written, the first: orders-0: MESSAGE_TOO_LARGE: too"
     ):
-        failures.raise_unheard()
-    failures.raise_unheard()
+        failures.raise_unreported()
+    failures.raise_unreported()
 
 
 def test_a_batch_counts_its_records() -> None:
     failures = WriteFailures()
     failures.add(RecordNotWritten(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late"), "orders", 3, records=500))
     with pytest.raises(KafkaError, match="500 records were not written, the first: orders-3: REQUEST_TIMED_OUT: late"):
-        failures.raise_unheard()
+        failures.raise_unreported()
 
 
 def test_a_whole_batch_that_is_refused_before_it_is_sent_counts_its_records(tailrace_cluster: Cluster) -> None:
@@ -227,10 +227,10 @@ def test_a_failure_that_is_asked_after_it_was_told_takes_nothing_from_the_next()
     failures = WriteFailures()
     first, second = DeliveryFuture(failures), DeliveryFuture(failures)
     first.set_exception(not_written())
-    assert failures.take() is not None
+    assert failures.pop_all() is not None
     second.set_exception(not_written())
     assert first.exception(0) is not None
-    assert failures.take() is not None
+    assert failures.pop_all() is not None
 
 
 def test_a_wait_that_was_too_short_has_heard_nothing() -> None:
@@ -239,7 +239,7 @@ def test_a_wait_that_was_too_short_has_heard_nothing() -> None:
     with pytest.raises(TimeoutError):
         future.result(0)
     future.set_exception(not_written())
-    assert failures.take() is not None
+    assert failures.pop_all() is not None
 
 
 def test_a_wait_during_the_failure_reports_it() -> None:
@@ -247,11 +247,11 @@ def test_a_wait_during_the_failure_reports_it() -> None:
     future = DeliveryFuture(failures)
     waiting = threading.Thread(target=lambda: future.exception(SECONDS))
     waiting.start()
-    while not future._askers:
+    while not future._readers:
         waiting.join(0.001)
     future.set_exception(not_written())
     waiting.join(SECONDS)
-    assert failures.take() is None
+    assert failures.pop_all() is None
 
 
 def test_a_wait_that_was_too_short_takes_nothing_from_another_thread_that_still_waits() -> None:
@@ -260,14 +260,14 @@ def test_a_wait_that_was_too_short_takes_nothing_from_another_thread_that_still_
     heard: list[BaseException | None] = []
     waiting = threading.Thread(target=lambda: heard.append(future.exception(SECONDS)))
     waiting.start()
-    while not future._askers:
+    while not future._readers:
         waiting.join(0.001)
     with pytest.raises(TimeoutError):
         future.result(0)
     future.set_exception(not_written())
     waiting.join(SECONDS)
     assert len(heard) == 1
-    assert failures.take() is None
+    assert failures.pop_all() is None
 
 
 def test_a_wait_that_runs_out_while_the_record_fails_has_heard_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +281,7 @@ def test_a_wait_that_runs_out_while_the_record_fails_has_heard_nothing(monkeypat
     monkeypatch.setattr(Future, "result", run_out)
     with pytest.raises(TimeoutError):
         future.result(0)
-    assert failures.take() is not None
+    assert failures.pop_all() is not None
 
 
 def test_of_two_waits_one_that_heard_the_failure_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def test_of_two_waits_one_that_heard_the_failure_is_enough(monkeypatch: pytest.M
     monkeypatch.setattr(Future, "result", run_out)
     with pytest.raises(TimeoutError):
         future.result(0)
-    assert failures.take() is None
+    assert failures.pop_all() is None
 
 
 async def _wait_a_moment(sent: "asyncio.Future[RecordMetadata]") -> None:
@@ -335,7 +335,7 @@ def test_what_asked_an_asyncio_future_too_briefly_has_heard_nothing(
         await ask(sent)
         await asyncio.sleep(0)  # a shield takes its callback back in the loop's next turn
         sent.set_exception(not_written())
-        assert failures.take() is not None
+        assert failures.pop_all() is not None
 
     asyncio.run(run())
 
@@ -373,9 +373,9 @@ def test_what_waits_for_an_asyncio_future_hears_its_failure(
             await asyncio.sleep(0)
         if not is_known:
             sent.set_exception(not_written())
-            assert failures.take() is None, "a flush right now must not tell it, too"
+            assert failures.pop_all() is None, "a flush right now must not tell it, too"
         await waiting
-        assert failures.take() is None
+        assert failures.pop_all() is None
 
     asyncio.run(run())
 
@@ -424,7 +424,7 @@ def test_asyncio_does_not_log_again_what_is_told(caplog: pytest.LogCaptureFixtur
         future = AwaitedDelivery(failures, loop=asyncio.get_running_loop())
         future.set_exception(not_written())
         del future
-        assert failures.take() is not None
+        assert failures.pop_all() is not None
 
     asyncio.run(fail())
     assert [record.name for record in caplog.records] == ["tailrace.client"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tailrace.client.admin.quorum import ask_for_quorum
+from tailrace.client.admin.quorum import request_quorum
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check
 from tailrace.client.router import GRACE_MS, Router
@@ -33,36 +33,36 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerListing:
-    """A broker that the cluster knows."""
+    """A registered broker."""
 
     node_id: BrokerId
     host: str
     port: int
     rack: str | None
     is_controller: bool
-    """It leads the quorum of the metadata; where a cluster does not tell of that, it takes administrators' requests."""
+    """It leads the metadata quorum; of a cluster without DescribeQuorum, it takes administrators' requests."""
     is_fenced: bool | None
-    """It is registered, and neither leads nor is shown to clients. None where the cluster does not say."""
+    """It leads no partition and is not in clients' metadata. None if the cluster does not report it."""
 
 
 class UpgradeType(IntEnum):
-    """In which direction a level may go, as on the wire (KIP-778)."""
+    """The permitted direction of a change of level (KIP-778)."""
 
     UPGRADE = 1
     SAFE_DOWNGRADE = 2
-    """Only if nothing is lost by it."""
+    """Only if no metadata is lost."""
     UNSAFE_DOWNGRADE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureDescription:
-    """The levels that the asked node supports, and those that the cluster has."""
+    """The levels that one node supports, and those of the cluster."""
 
     supported: Mapping[str, tuple[int, int]]
     """The lowest and the highest level of each feature."""
     finalized: Mapping[str, int]
     epoch: int
-    """Rises with the cluster's metadata; -1 where there is none."""
+    """Rises with the cluster's metadata; -1 if there is none."""
 
 
 async def describe_cluster(router: Router) -> ClusterDescription:
@@ -95,7 +95,7 @@ def _cluster_from_view(router: Router) -> ClusterDescription:
 
 
 async def list_brokers(router: Router) -> list[BrokerListing]:
-    """All registered brokers, by id; those that are fenced only where the cluster tells of them (KIP-1073)."""
+    """All registered brokers, by id; fenced ones only if the cluster reports them (KIP-1073)."""
 
     async def attempt() -> list[BrokerListing]:
         connection = await router.any_connection()
@@ -124,11 +124,11 @@ async def list_brokers(router: Router) -> list[BrokerListing]:
 
 
 async def _active_controller(connection: Connection, response: DescribeClusterResponse, *, timeout_ms: int) -> int:
-    """Brokers name one that passes administrators' requests on, be it the active controller or not."""
+    """The leader of the quorum; DescribeCluster names any broker that forwards administrators' requests."""
     if not connection.offers(DescribeQuorumRequest):
         return response.controller_id
     try:
-        return (await ask_for_quorum(connection, timeout_ms=timeout_ms)).leader_id
+        return (await request_quorum(connection, timeout_ms=timeout_ms)).leader_id
     except KafkaError:
         return response.controller_id
 
@@ -150,7 +150,7 @@ async def _from_view(router: Router) -> list[BrokerListing]:
 
 
 async def unregister_broker(router: Router, broker_id: int) -> None:
-    """Forget a broker that will not come back. Raises KafkaError, also for one that runs."""
+    """Remove the registration of a broker that will not come back. Raises KafkaError, also for a running broker."""
 
     async def attempt() -> None:
         connection = await router.any_connection()
@@ -162,7 +162,7 @@ async def unregister_broker(router: Router, broker_id: int) -> None:
 
 
 async def describe_features(router: Router) -> FeatureDescription:
-    """The features of the cluster."""
+    """The levels of features that a node supports, and those that the cluster has."""
     request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
 
     async def attempt() -> FeatureDescription:

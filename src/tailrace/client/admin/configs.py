@@ -38,11 +38,11 @@ _SET, _DELETE = 0, 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEntry:
-    """One setting in force."""
+    """One setting and its value in force."""
 
     name: str
     value: str | None
-    """None where it is hidden or has no value."""
+    """None if it is hidden or has no value."""
     source: int
     is_read_only: bool
     is_sensitive: bool

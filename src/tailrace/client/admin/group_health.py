@@ -1,18 +1,18 @@
-"""The health of a group: lag in records and in time, records it lost, and a verdict on each member.
+"""The health of a group: lag in records and in time, lost records, and a verdict on each member.
 
-Every coordinator has the committed offsets; the moves of a member's commits and its last heartbeat come only from a
-Tailrace coordinator (`protocol.messages.groups`). Without that there is no verdict.
+Every coordinator has the committed offsets. The progress of a member's commits and its last heartbeat come only from a
+Tailrace coordinator (`protocol.messages.groups`); without them there is no verdict.
 
 | Verdict | The member |
 |---|---|
 | gone | no heartbeat for more than half its session timeout |
-| stuck | has unread records for 60 s, and for as long none of its commits went forward in some partition |
-| slow | commits go forward, but over the last 30 s or more fewer records were read than arrived in some partition |
+| stuck | in some partition, has unread records for 60 s and no progress of its commits for 60 s |
+| slow | in some partition, its commits advance, but by fewer records than arrived in the last 30 s or more |
 | working | has unread records, and none of the above |
-| idle | has read all there is, or has no partitions |
+| idle | has read all records, or has no partitions |
 
-The first that applies, from the top. Partitions without a committed offset do not count; with no others, there is no
-verdict.
+The first verdict that applies counts. Partitions without a committed offset do not count; a member with no other
+partitions has no verdict.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from tailrace.protocol.records.record import read_records
 
 STUCK_AFTER_MS = 60_000
 SLOW_BELOW = 0.95
-"""Of the records that arrived; the rest is the unevenness of commits."""
+"""A share of the records that arrived; the rest is the unevenness of commits."""
 
 
 _ONE_BATCH_BYTES = 1
@@ -49,40 +49,40 @@ class MemberHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionHealth:
-    """One partition as a group reads it. None: not known, which is not 0."""
+    """The progress of a group in one partition. None stands for unknown."""
 
     committed: int | None
     log_start_offset: int | None = None
     end_offset: int | None = None
     unread_since_ms: int | None = None
-    """The timestamp of the first record that is still to be read, ms since 1970."""
+    """The timestamp of the first unread record, ms since 1970."""
     progress: PartitionProgress | None = None
     arrived: int | None = None
-    """Records that came to the log while the commits went from `progress.earlier_offset` to `progress.offset`."""
+    """Records that were appended while the commits advanced from `progress.earlier_offset` to `progress.offset`."""
 
     @property
     def lag(self) -> int | None:
-        """Records between the committed offset, or the log's start if that is higher, and the end."""
+        """The number of records from the committed offset, or the log start if that is higher, to the end."""
         if self.committed is None or self.end_offset is None:
             return None
         return max(self.end_offset - max(self.committed, self.log_start_offset or 0), 0)
 
     @property
     def lost(self) -> int | None:
-        """Records that were deleted before the group read them."""
+        """The number of records that were deleted before the group read them."""
         if self.committed is None or self.log_start_offset is None:
             return None
         return max(self.log_start_offset - self.committed, 0)
 
     def lag_ms(self, now_ms: int) -> int | None:
-        """For how long the first unread record has waited; 0 if all are read."""
+        """The age of the first unread record in ms; 0 if all records are read."""
         if self.lag == 0:
             return 0
         return None if self.unread_since_ms is None else max(now_ms - self.unread_since_ms, 0)
 
 
 def verdict(member: MemberDetails | None, partitions: Sequence[PartitionHealth], now_ms: int) -> MemberHealth | None:
-    """The verdict on a member that reads these partitions; None if too little is known."""
+    """The verdict on a member with these partitions; None if too little is known."""
     if member is None:
         return None
     if member.silent_ms * 2 > member.session_timeout_ms:
@@ -113,7 +113,7 @@ def _is_slow(partition: PartitionHealth) -> bool:
 
 
 def progress_of(details: GroupDetails | None) -> dict[TopicPartition, PartitionProgress]:
-    """The moves of the group's commits, by partition."""
+    """The progress of the group's commits, by partition."""
     return {
         TopicPartition(topic.name, partition.partition_index): partition
         for topic in (details.topics if details is not None else ())
@@ -128,7 +128,10 @@ async def partition_health(
     *,
     timeout_ms: int,
 ) -> dict[TopicPartition, PartitionHealth]:
-    """The health of these partitions, all of which exist. Raises KafkaError if a leader does not answer in time."""
+    """The health of a group with these committed offsets in these partitions, all of which exist.
+
+    Raises KafkaError if a leader does not answer in time.
+    """
     ends = await list_offsets(router, dict.fromkeys(committed, LATEST), timeout_ms=timeout_ms)
     starts = await list_offsets(router, dict.fromkeys(committed, EARLIEST), timeout_ms=timeout_ms)
     progress = progress_of(details)
@@ -165,7 +168,7 @@ async def _arrived(
 
 
 async def _timestamp(router: Router, partition: TopicPartition, offset: int, timeout_ms: int) -> int | None:
-    """The timestamp of the first record from this offset on, or None if it cannot be had."""
+    """The timestamp of the first record at or after this offset, or None if it cannot be read."""
     reader = AsyncRangedFetch("", router=router, max_bytes=_ONE_BATCH_BYTES, timeout_ms=timeout_ms)
     try:
         async for chunk in reader.fetch_range(partition, offset, offset + 1):
@@ -175,6 +178,6 @@ async def _timestamp(router: Router, partition: TopicPartition, offset: int, tim
                         if record.offset >= offset:
                             return record.timestamp
     except KafkaError:
-        # Deleted meanwhile, or written in a codec that is not here: the rest can be shown without it.
+        # The record was deleted meanwhile, or its codec is not installed: the rest is shown without it.
         return None
     return None

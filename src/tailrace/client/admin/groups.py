@@ -30,7 +30,7 @@ from tailrace.protocol.messages.groups import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupListing:
-    """A group in a list. State and type are empty where the server is too old to say."""
+    """A group in a list. State and type are empty if the server is too old to report them."""
 
     group: str
     protocol_type: str
@@ -62,14 +62,14 @@ class GroupDescription:
     """The address of the coordinator, HOST:PORT."""
     members: tuple[DescribedMember, ...]
     details: GroupDetails | None = None
-    """The latest events and the health of the members: from a Tailrace coordinator only."""
+    """The latest events and the heartbeats of the members: from a Tailrace coordinator only."""
 
 
 _REFUSALS = {
     ErrorCode.NON_EMPTY_GROUP: "group {!r} has members; stop them first (`tailrace groups describe --members`)",
     ErrorCode.GROUP_ID_NOT_FOUND: "there is no group {!r} (`tailrace groups list` shows which there are)",
 }
-"""The reason why a group is not deleted: the protocol has no text for it."""
+"""The texts of these errors: the response has none."""
 
 
 async def list_groups(router: Router) -> list[GroupListing]:
@@ -125,7 +125,7 @@ async def _describe(router: Router, group: str) -> GroupDescription:
 
 
 async def _consumer_group(router: Router, connection: Connection, group: str) -> GroupDescription | None:
-    """The group if it is a consumer group."""
+    """The group, or None if it is not of KIP-848."""
     response = await connection.ask(
         ConsumerGroupDescribeRequest(group_ids=(group,), include_details=True),
         ConsumerGroupDescribeResponse,
@@ -203,7 +203,7 @@ def _member(member: DescribedGroupMember, protocol_type: str) -> DescribedMember
         except KafkaError as fault:
             if fault.code is not ErrorCode.INVALID_REQUEST:
                 raise
-            # another client's private format: the group can be shown without it
+            # A private format of another client: the group is described without the assignment.
     return DescribedMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,

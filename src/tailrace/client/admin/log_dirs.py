@@ -1,4 +1,4 @@
-"""The disk space that each broker uses, by partition; see `AsyncAdmin`."""
+"""The log directories of brokers: their sizes by partition, and the ends of replicas' logs."""
 
 import asyncio
 from collections import defaultdict
@@ -25,9 +25,9 @@ class PartitionSize(NamedTuple):
 
     size_bytes: int
     offset_lag: int
-    """The number of records it is behind the high watermark."""
+    """The number of records between its log end and the high watermark."""
     is_future: bool
-    """It is being moved here from another directory."""
+    """Whether it is being moved here from another directory."""
 
 
 class LogDirectorySize(NamedTuple):
@@ -36,7 +36,7 @@ class LogDirectorySize(NamedTuple):
     path: str
     error: ErrorCode
     total_bytes: int
-    """The size of its disk; -1 if the broker does not say."""
+    """The size of its disk; -1 if the broker does not report it."""
     usable_bytes: int
     partitions: Mapping[TopicPartition, PartitionSize]
 
@@ -47,18 +47,18 @@ class ReplicaLog(NamedTuple):
     good_end_offset: int
     """The end offset; of a damaged log the end of its good part."""
     acknowledged_end_offset: int
-    """Up to here it was flushed or committed, as far as is noted."""
+    """The offset up to which it was flushed or committed, according to its checkpoints."""
     fault: str
-    """The reason why it cannot be used; empty if it can."""
+    """The reason why it cannot be used; empty if it can be."""
 
 
 async def describe_replica_logs(
     router: Router, partitions: Mapping[BrokerId, Sequence[TopicPartition]]
 ) -> dict[BrokerId, Mapping[TopicPartition, ReplicaLog] | KafkaError]:
-    """The logs of these partitions on each of these brokers, whether they can be used or not.
+    """The log ends of these partitions on each of these brokers, also of logs that cannot be used.
 
-    In place of a broker's answer stands a KafkaError: UNSUPPORTED_VERSION if the broker does not tell this, as Apache
-    Kafka's, any other one if it cannot be reached. A replica that a broker does not know is left out.
+    A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION if it has no such answer, as Apache Kafka,
+    or the fault if it cannot be reached. A replica that a broker does not have is left out.
     """
 
     async def of(node_id: BrokerId) -> Mapping[TopicPartition, ReplicaLog] | KafkaError:

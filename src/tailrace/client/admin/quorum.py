@@ -1,4 +1,4 @@
-"""The metadata quorum: its voters and observers, their progress, and changes of voters; see `client.admin`."""
+"""The metadata quorum: its voters and observers, their progress, and changes of voters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ _WANTED = DescribedQuorumTopic(topic_name=_METADATA_TOPIC, partitions=(Described
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumReplicaState:
-    """A voter or an observer, as the leader sees it. Times in ms since 1970, -1 where they are not known."""
+    """A voter or an observer, as the leader reports it. Times in ms since 1970, -1 if they are not known."""
 
     replica_id: BrokerId
     directory_id: bytes
-    """16 bytes; all 0 where the cluster does not say."""
+    """16 bytes; all 0 if the cluster does not report it."""
     log_end_offset: int
     last_fetch_timestamp: int
     last_caught_up_timestamp: int
@@ -49,7 +49,7 @@ class QuorumEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """The quorum, as its leader sees it."""
+    """The quorum, as its leader reports it."""
 
     leader_id: BrokerId
     leader_epoch: int
@@ -57,10 +57,10 @@ class QuorumDescription:
     voters: tuple[QuorumReplicaState, ...]
     observers: tuple[QuorumReplicaState, ...]
     endpoints: dict[BrokerId, tuple[QuorumEndpoint, ...]]
-    """Of the voters; empty where the cluster does not say."""
+    """Of the voters; empty if the cluster does not report them."""
 
     def lag(self, replica: QuorumReplicaState) -> int | None:
-        """The number of records the replica is behind the leader's end; None if it is not known."""
+        """The number of records between the replica's end and the leader's; None if it is not known."""
         leader = next((each for each in self.voters if each.replica_id == self.leader_id), None)
         if leader is None or leader.log_end_offset < 0 or replica.log_end_offset < 0:
             return None
@@ -68,16 +68,16 @@ class QuorumDescription:
 
 
 async def describe_quorum(router: Router) -> QuorumDescription:
-    """The quorum of the metadata log."""
+    """The replicas of the cluster's metadata log, and their progress."""
 
     async def attempt() -> QuorumDescription:
-        return await ask_for_quorum(await router.any_connection(), timeout_ms=router.request_timeout_ms)
+        return await request_quorum(await router.any_connection(), timeout_ms=router.request_timeout_ms)
 
     return await router.retry(attempt)
 
 
-async def ask_for_quorum(connection: Connection, *, timeout_ms: int) -> QuorumDescription:
-    """The quorum as this broker knows it now. Raises KafkaError, also while there is no leader."""
+async def request_quorum(connection: Connection, *, timeout_ms: int) -> QuorumDescription:
+    """The quorum as this broker reports it. Raises KafkaError, also while there is no leader."""
     request = DescribeQuorumRequest(topics=(_WANTED,))
     response = await connection.ask(request, DescribeQuorumResponse, timeout_ms=timeout_ms)
     check(response.error_code, response.error_message or "the quorum cannot be described")
@@ -115,7 +115,7 @@ def _replica(replica: QuorumReplica) -> QuorumReplicaState:
 
 
 async def add_voter(router: Router, voter_id: int, directory_id: bytes, endpoints: Sequence[QuorumEndpoint]) -> None:
-    """Have a controller vote that follows the quorum already (KIP-853). Returns when the change is committed.
+    """Make a controller that follows the quorum already a voter (KIP-853). Returns when the change is committed.
 
     Raises KafkaError: DUPLICATE_VOTER for an id that votes; REQUEST_TIMED_OUT for one that has not caught up.
     """
@@ -133,12 +133,12 @@ async def add_voter(router: Router, voter_id: int, directory_id: bytes, endpoint
         response = await connection.ask(request, AddRaftVoterResponse, timeout_ms=router.request_timeout_ms)
         check(response.error_code, response.error_message or f"controller {voter_id} cannot be added")
 
-    # A change that was not committed in time may still be: the caller looks before asking again.
+    # A change that timed out may be committed later: the caller must describe the quorum before another attempt.
     await router.retry(attempt, final=(ErrorCode.REQUEST_TIMED_OUT,))
 
 
 async def remove_voter(router: Router, voter_id: int, directory_id: bytes) -> None:
-    """Have a controller vote no more. Returns when the change is committed. Raises KafkaError, as VOTER_NOT_FOUND."""
+    """Make a voter an observer. Returns when the change is committed. Raises KafkaError such as VOTER_NOT_FOUND."""
 
     async def attempt() -> None:
         connection = await router.any_connection()

@@ -73,7 +73,7 @@ async def create_topics(
             if result.error_code == ErrorCode.NOT_CONTROLLER:
                 await router.refresh(())
             if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS and result.name in done:
-                continue  # an earlier attempt made it
+                continue  # an earlier attempt created it
             check(result.error_code, result.error_message or f"topic {result.name!r}")
             done.add(result.name)
 

@@ -1,4 +1,4 @@
-"""Transactions as an administrator sees them, and how to end one that hangs (KIP-664); see `client.admin`."""
+"""Transactions: listed, described, and aborted when they hang (KIP-664)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -46,14 +46,17 @@ class TransactionDescription:
     state: str
     timeout_ms: int
     started_at_ms: int | None
-    """ms since 1970; None: none has begun yet."""
+    """ms since 1970; None if no transaction has begun."""
     partitions: tuple[TopicPartition, ...]
 
 
 async def list_transactions(
     router: Router, *, states: Iterable[str] = (), producer_ids: Iterable[int] = (), longer_than_ms: int = -1
 ) -> list[TransactionListing]:
-    """The transactional ids of all brokers that pass every filter, by name. Brokers before 3.8 pass any duration."""
+    """The transactional ids that pass every filter, by name; empty and -1 let all pass.
+
+    Brokers before 3.8 ignore `longer_than_ms`.
+    """
     request = ListTransactionsRequest(
         state_filters=tuple(states), producer_id_filters=tuple(producer_ids), duration_filter=longer_than_ms
     )
@@ -116,10 +119,10 @@ async def describe_transaction(router: Router, transactional_id: str) -> Transac
 
 
 async def abort_transaction(router: Router, topic_partition: TopicPartition, start_offset: int) -> None:
-    """End the transaction that began at this offset of the partition and hangs: no coordinator will end it.
+    """Abort the hanging transaction that began at this offset of the partition: no coordinator will end it.
 
-    Raises KafkaError INVALID_TXN_STATE (48) if none is open that began there. Of one that its producer may still
-    commit, what was written in other partitions is not touched: use this on what hangs only.
+    Only this partition gets an abort marker, so never use it for a transaction that its producer may still commit.
+    Raises KafkaError INVALID_TXN_STATE (48) if no open transaction began there.
     """
     producer = await _producer_at(router, topic_partition, start_offset)
     topic = WritableTxnMarkerTopic(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
@@ -128,7 +131,7 @@ async def abort_transaction(router: Router, topic_partition: TopicPartition, sta
         producer_epoch=producer.producer_epoch,
         transaction_result=False,
         topics=(topic,),
-        # -1: no coordinator has ended a transaction of the producer there yet.
+        # -1: no coordinator has ended a transaction of the producer in this partition yet.
         coordinator_epoch=max(producer.coordinator_epoch, 0),
     )
 

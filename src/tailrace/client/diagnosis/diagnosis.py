@@ -2,8 +2,8 @@
 
     name -> addresses -> TCP -> ApiVersions -> Metadata -> the same for every address that the brokers advertise
 
-The last step is the one that surprises people: a client uses the address it was given only to ask for the brokers, and
-from then on the addresses that these advertise. Every finding that is not good news names what to change.
+The last step is the one that surprises people: a client uses the given address only to request the list of brokers, and
+from then on the addresses that the brokers advertise. Every warning and failure names the setting to change.
 """
 
 from collections.abc import Generator, Iterator
@@ -31,11 +31,11 @@ _METADATA_VERSION = 9
 """New enough for a cluster id; old enough for every broker of the last years."""
 
 _SECOND_LOOK_S = 2.0
-"""The longest wait for an answer in another protocol from a server that did not answer in the first."""
+"""The longest wait for an answer in another protocol, from a server that does not answer in the expected one."""
 
 
 def diagnose(address: Address, *, timeout_s: float = 5.0, tls: bool = False) -> Iterator[Finding]:
-    """The findings, each as soon as it is there. Nothing is changed on the cluster."""
+    """The findings, each as soon as its step ends. The cluster is not changed."""
     return _Diagnosis(address, timeout_s, tls).run()
 
 
@@ -44,7 +44,7 @@ Spoken = Generator[Finding, None, MetadataResponse | None]
 
 
 class _Diagnosis:
-    """One run."""
+    """One diagnosis."""
 
     def __init__(self, address: Address, timeout_s: float, tls: bool) -> None:
         self._address = address
@@ -88,7 +88,7 @@ class _Diagnosis:
         return reached
 
     def _speak(self, place: Place, target: Target) -> Spoken:
-        """The cluster as the server describes it."""
+        """The metadata of the cluster, from this server."""
         where = str(place.address)
         server_name = place.address.host if self._tls else None
         try:

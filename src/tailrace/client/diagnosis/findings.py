@@ -29,39 +29,39 @@ class Finding:
     verdict: Verdict
     detail: str
     advice: str = ""
-    """The advice; empty for good news."""
+    """The setting to change; empty for OK."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The origin of an address, for the words of the advice."""
+    """An address and its origin, which the advice names."""
 
     address: Address
     broker: int | None = None
     """The broker that advertises it; None for the address that was given."""
     given_host: str = ""
     given_port: int | None = None
-    """The port that has just worked, where it can only be this broker's: the cluster has no other."""
+    """The port that has just worked, if this is the only broker of the cluster."""
 
     @property
     def setting(self) -> str:
-        """The setting that has this address."""
+        """The setting with this address."""
         return "the address that was given" if self.broker is None else f"advertised.listeners of broker {self.broker}"
 
     @property
     def suggestion(self) -> str:
-        """The mechanisms or versions that broker and client have in common."""
+        """The setting with an address that clients can reach."""
         port = self.address.port if self.given_port is None else self.given_port
         return f"advertised.listeners={Address(self.given_host or 'HOST', port)}"
 
 
 def failed(check: str, place: Place, detail: str, advice: str) -> Finding:
-    """A finding that ends the way to this address."""
+    """A finding after which this address is not probed further."""
     return Finding(check=check, target=str(place.address), verdict=Verdict.FAILED, detail=detail, advice=advice)
 
 
 def unresolved(place: Place, fault: ProbeFault) -> Finding:
-    """The name stands for no address."""
+    """The name cannot be resolved."""
     host = place.address.host
     if place.broker is None:
         advice = f"look at the spelling of {host}, or use the broker's IP address"
@@ -115,7 +115,7 @@ def _advice_for_advertised(place: Place, trouble: Trouble) -> str:
 
 
 def half_reached(place: Place, target: Target, fault: ProbeFault, reached: Target) -> Finding:
-    """One address of the host takes connections, another one does not."""
+    """One address of the host accepts connections, and another one does not."""
     host = place.address.host
     return Finding(
         check="connect",
@@ -132,7 +132,7 @@ SPOKEN = {
     Trouble.HTTP: "an HTTP server answers there",
     Trouble.PLAIN: "Kafka's protocol without TLS is spoken there",
 }
-"""The protocol that is spoken where another one was expected."""
+"""The protocol of a server where another one was expected."""
 
 _DOES_NOT_SPEAK_KAFKA = (
     "look which program has this port (`ss -ltnp`); a broker closes a connection at once if max.connections is reached"
@@ -154,11 +154,11 @@ ADVICE_WHEN_NOT_SPOKEN = {
     Trouble.TIMED_OUT: "the broker takes no more connections: try again",
     Trouble.UNREACHABLE: "the network has just gone: try again",
 }
-"""The advice for each trouble once there is a connection."""
+"""The advice for each trouble of an open connection."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether the host means the machine that asks."""
+    """Whether the host is this machine."""
     if host.lower() in ("localhost", "localhost.localdomain"):
         return True
     address = _ip(host)
@@ -166,7 +166,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_wildcard(host: str) -> bool:
-    """Whether the host is none: every address of a machine."""
+    """Whether the host is empty or a wildcard, to which no client can connect."""
     address = _ip(host)
     return not host or (address is not None and address.is_unspecified)
 

@@ -1,7 +1,6 @@
-"""One step at a time towards a server: its addresses, a connection, one question. Each failure says what was seen.
+"""Probes of a server, step by step: its addresses, a connection, one request. Each failure has its own error.
 
-For finding out what is wrong, where a client would only try again: blocking, one connection per probe, every wait has
-a limit.
+A client would only retry. A probe blocks, has a connection of its own, and a limit for every wait.
 """
 
 import errno
@@ -47,7 +46,7 @@ class Trouble(StrEnum):
 
 
 class ProbeFault(Exception):
-    """A step that did not work."""
+    """A failed step."""
 
     def __init__(self, trouble: Trouble, detail: str) -> None:
         super().__init__(detail)
@@ -56,7 +55,7 @@ class ProbeFault(Exception):
 
 
 class Target(NamedTuple):
-    """One address that a name stands for."""
+    """One address of a host."""
 
     family: int
     socket_address: tuple[Any, ...]
@@ -79,10 +78,10 @@ def resolve(host: str, port: int) -> list[Target]:
 
 
 class Probe:
-    """A connection to one address. Raises ProbeFault from whatever does not work."""
+    """A connection to one address. Every method raises ProbeFault if its step fails."""
 
     def __init__(self, target: Target, *, timeout_s: float, server_name: str | None = None) -> None:
-        """Connect; with a server name, over TLS, to any certificate: those are checked elsewhere."""
+        """Connect; with a server name over TLS, with any certificate: `certificate_fault` checks it."""
         self._timeout_s = timeout_s
         self._correlation_id = 0
         self._versions: dict[int, tuple[int, int]] = {}
@@ -126,11 +125,11 @@ class Probe:
             raise ProbeFault(Trouble.CLOSED, f"closed the connection on a TLS hello ({fault})") from None
 
     def send_raw(self, data: bytes) -> bytes:
-        """The first bytes that come back for these; empty if the other side closes."""
+        """The first bytes of the answer to these bytes; empty if the server closes the connection."""
         return self._exchange(data, 64)
 
     def ask_versions(self) -> ApiVersionsResponse:
-        """The APIs of the server; the versions of later requests follow it."""
+        """The APIs of the server; later requests use their versions."""
         response = self._ask(ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__))
         if response.error_code:
             detail = f"ApiVersions was answered with error {_error_name(response.error_code)}"
@@ -146,7 +145,7 @@ class Probe:
         return self._decode(ApiVersionsResponse, version, answer)
 
     def ask(self, request: object, response_type: type[R], *, max_version: int) -> R:
-        """The answer to a question, in the newest version that both sides know."""
+        """The answer to a request, in the newest version of both sides."""
         api = api_of(type(request))
         low, high = self._versions.get(api.key, (0, -1))
         version = min(high, api.max_version, max_version)
@@ -179,7 +178,7 @@ class Probe:
         return self._receive(most, is_partial_allowed=True)
 
     def _receive(self, length: int, *, is_partial_allowed: bool = False) -> bytes:
-        """So many bytes, or those before the end."""
+        """This number of bytes, or those before the end of the stream."""
         received = bytearray()
         deadline = time.monotonic() + self._timeout_s
         while len(received) < length:

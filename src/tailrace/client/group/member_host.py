@@ -131,10 +131,10 @@ class GroupMember:
         self._polled_at_ms = 0
         self._events: asyncio.Queue[events.Event] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
-        self._shared: dict[str, int] | None = None
+        self._assigned_counts: dict[str, int] | None = None
         """The numbers of partitions in the assignment that this member made as leader; 0 for a missing topic."""
-        self._look: asyncio.Task[None] | None = None
-        self._next_look_ms = 0
+        self._refresh: asyncio.Task[None] | None = None
+        self._next_refresh_ms = 0
         self.changed = asyncio.Event()
         """Set when the member's state has changed."""
         self.fault: KafkaError | None = None
@@ -164,7 +164,7 @@ class GroupMember:
         self._topic_trouble = None
         self._events.put_nowait(events.SubscriptionChanged())
 
-    def polled(self) -> None:
+    def on_poll(self) -> None:
         """Note a poll of the user."""
         self._polled_at_ms = self._router.now_ms()
         if self._task is None:
@@ -173,9 +173,9 @@ class GroupMember:
             self._task.result()  # raises: the task only ends with an exception
         if not self.is_stable and self._events.empty():
             self._events.put_nowait(events.Polled())
-        if self.is_stable and self._polled_at_ms >= self._next_look_ms:
-            self._plan_look()
-            self._look = asyncio.get_running_loop().create_task(self._look_at_topics(self._shared))
+        if self.is_stable and self._polled_at_ms >= self._next_refresh_ms:
+            self._plan_refresh()
+            self._refresh = asyncio.get_running_loop().create_task(self._refresh_topics(self._assigned_counts))
 
     async def leave(self) -> None:
         """Commit, leave the group, and stop."""
@@ -184,7 +184,7 @@ class GroupMember:
 
     async def stop(self) -> None:
         """Cancel all tasks, without leaving the group."""
-        tasks = [task for task in (self._task, self._look) if task is not None]
+        tasks = [task for task in (self._task, self._refresh) if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -223,8 +223,8 @@ class GroupMember:
             case events.Lost():
                 self._listener.lost()
             case events.Assigned(partitions):
-                if self._shared is None:  # another member leads: this one has not refreshed the topics yet
-                    self._next_look_ms = self._router.now_ms()
+                if self._assigned_counts is None:  # another member leads: this one has not refreshed the topics yet
+                    self._next_refresh_ms = self._router.now_ms()
                 self._listener.assigned(partitions)
             case events.ForgetCoordinator():
                 self._router.forget_coordinator(self._group)
@@ -233,11 +233,11 @@ class GroupMember:
             case events.MakeAssignment(protocol_name, members):
                 return await self._make_assignment(protocol_name, members)
             case events.SendJoin():
-                return await self._or(self._join(effect), lambda code: events.JoinAnswered(code=code))
+                return await self._outcome(self._join(effect), lambda code: events.JoinAnswered(code=code))
             case events.SendSync():
-                return await self._or(self._sync(effect), lambda code: events.SyncAnswered(code=code))
+                return await self._outcome(self._sync(effect), lambda code: events.SyncAnswered(code=code))
             case events.SendHeartbeat():
-                return await self._or(self._heartbeat(effect), events.HeartbeatAnswered)
+                return await self._outcome(self._heartbeat(effect), events.HeartbeatAnswered)
             case events.SendLeave(member_id):
                 await self._send_leave(member_id)
             case _:
@@ -245,7 +245,7 @@ class GroupMember:
         return None
 
     async def _join(self, effect: events.SendJoin) -> events.Event:
-        self._shared = None
+        self._assigned_counts = None
         metadata = encode_subscription(self._topics)
         request = JoinGroupRequest(
             group_id=self._group,
@@ -277,8 +277,8 @@ class GroupMember:
         except KafkaError:
             # Handled as a refused assignment: this member joins again, and so do the others.
             return events.SyncAnswered(code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        counts = self._shared = self._partition_counts(wanted)
-        self._plan_look()
+        counts = self._assigned_counts = self._partition_counts(wanted)
+        self._plan_refresh()
         assigned = ASSIGNORS[protocol_name](subscriptions, counts)
         return events.AssignmentMade(
             tuple((member_id, encode_assignment(partitions)) for member_id, partitions in assigned.items())
@@ -288,21 +288,21 @@ class GroupMember:
         described = {topic: self._router.view.find(topic) for topic in topics}
         return {topic: 0 if info is None else len(info.partitions) for topic, info in described.items()}
 
-    def _plan_look(self) -> None:
-        is_missing = self._topic_trouble is not None or not all((self._shared or {}).values())
+    def _plan_refresh(self) -> None:
+        is_missing = self._topic_trouble is not None or not all((self._assigned_counts or {}).values())
         pause_ms = self._router.retry_backoff_max_ms if is_missing else self._router.view.max_age_ms
-        self._next_look_ms = self._router.now_ms() + pause_ms
+        self._next_refresh_ms = self._router.now_ms() + pause_ms
 
-    async def _look_at_topics(self, shared: dict[str, int] | None) -> None:
+    async def _refresh_topics(self, assigned_counts: dict[str, int] | None) -> None:
         """Refresh the topics and note missing ones. On the leader: rejoin if a number of partitions has changed."""
         try:
-            await self._router.refresh(self._topics if shared is None else {*shared, *self._topics})
+            await self._router.refresh(self._topics if assigned_counts is None else {*assigned_counts, *self._topics})
         except KafkaError:
             return  # the next refresh tries again
         self._topic_trouble = self._missing_topic()
         if self._topic_trouble is not None:
-            self._plan_look()
-        if shared is not None and self._partition_counts(shared) != shared:
+            self._plan_refresh()
+        if assigned_counts is not None and self._partition_counts(assigned_counts) != assigned_counts:
             self._events.put_nowait(events.SubscriptionChanged())
 
     def _missing_topic(self) -> KafkaError | None:
@@ -357,7 +357,9 @@ class GroupMember:
         except KafkaError:
             return  # the session timeout removes the member
 
-    async def _or(self, answer: Awaitable[events.Event], refused: Callable[[ErrorCode], events.Event]) -> events.Event:
+    async def _outcome(
+        self, answer: Awaitable[events.Event], refused: Callable[[ErrorCode], events.Event]
+    ) -> events.Event:
         """The answer, or the event of a failed request."""
         try:
             event = await answer
