@@ -14,7 +14,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _COLUMNS = ("ID", "HOST", "PORT", "RACK", "STATE", "CONTROLLER")
-"""As kafka-cluster has them, and behind them ours."""
+"""The columns of kafka-cluster, then those of Tailrace."""
 _DIRECTORY_COLUMNS = ("LOG-DIR", "PARTITIONS", "SIZE-BYTES", "USABLE-BYTES", "TOTAL-BYTES", "ERROR")
 _DEFAULT_CONFIG = 5
 
@@ -23,7 +23,7 @@ _DEFAULT_CONFIG = 5
 def list_brokers(bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP, output: Output = Format.TABLE) -> None:
     """List the brokers.
 
-    One that is fenced is registered, and has stopped or sends no heartbeats; it leads nothing.
+    A fenced broker is registered, but has stopped or sends no heartbeats; it leads no partition.
     """
     with admin_of(bootstrap_server) as admin:
         show([_row(broker) for broker in admin.list_brokers()], _COLUMNS, output)
@@ -49,7 +49,7 @@ def describe(
 ) -> None:
     """Show log directories and settings.
 
-    Without ids, of all brokers. Settings that have their defaults are left out; so is what only a fenced broker knows.
+    Without ids, of all brokers. Defaults are left out, and so are directories and settings of fenced brokers.
     """
     with admin_of(bootstrap_server) as admin:
         listed = {int(broker.node_id): broker for broker in admin.list_brokers()}
@@ -113,9 +113,9 @@ def unregister(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Forget a broker that has stopped and will not come back.
+    """Remove the registration of a broker that has stopped and will not come back.
 
-    Its replicas are gone from every partition that it had. One that starts again under this id is a new broker.
+    Its partitions lose their replicas on it. A broker that starts with this id later is a new broker.
     """
     with admin_of(bootstrap_server) as admin:
         admin.unregister_broker(broker_id)

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, counted, readable, say
-from tailrace.cli.waiting import TroubleNotice, describe, heard_once, told_by_command
+from tailrace.cli.waiting import TroubleNotice, describe, on_first_signal, without_client_warnings
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -42,9 +42,9 @@ _MAX_RECORDS = 5_000
 def command(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     from_beginning: Annotated[bool, typer.Option("--from-beginning", help="Start with the oldest record.")] = False,
-    max_messages: Annotated[int | None, typer.Option("--max-messages", min=1, help="Stop after so many.")] = None,
+    max_messages: Annotated[int | None, typer.Option("--max-messages", min=1, help="Stop after this number.")] = None,
     timeout: Annotated[
-        float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop when none has come for so long.")
+        float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Stop after this time without a record.")
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Read this partition only.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="Start here; needs --partition.")] = None,
@@ -83,7 +83,7 @@ def command(
     line_of = _formatter(record_format, b"\t" if key_separator is None else key_separator.replace("\\t", "\t").encode())
     begins_at_end = offset is None and not from_beginning
     waiting = _WaitingNotice(bootstrap_server, topic, partitions, is_new=begins_at_end)
-    with told_by_command(), _until_interrupted() as is_interrupted, consumer:
+    with without_client_warnings(), _until_interrupted() as is_interrupted, consumer:
         if group is None:
             consumer.assign(partitions)
         elif begins_at_end:
@@ -116,7 +116,7 @@ def _chosen(admin: Admin, topic: str, partition: int | None) -> list[TopicPartit
 
 
 def _check_offset(admin: Admin, partition: TopicPartition, offset: int) -> None:
-    """A consumer would go to one of the ends without a word: right for a service, and not for a question."""
+    """Raise KafkaError for an offset out of range: a consumer would start at one end of the log instead."""
     first = admin.list_offsets({partition: EARLIEST})[partition].offset
     end = admin.list_offsets({partition: LATEST})[partition].offset
     if not first <= offset <= end:
@@ -126,9 +126,9 @@ def _check_offset(admin: Admin, partition: TopicPartition, offset: int) -> None:
 
 @contextmanager
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """SIGINT and SIGTERM end the reading in good order: what was given out is printed and committed, the group is left.
+    """End the command cleanly at SIGINT or SIGTERM: polled records are printed and committed, the group is left.
 
-    The second one ends it at once.
+    A second signal ends it at once.
     """
     is_caught = False
 
@@ -136,7 +136,7 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
         nonlocal is_caught
         is_caught = True
 
-    with heard_once(catch):
+    with on_first_signal(catch):
         yield lambda: is_caught
 
 
@@ -149,7 +149,7 @@ def _print_records(
     waiting: "_WaitingNotice",
 ) -> None:
     stdout = sys.stdout.buffer
-    patience = TroubleNotice()
+    notice = TroubleNotice()
     printed = 0
     deadline = None if timeout is None else time.monotonic() + timeout
     while (max_messages is None or printed < max_messages) and not is_interrupted():
@@ -162,7 +162,7 @@ def _print_records(
             deadline = None if timeout is None else time.monotonic() + timeout
             continue
         _check_reader()
-        patience.look(consumer.trouble)
+        notice.check(consumer.trouble)
         if not printed and consumer.trouble is None:
             waiting.tell()
         if deadline is not None and time.monotonic() >= deadline:
@@ -176,18 +176,18 @@ def _print_records(
 
 
 class _WaitingNotice:
-    """Says what a person waits for, and what was there before that the command does not show."""
+    """Tells a waiting person the topic, and the number of older records that the command does not print."""
 
     def __init__(self, servers: str, topic: str, partitions: Sequence[TopicPartition], *, is_new: bool) -> None:
         self._servers = servers
         self._topic = topic
         self._partitions = partitions
         self.is_new = is_new
-        """It begins behind all records, since nothing else was asked for and no group knows better."""
+        """Whether it begins at the end: no option and no committed offset names another start."""
         self._has_told = False
 
     def tell(self) -> None:
-        """On a terminal, once."""
+        """Print the notice, on a terminal, once."""
         if self._has_told or not sys.stderr.isatty():
             return
         self._has_told = True
@@ -198,14 +198,14 @@ class _WaitingNotice:
         say(f"waiting for records of {self._topic} ({partitions}{records}{way_out}) ...")
 
     def skipped(self) -> str:
-        """For the end of a line that says that there were none."""
+        """The end of the last line if no record was printed: the number of older records."""
         older = self._count() if self.is_new else None
         if not older:
             return ""
         return f"; {self._topic} has {older} older {'one' if older == 1 else 'ones'}: --from-beginning reads them"
 
     def _count(self) -> int | None:
-        """The records that the partitions hold, as far as offsets tell; None if they do not."""
+        """The number of records in the partitions, from their offsets; None if these are not known."""
         try:
             with admin_of(self._servers) as admin:
                 firsts, ends = (admin.list_offsets(dict.fromkeys(self._partitions, end)) for end in (EARLIEST, LATEST))
@@ -215,13 +215,13 @@ class _WaitingNotice:
 
 
 def _check_reader() -> None:
-    """Raises BrokenPipeError if the reader of our output has gone: `| head -1` on a topic without new records."""
+    """Raise BrokenPipeError if the reader of stdout has gone: `| head -1` on a topic without new records."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)
         events = poll.poll(0)
     except (AttributeError, OSError, ValueError):
-        return  # no such call here, or no such file
+        return  # this system has no poll(), or stdout is no file
     if any(event & select.POLLERR for _, event in events):
         raise BrokenPipeError
 

@@ -1,4 +1,4 @@
-"""`tailrace doctor`: what this machine has, and why a cluster cannot be reached."""
+"""`tailrace doctor`: checks of this machine, and of the way to a cluster."""
 
 import importlib.metadata
 import importlib.util
@@ -29,7 +29,7 @@ _SIGNS = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.FAILED: "FAILED"
 
 @app.callback(invoke_without_command=True)
 def environment(context: typer.Context, output: Output = Format.TABLE) -> None:
-    """Show what this machine has that Tailrace uses; `connect` finds out why a cluster cannot be reached."""
+    """Check the software and limits of this machine; `connect` finds out why a cluster cannot be reached."""
     if context.invoked_subcommand is None:
         show(list(_environment()), ("CHECK", "VERDICT", "VALUE", "ADVICE"), output)
 
@@ -110,7 +110,7 @@ def connect(
 
 
 def _print(finding: Finding) -> None:
-    """At once: the next step may have to wait."""
+    """Print a finding at once: the next step may take seconds."""
     write(one_line(f"{_SIGNS[finding.verdict]:8} {finding.check:15} {finding.target}: {finding.detail}"))
     if finding.advice:
         write(one_line(f"{'':8} {'':15} -> {finding.advice}"))

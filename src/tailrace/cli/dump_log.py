@@ -1,4 +1,4 @@
-"""`tailrace dump-log FILE|DIR...`: what the files of a log hold, in the words of kafka-dump-log."""
+"""`tailrace dump-log FILE|DIR...`: the content of a log's files, in the format of kafka-dump-log."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from json import dumps
@@ -42,7 +42,7 @@ _CODECS = {codec.value: codec.name.lower() for codec in Codec}
 
 
 class StoredBatch(NamedTuple):
-    """A whole batch, and where in its file it starts."""
+    """A whole batch, and its position in the file."""
 
     position: int
     header: BatchHeader
@@ -50,7 +50,7 @@ class StoredBatch(NamedTuple):
 
 
 def stored_batches(path: Path) -> Iterator[StoredBatch]:
-    """Every batch of a file, one at a time in memory. Raises CorruptRecords where none starts or one is cut off."""
+    """Every batch of a file, one at a time in memory. Raises CorruptRecords at bytes that are no whole batch."""
     size_bytes = path.stat().st_size
     position = 0
     with path.open("rb") as file:
@@ -119,7 +119,7 @@ def record_fields(record: Record, header: BatchHeader) -> dict[str, Cell]:
 
 
 def record_line(fields: Mapping[str, Cell], control: Mapping[str, Cell], decoded: Decoded) -> str:
-    """A record in one line, but for line breaks of its own. A null key or payload is not mentioned."""
+    """A record in one line, plus line breaks of its own content. A null key or payload is left out."""
     words = []
     for name, value in fields.items():
         words.append(f"{name}: [{','.join(map(str, value))}]" if isinstance(value, list) else f"{name}: {value}")
@@ -137,7 +137,7 @@ def _text(content: Content) -> str:
 
 
 def record_json(fields: Mapping[str, Cell], control: Mapping[str, Cell], decoded: Decoded) -> dict[str, Cell]:
-    """A record as one object. Bytes that are no text are base64."""
+    """A record as one object. Bytes that are not UTF-8 are base64."""
     shown = dict(fields) | dict(control)
     for name, content in decoded._asdict().items():
         if content is not None:
@@ -170,7 +170,7 @@ def command(
     ] = False,
     output: Output = Format.TABLE,
 ) -> None:
-    """Print what log segments, indexes, snapshots and checkpoints hold, and check it."""
+    """Print and check the content of log segments, indexes, snapshots and checkpoints."""
     wanted = {
         group_record: offsets_decoder,
         transaction_record: transaction_log_decoder,
@@ -209,7 +209,7 @@ def _files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 class _Dumper:
-    """Prints files, and counts what is damaged."""
+    """Prints files, and counts damaged places."""
 
     def __init__(self, *, with_records: bool, decoder: Decoder | None, with_entries: bool, as_json: bool) -> None:
         """Without `with_entries` indexes are checked and not printed; without `decoder` records have no content."""
@@ -267,11 +267,11 @@ class _Dumper:
             self._say_of_file(f"Found {path.stat().st_size - stop} invalid bytes at the end of {path.name}")
             raise
         finally:
-            if jumps:  # no damage: compaction leaves them
+            if jumps:  # no damage: compaction leaves gaps
                 _say_all((f"Non-consecutive offsets in {path}", *jumps))
 
     def _dump_batch(self, path: Path, batch: StoredBatch) -> Iterator[tuple[int, int]]:
-        """Print a batch. If records are printed, gives the ranges of offsets, both ends included, that have one."""
+        """Print a batch. If records are printed, yields the ranges of offsets with records, both ends included."""
         header = batch.header
         is_valid = crc_is_valid(batch.content, 0, header)
         fields = batch_fields(batch, is_valid)
@@ -317,7 +317,7 @@ class _Dumper:
             self._print({"file": str(path), "line": line}, line)
 
     def _say_of_file(self, line: str) -> None:
-        """A line between the data, which has no place in JSON."""
+        """Print a line between the data; not in JSON."""
         if not self._as_json:
             write(line)
 
@@ -335,7 +335,7 @@ def _say_all(lines: Iterable[str]) -> None:
 
 
 def _first_lines(path: Path) -> Iterator[str]:
-    """The offset in the name."""
+    """The lines about the offset in the file's name."""
     offset, _, epoch = path.stem.partition("-")
     if path.name == "bootstrap.checkpoint":
         yield "KRaft bootstrap snapshot"
@@ -351,7 +351,7 @@ def _least_offset(path: Path) -> int:
 
 
 def _batches_of(log: Path) -> list[LogBatch]:
-    """The batches that an index should lead to. Ends at damage of the log, which the dump of the log itself reports."""
+    """The batches for the entries of an index. Ends at damage of the log, which the dump of the log itself reports."""
     batches: list[LogBatch] = []
     try:
         for position, header, _ in stored_batches(log):

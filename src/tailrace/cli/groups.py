@@ -27,8 +27,8 @@ def command(
 ) -> None:
     """Show the last 100 events of a group with their reasons.
 
-    COUNT is how often an event was repeated up to TIME. The coordinator keeps them in memory: they begin anew when
-    another broker takes over.
+    COUNT is the number of repetitions of an event up to TIME. The coordinator keeps the events in memory: they are lost
+    when another broker becomes coordinator.
     """
     with admin_of(bootstrap_server) as admin:
         (described,) = describe_existing(admin, [group])
@@ -39,7 +39,7 @@ def command(
 
 
 def describe_existing(admin: Admin, groups: Iterable[str]) -> list[GroupDescription]:
-    """These groups in full. Raises KafkaError that says how to find the name of one that is not there."""
+    """The descriptions of these groups. Raises KafkaError for a missing group, with the command that lists groups."""
     try:
         described = admin.describe_groups(groups)
     except KafkaError as fault:
@@ -47,7 +47,7 @@ def describe_existing(admin: Admin, groups: Iterable[str]) -> list[GroupDescript
             raise
         raise KafkaError(fault.code, f"{fault.detail} ({_LIST})") from None
     for group in described:
-        if group.state == "Dead":  # what brokers say that know no error for it
+        if group.state == "Dead":  # the answer of brokers without an error for a missing group
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group.group!r} ({_LIST})")
     return described
 
@@ -79,7 +79,7 @@ _LAG_COLUMNS = (
     "LOST",
     "VERDICT",
 )
-"""Kafka's columns, and behind them ours."""
+"""The columns of Kafka's tool, then those of Tailrace."""
 _MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT", "VERDICT")
 _STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
 _ENDS_TIMEOUT_MS = 5_000
@@ -106,15 +106,15 @@ def _say_none() -> None:
 @app.command()
 def describe(
     groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP...]", show_default=False)] = None,
-    members: Annotated[bool, typer.Option("--members", help="The members and what each reads.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="The members and their partitions.")] = False,
     state: Annotated[bool, typer.Option("--state", help="The coordinator and the state.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show offsets, ends of logs, lag and how the members get on.
+    """Show committed offsets, log ends, lag and the health of the members.
 
-    Without names, of all groups. LAG counts records from the log's start on; LOST are those that were deleted unread.
-    LAG-MS is how long the first unread record has waited. VERDICT: idle, working, slow, stuck or gone.
+    Without names, of all groups. LAG counts records from the log start on; LOST counts records deleted unread.
+    LAG-MS is the age of the first unread record. VERDICT: idle, working, slow, stuck or gone.
     """
     if members and state:
         raise typer.BadParameter("say either --members or --state", param_hint="--members")
@@ -137,7 +137,7 @@ def describe(
 
 
 def _say_states(described: Iterable[GroupDescription]) -> None:
-    """The reason why a partition may have no member, in the words of Kafka's own tool."""
+    """Print the reason why a partition may have no member, with the text of Kafka's own tool."""
     for group in described:
         if group.state == "Empty":
             say(f"Consumer group '{group.group}' has no active members.")
@@ -157,7 +157,7 @@ def _show_lag(admin: Admin, described: list[GroupDescription], output: Format) -
 
 
 def _health_of(admin: Admin, described: list[GroupDescription]) -> tuple[dict[str, Health], KafkaError | None]:
-    """The partitions of each group. With a fault, of some only the committed offset is known."""
+    """The health of each group's partitions. With a fault, some have only the committed offset."""
     health: dict[str, Health] = {}
     committed = {group.group: _committed(admin, group) for group in described}
     counts: Mapping[str, int] = {}
@@ -178,7 +178,7 @@ def _health_of(admin: Admin, described: list[GroupDescription]) -> tuple[dict[st
 
 
 def _committed(admin: Admin, group: GroupDescription) -> dict[TopicPartition, int | None]:
-    """The offset of each partition that the group has read or is to read: None if none is committed."""
+    """The committed offset of each partition, None for an assigned one without an offset."""
     offsets: dict[TopicPartition, int | None] = {
         partition: committed.offset for partition, committed in admin.group_offsets(group.group).items()
     }
@@ -230,7 +230,7 @@ def _verdict(group: GroupDescription, member: DescribedMember, health: Health) -
 
 
 def _now_ms(group: GroupDescription) -> int:
-    """The coordinator's clock if it is known, since commits are dated by it."""
+    """The time of the coordinator's clock if it is known: its commits have this clock's timestamps."""
     return int(time.time() * 1000) if group.details is None else group.details.now_ms
 
 

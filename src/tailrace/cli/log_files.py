@@ -1,6 +1,6 @@
-"""The files beside a log, in the words of Kafka's own dump: indexes, producer snapshots, leader epochs.
+"""The files beside a log, in the format of Kafka's own dump: indexes, producer snapshots, leader epochs.
 
-All are read as they stand. Indexes are held against the batches of their log.
+Files are read and not repaired. Indexes are compared with the batches of their log.
 """
 
 import struct
@@ -17,7 +17,7 @@ _TIME_ENTRY = struct.Struct(">qi")
 
 
 class IndexEntry(NamedTuple):
-    """An entry of an offset index: the last offset of a batch, and where the batch starts."""
+    """An entry of an offset index: the last offset of a batch, and its position in the log."""
 
     offset: int
     position: int
@@ -45,7 +45,7 @@ class LogBatch(NamedTuple):
 
 
 def offset_entries(data: bytes, base_offset: int) -> Iterator[IndexEntry]:
-    """The entries of an .index file. Zeros after the last entry are space a running broker has reserved."""
+    """The entries of an .index file. Zeros after the last entry are the reserved space of a running broker."""
     for number, (relative, position) in enumerate(_entries(_OFFSET_ENTRY, data)):
         if number and not relative:
             return
@@ -61,7 +61,7 @@ def time_entries(data: bytes, base_offset: int) -> Iterator[TimeEntry]:
 
 
 def offset_index_faults(path: str, entries: Sequence[IndexEntry], batches: Sequence[LogBatch]) -> list[str]:
-    """Entries that lead elsewhere than to the batch which ends with their offset, under a line that names the index."""
+    """Entries without a batch at their position that ends with their offset, under a line that names the index."""
     starts = {batch.position: batch.last_offset for batch in batches}
     lines = [
         f"  Index offset: {entry.offset}, log offset: {starts.get(entry.position, 'no batch starts there')}"
@@ -72,7 +72,7 @@ def offset_index_faults(path: str, entries: Sequence[IndexEntry], batches: Seque
 
 
 def time_index_faults(path: str, entries: Sequence[TimeEntry], batches: Sequence[LogBatch]) -> list[str]:
-    """Entries whose timestamp is not that of the batch which ends with their offset, or does not rise."""
+    """Entries whose timestamp differs from that of the batch with their last offset, or does not rise."""
     last_offsets = [batch.last_offset for batch in batches]
     wrong, falling, missing, previous = [], [], [], -1
     for timestamp, offset in entries:

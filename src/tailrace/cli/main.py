@@ -1,9 +1,9 @@
-"""`tailrace`: finds the module of the noun that was asked for, and turns failures into one line and an exit code.
+"""`tailrace`: finds the module of the given noun, and turns failures into one line and an exit code.
 
-A noun lives in `cli/<noun>.py`, which has either `command`, a function, or `app`, a `typer.Typer` of several commands.
-Only the module that is asked for is imported: `tailrace serve` must not pay for tables, clients and Arrow.
+The module of a noun, `cli/<noun>.py`, has either `command`, a function, or `app`, a `typer.Typer` of several commands.
+Only the module of the given noun is imported: `tailrace serve` must not pay for tables, clients and Arrow.
 
-Exit codes: 0 done, 1 failed, 2 not understood. Data goes to stdout, everything else to stderr, and no user is shown a
+Exit codes: 0 success, 1 failure, 2 wrong usage. Data goes to stdout, everything else to stderr, and no user sees a
 traceback unless TAILRACE_TRACEBACK is set.
 
 Shells complete words by calling the program again with _TAILRACE_COMPLETE in the environment; `--install-completion`
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     code = _run(list(sys.argv[1:] if arguments is None else arguments))
     try:
         sys.stderr.flush()
-    except OSError:  # what could not be said there must not change the exit code
+    except OSError:  # a message that cannot be written must not change the exit code
         _drop(sys.stderr)
     sys.exit(code)
 
@@ -89,7 +89,7 @@ def _run(words: list[str]) -> int:
 
 
 def _prepare_streams() -> None:
-    """Streams that the shell has closed (`>&-`) come from nowhere and go nowhere; what cannot be encoded is escaped."""
+    """Replace streams that the shell has closed (`>&-`) with the null device; escape characters without encoding."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:
@@ -99,13 +99,13 @@ def _prepare_streams() -> None:
 
 
 def _drop_output() -> int:
-    """The reader of the output has gone."""
+    """Drop the rest of the output: its reader has gone. Returns the exit code."""
     _drop(sys.stdout)
     return 1
 
 
 def _drop(stream: TextIO) -> None:
-    """Have this stream go nowhere: else the interpreter's own last flush would complain, with exit code 120."""
+    """Redirect this stream to the null device: otherwise Python's last flush would fail, with exit code 120."""
     with contextlib.suppress(OSError, ValueError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -113,7 +113,7 @@ def _drop(stream: TextIO) -> None:
 
 
 def build_app(words: Sequence[str]) -> typer.Typer:
-    """The command line in which the noun named in `words` is real; the others have their help text only."""
+    """The command line with the commands of the noun in `words`; other nouns have their help text only."""
     app = typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -132,7 +132,7 @@ def build_app(words: Sequence[str]) -> typer.Typer:
 
 
 def _words_to_complete() -> list[str]:
-    """The words behind `tailrace` on the line that a shell wants completed. Bash says them its way, others theirs."""
+    """The words after `tailrace` on the line to complete; shells pass them in different variables."""
     line = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS", "")
     return line.split()[1:]
 
@@ -148,7 +148,7 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """The options before the noun."""
+    """Options before the noun."""
 
 
 def _add(app: typer.Typer, noun: str, text: str, *, is_asked: bool) -> None:
@@ -164,7 +164,7 @@ def _add(app: typer.Typer, noun: str, text: str, *, is_asked: bool) -> None:
 
 
 def _not_loaded() -> None:
-    """Stands for a noun whose module is not loaded."""
+    """The placeholder of a noun whose module is not imported."""
 
 
 def _module_of(noun: str) -> str:
@@ -173,6 +173,6 @@ def _module_of(noun: str) -> str:
 
 def _fail(line: str) -> int:
     shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(line.splitlines()))
-    with contextlib.suppress(OSError):  # stderr is closed: the exit code says it too
-        print(f"tailrace: {shown}", file=sys.stderr)  # noqa: T201 - this is the command line's voice
+    with contextlib.suppress(OSError):  # stderr may be closed: the exit code is enough
+        print(f"tailrace: {shown}", file=sys.stderr)  # noqa: T201 - the output of the command line
     return 1

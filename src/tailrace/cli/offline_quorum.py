@@ -1,4 +1,4 @@
-"""The metadata log in a node's directory while the node does not run: its identity, and a reset to one voter."""
+"""The metadata log of a stopped node, in its directory: the node's identity, and a reset to one voter."""
 
 import os
 import time
@@ -24,9 +24,9 @@ from tailrace.storage.checkpoints import read_meta_properties
 
 
 def controller_of(file: Path) -> Voter:
-    """The controller that this file configures: its id, its directory's id, and where it listens.
+    """The controller that this file configures: its id, its directory's id, and its listeners.
 
-    Raises KafkaError if the node is no controller or has never run, or if the directory is another node's.
+    Raises KafkaError if the node is no controller or has never run, or if the directory belongs to another node.
     """
     config = _config_of(file)
     if not config.quorum.is_controller:
@@ -45,7 +45,7 @@ def controller_of(file: Path) -> Voter:
 
 
 class OfflineQuorum:
-    """One node's replica, locked so that the node cannot be started meanwhile."""
+    """The replica of one stopped node, locked so that the node cannot start meanwhile."""
 
     def __init__(self, controller: Voter, directory: MetadataDirectory, log: QuorumLog) -> None:
         self.controller = controller
@@ -55,7 +55,7 @@ class OfflineQuorum:
 
     @property
     def voters(self) -> VoterSet:
-        """The voters as this node last knew them."""
+        """The last voters in this node's log."""
         stated = self._log.voters_in_log
         if stated:
             return stated[-1].voters
@@ -66,7 +66,7 @@ class OfflineQuorum:
         return tuple(key for key in self.voters.keys if key != self.controller.key)
 
     def what_will_be_lost(self) -> Iterator[str]:
-        """The facts that an administrator should know before `make_only_voter`."""
+        """The losses that `make_only_voter` causes, for the administrator to read first."""
         log, key = self._log, self.controller.key
         unknown = log.end_offset - log.high_watermark
         yield f"node {key.id} has the metadata up to offset {log.end_offset}, epoch {log.last_epoch}"
@@ -83,13 +83,13 @@ class OfflineQuorum:
             yield f"  nothing else: node {key.id} is the only voter already"
 
     def make_only_voter(self) -> int:
-        """Have this replica vote alone; durable when it returns. The epoch in which it will.
+        """Make this replica the only voter; durable when it returns. Returns its new epoch.
 
-        Raises StorageError. A run that is cut short has done nothing but spend an epoch.
+        Raises StorageError. An interrupted call has used up an epoch, and changed nothing else.
         """
         log = self._log
         epoch = max(self._state.leader_epoch, log.last_epoch) + 1
-        # Before any record of the epoch: so that it is never used for anything else.
+        # The epoch is written before any record of it, so that it is never used again.
         self._directory.write_quorum_state(StoredQuorumState(leader_epoch=epoch))
         control = (KRaftVersion(1), Voters(VoterSet.of([self.controller])))
         log.append_as_leader(
@@ -117,7 +117,7 @@ def opened_quorum(file: Path) -> Iterator[OfflineQuorum]:
 
 
 def _config_of(file: Path) -> NodeConfig:
-    """As `tailrace serve` reads it, but without the check of exposed listeners: nothing listens here."""
+    """The settings as `tailrace serve` reads them, without the check of exposed listeners: no listener opens here."""
     return load_config(file=file, environment=os.environ, flags={"listener.insecure.allow": "true"})
 
 

@@ -40,7 +40,7 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 
 _BOOTSTRAP_TIMEOUT_MS = 1_000
-"""A user is waiting at the terminal."""
+"""Short: a user waits at the terminal."""
 
 
 def admin_of(bootstrap_servers: str) -> Admin:
@@ -81,19 +81,19 @@ def _text(cell: Cell) -> str:
 
 
 def one_line(text: str) -> str:
-    """The text with its control characters escaped: a group may be called anything, and a terminal obeys them."""
+    """The text with escaped control characters: any client may name a group, and a terminal would obey them."""
     if text.isprintable():
         return text
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text)
 
 
 def write(line: str) -> None:
-    """One line of data."""
+    """Print one line of data."""
     sys.stdout.write(line + "\n")
 
 
 def say(line: str) -> None:
-    """One line for the person at the terminal."""
+    """Print one line for the person at the terminal."""
     sys.stderr.write(one_line(line) + "\n")
     sys.stderr.flush()
 

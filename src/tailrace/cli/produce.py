@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple, NoReturn, cast
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, admin_of, counted, say, show
-from tailrace.cli.waiting import TroubleNotice, heard_once, told_by_command
+from tailrace.cli.waiting import TroubleNotice, on_first_signal, without_client_warnings
 from tailrace.client.accumulator import StickyPartitioner
 from tailrace.client.blocking import Producer
 from tailrace.client.outgoing import RecordMetadata
@@ -34,11 +34,11 @@ class Compression(StrEnum):
 
 
 class Acks(StrEnum):
-    """The replicas that must have a record before it counts as written."""
+    """The replicas that must have a record before it is acknowledged."""
 
     ALL = "all"
     LEADER = "1"
-    NOBODY = "0"
+    NONE = "0"
 
 
 _READ_BYTES = 1 << 18
@@ -47,7 +47,7 @@ _LONGEST_LINE = 1 << 26
 """Bytes; more than any topic takes by default."""
 _DELIVERY_TIMEOUT_MS = 60_000
 _LAST_SECONDS = 1.0
-"""The time that an interrupted command gives the cluster to take the lines that were read."""
+"""The time that an interrupted command waits for the answers to the lines that were read."""
 _PROGRESS_SECONDS = 1.0
 
 
@@ -55,7 +55,9 @@ def command(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
     key_separator: Annotated[
         str | None,
-        typer.Option("--key-separator", metavar="TEXT", help="The end of the key, such as : or \\t; none: no keys."),
+        typer.Option(
+            "--key-separator", metavar="TEXT", help="The text after the key, such as : or \\t; default: no keys."
+        ),
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Write to this partition only.")] = None,
     compression: Annotated[Compression, typer.Option("--compression", help="Of the batches.")] = Compression.NONE,
@@ -76,7 +78,7 @@ def command(
     )
     lines = _InputLines(producer, topic, separator, partition, compression)
     was_interrupted = False
-    with told_by_command(), heard_once(_interrupt):
+    with without_client_warnings(), on_first_signal(_interrupt):
         try:
             try:
                 lines.open()
@@ -105,12 +107,12 @@ def _parse_separator(text: str | None) -> bytes | None:
 
 
 def _interrupt() -> NoReturn:
-    """Lines that were read are written, whichever signal ends the reading."""
+    """End the reading at a signal; the lines that were read are written."""
     raise KeyboardInterrupt
 
 
 def _whole_lines() -> Iterator[list[bytes]]:
-    """The lines of stdin as they come: what is typed is sent at once, what is piped goes in large pieces."""
+    """The lines of stdin as they come: typed lines are sent at once, piped ones in large pieces."""
     source = cast(io.BufferedReader, sys.stdin.buffer)
     begun: list[bytes] = []
     size_bytes = 0
@@ -130,7 +132,7 @@ def _whole_lines() -> Iterator[list[bytes]]:
 
 
 class _SentRecord(NamedTuple):
-    """A batch on its way."""
+    """A batch in flight."""
 
     future: Future[RecordMetadata]
     records: int
@@ -146,7 +148,7 @@ class _SentRecord(NamedTuple):
 
 
 class _Open:
-    """A batch that takes lines."""
+    """A batch that lines are added to."""
 
     def __init__(self, builder: BatchBuilder, first_line: int) -> None:
         self.builder = builder
@@ -154,7 +156,7 @@ class _Open:
 
 
 class _InputLines:
-    """Packs lines into batches, one open per partition, and watches what becomes of them."""
+    """Packs lines into batches, one open batch per partition, and tracks their answers."""
 
     def __init__(
         self, producer: Producer, topic: str, separator: bytes | None, partition: int | None, compression: str
@@ -169,20 +171,20 @@ class _InputLines:
         self._open: dict[int, _Open] = {}
         self._sent: deque[_SentRecord] = deque()
         self._fault: KafkaError | None = None
-        self._patience = TroubleNotice()
+        self._notice = TroubleNotice()
         self._said_at = time.monotonic()
         self._line_number = 0
         self._has_counted = False
         self.written = 0
-        """Records that the cluster has taken."""
+        """The number of acknowledged records."""
 
     def open(self) -> None:
-        """See how many partitions there are; it makes the topic where the cluster does that."""
+        """Look up the number of partitions; this creates the topic if the cluster auto-creates topics."""
         self._partition_count = self._producer.partition_count(self._topic)
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way."""
+        """Whether no batch is in flight."""
         return not self._sent
 
     def send_all(self, pieces: Iterator[list[bytes]]) -> None:
@@ -196,7 +198,7 @@ class _InputLines:
             self._fault = self._fault or fault
 
     def _send(self, lines: list[bytes]) -> None:
-        """Send these lines; nothing stays behind."""
+        """Send these lines, also those in open batches."""
         now_ms = time.time_ns() // 1_000_000
         for line in lines:
             self._add(line, now_ms)
@@ -239,24 +241,24 @@ class _InputLines:
         self._sent.append(_SentRecord(future, batch.builder.count, batch.first_line, batch.last_line))
 
     def _watch(self) -> None:
-        """Note what has been written and what not; tell the person at the terminal how far it is."""
+        """Record the answers so far; show the progress on a terminal."""
         while self._sent and self._sent[0].future.done():
             self._settle(self._sent.popleft())
         now = time.monotonic()
         if now - self._said_at >= _PROGRESS_SECONDS:
             self._said_at = now
-            self._patience.look(self._producer.trouble)
+            self._notice.check(self._producer.trouble)
             self._count_on_terminal()
 
     def _count_on_terminal(self) -> None:
-        """In the place of the count before; `erase_count` takes the last one away."""
+        """Print the count over the last one; `erase_count` removes it."""
         if sys.stderr.isatty():
             self._has_counted = True
             sys.stderr.write(f"\r\x1b[K{counted(self.written, 'record')} ")
             sys.stderr.flush()
 
     def erase_count(self) -> None:
-        """Have the next output begin at the margin."""
+        """Erase the count, so that the next output begins at the margin."""
         if self._has_counted:
             self._has_counted = False
             sys.stderr.write("\r\x1b[K")
@@ -271,7 +273,7 @@ class _InputLines:
             self.written += sent.records
 
     def finish(self, within: float | None) -> None:
-        """Wait for every answer, so many seconds at most. Raises the first failure."""
+        """Wait for every answer, `within` seconds at most. Raises the first failure."""
         self._send_open()
         deadline = None if within is None else time.monotonic() + within
         while self._sent:
@@ -282,7 +284,7 @@ class _InputLines:
             try:
                 self._sent[0].future.exception(timeout=_PROGRESS_SECONDS)
             except TimeoutError:
-                self._patience.look(self._producer.trouble)
+                self._notice.check(self._producer.trouble)
             self._watch()
         if self._fault is not None:
             written = f"{counted(self.written, 'record')} written"

@@ -44,7 +44,7 @@ def _noun() -> None:
 @app.command()
 def describe(
     status: Annotated[bool, typer.Option("--status", help="The leader and the voters (default).")] = False,
-    replication: Annotated[bool, typer.Option("--replication", help="How far each replica is.")] = False,
+    replication: Annotated[bool, typer.Option("--replication", help="The progress of each replica.")] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -136,9 +136,9 @@ def add_controller(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Have a controller vote that runs and has caught up.
+    """Make a controller that runs and has caught up a voter.
 
-    Its settings and its directory have its identity and its listeners.
+    Its id, directory id and listeners come from its properties file and its directory.
     """
     from tailrace.cli.offline_quorum import controller_of
 
@@ -151,7 +151,7 @@ def add_controller(
 
 
 def _show_voter(controller_id: int, directory_id: bytes, output: Format) -> None:
-    """For scripts: whose vote has changed."""
+    """Print the changed voter, for scripts."""
     if output is Format.JSON:
         show([{"NodeId": controller_id, "DirectoryId": format_topic_id(TopicId(directory_id))}], (), output)
 
@@ -161,12 +161,12 @@ def remove_controller(
     controller_id: Annotated[int, typer.Option("--controller-id", metavar="ID", show_default=False)],
     directory_id: Annotated[
         str | None,
-        typer.Option("--controller-directory-id", metavar="ID", help="By default the one that the id votes with."),
+        typer.Option("--controller-directory-id", metavar="ID", help="Default: the directory of the voter of this id."),
     ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Have a controller vote no more. It may go on as one that only follows, or be stopped."""
+    """Make a voter an observer. The controller may go on to follow, or be stopped."""
     with admin_of(bootstrap_server) as admin:
         key = (
             _voting_directory(admin.describe_quorum(), controller_id) if directory_id is None else _parsed(directory_id)
@@ -199,7 +199,7 @@ def recover(
             "--config", metavar="FILE", help="The node's properties file; it must not run.", show_default=False
         ),
     ],
-    force: Annotated[bool, typer.Option("--force", help="Do it. Without it, only say what would be lost.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Change it. Otherwise only show the losses.")] = False,
 ) -> None:
     """Make one node the only voter, after a majority of them is gone for good.
 

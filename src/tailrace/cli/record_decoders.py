@@ -1,6 +1,6 @@
 """Records of internal topics, and control records: decoded as Kafka's log dump shows them.
 
-A record that cannot be decoded does not end the dump: what is wrong with it stands in its place.
+A record that cannot be decoded does not end the dump: its error is printed instead.
 """
 
 import base64
@@ -50,7 +50,7 @@ Content = bytes | Cell
 
 
 class Decoded(NamedTuple):
-    """Key and payload of a record: bytes as they are, text, or values for JSON. None: there is nothing to show."""
+    """Key and payload of a record: raw bytes, text, or values for JSON. None: not printed."""
 
     key: Content
     payload: Content
@@ -69,7 +69,7 @@ Decoder = Callable[[Record], Decoded]
 
 
 def plain(record: Record) -> Decoded:
-    """The record as it is."""
+    """The record with its raw key and value."""
     return Decoded(record.key, record.value)
 
 
@@ -100,14 +100,14 @@ def group_record(record: Record) -> Decoded:
 
 
 def _member(member: MemberMetadata, version: int) -> Cell:
-    """A member with what its opaque bytes say, where they say something."""
+    """A member, with its subscription and assignment decoded if they are of the consumer protocol."""
     shown = message_json(member, version)
     for name, cls in (("subscription", ConsumerProtocolSubscription), ("assignment", ConsumerProtocolAssignment)):
         content = getattr(member, name)
         try:
             shown[name] = message_json(decode_prefixed(cls, content), _leading_int16(content))
         except KafkaError:
-            continue  # not the consumers' protocol after all: base64 stays
+            continue  # not the consumer protocol after all: base64 stays
     return shown
 
 
@@ -133,7 +133,7 @@ def _leading_int16(data: bytes | None) -> int:
 
 
 def metadata_record(record: Record) -> Decoded:
-    """A record of `__cluster_metadata`. Its key says nothing."""
+    """A record of `__cluster_metadata`. Its key is empty."""
     content = record.value or b""
     try:
         decoded = decode_metadata_record(content)
@@ -162,7 +162,7 @@ def control_fields(record: Record) -> dict[str, Cell]:
 
 
 def control_text(fields: Mapping[str, Cell]) -> str:
-    """The fields as words behind a record. Kafka puts no colon behind the newer names, nor do we."""
+    """The fields as text after a record. As in Kafka's dump, the newer names have no colon."""
     words = ""
     for name, value in fields.items():
         mark = "" if name in _WITHOUT_COLON else ":"
@@ -177,8 +177,8 @@ _ESCAPE = re.compile(r"(\\\\)|\\u00[01][0-9a-f]")
 def message_json(value: object, version: int) -> dict[str, Cell]:
     """The message's fields in this version, in the order of the wire.
 
-    A tagged field that has its default is left out, as on the wire. Fields of ours (tags from 10000 on), which Kafka's
-    tools pass over, are shown.
+    A tagged field with its default is left out, as on the wire. Fields of Tailrace (tags from 10000 on), which Kafka's
+    tools skip, are shown.
     """
     return _struct_json(schema_of(type(value)), value, version)
 

@@ -1,4 +1,4 @@
-"""`tailrace groups reset-offsets GROUP`: where a group without members goes on reading."""
+"""`tailrace groups reset-offsets GROUP`: new committed offsets for a group without members."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,22 +20,26 @@ def command(
     topics: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", metavar="NAME[:PARTITION]", help="Only this; may be repeated. Default: all it has read."
+            "--topic", metavar="NAME[:PARTITION]", help="Only this; may be repeated. Default: all with an offset."
         ),
     ] = None,
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the oldest records.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the newest ones.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end, after the newest records.")] = False,
     to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
     to_datetime: Annotated[
         str | None,
         typer.Option("--to-datetime", metavar="TIME", help="To the first record at or after 2026-01-31T12:00 (UTC)."),
     ] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="By so many records, back if negative.")] = None,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it; without this it is only shown.")] = False,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="By this number of offsets; back if negative.")
+    ] = None,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Change the offsets; otherwise they are only shown.")
+    ] = False,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Move a group's offsets; it must have no members. Shows what it would do, and does it with --execute."""
+    """Change the committed offsets of a group without members. Without --execute they are only shown."""
     targets = (to_earliest or None, to_latest or None, to_offset, to_datetime, shift_by)
     if sum(target is not None for target in targets) != 1:
         names = "--to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
@@ -65,7 +69,7 @@ def command(
 
 
 def _check_empty(admin: Admin, group: str) -> None:
-    """A member would go on where it is, and commit that."""
+    """Raise KafkaError for a group with members: they would commit their own positions again."""
     try:
         (description,) = admin.describe_groups([group])
     except KafkaError as fault:
@@ -91,7 +95,7 @@ def _parse_time(text: str) -> int:
 
 
 def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
-    """The partitions that these words name."""
+    """The partitions of these words, NAME or NAME:PARTITION."""
     found: set[TopicPartition] = set()
     for word in topics:
         name, _, number = word.partition(":")
@@ -107,7 +111,7 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
 
 
 def _alive(admin: Admin, group: str, current: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """The partitions that the group has read and that still exist."""
+    """The partitions with a committed offset that still exist."""
     counts = {topic.name: len(topic.partitions) for topic in admin.list_topics(include_internal=True)}
     alive = [partition for partition in sorted(current) if partition.partition < counts.get(partition.topic, 0)]
     if not alive:

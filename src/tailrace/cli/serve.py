@@ -28,16 +28,14 @@ def command(
     ] = None,
     data_dir: Annotated[
         str | None,
-        typer.Option(
-            "--data-dir", metavar="DIR", help="Where the node keeps its data: tailrace-data if nothing is said."
-        ),
+        typer.Option("--data-dir", metavar="DIR", help="The directory of the node's data; default: tailrace-data."),
     ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where to listen, 127.0.0.1:9092 if nothing is said. Port 0 picks a free one.",
+            help="The address to listen at; default: 127.0.0.1:9092. Port 0 picks a free port.",
         ),
     ] = None,
     dev: Dev = False,
@@ -47,7 +45,7 @@ def command(
 ) -> None:
     """Run one node, broker and controller, until SIGTERM or SIGINT.
 
-    Prints `tailrace ready: HOST:PORT` when it answers requests; again when it has begun anew after its disk had failed.
+    Prints `tailrace ready: HOST:PORT` when it answers requests, and again after a restart because of a failed disk.
     """
     with quick_imports():
         from tailrace.node.process import run

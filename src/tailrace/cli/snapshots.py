@@ -1,6 +1,6 @@
 """`tailrace snapshots`: list, describe, verify and dump the snapshots of a directory's metadata log.
 
-Reads files, and asks no node: one may be running meanwhile.
+The commands read files and send no request; the node may be running.
 """
 
 from collections import Counter
@@ -48,7 +48,7 @@ _VERDICT_COLUMNS = ("Snapshot", "SizeBytes", "Valid", "Fault")
 
 
 class _Found(NamedTuple):
-    """A file that has the name of a snapshot."""
+    """A file with the name of a snapshot."""
 
     path: Path
     id: OffsetAndEpoch
@@ -70,7 +70,7 @@ def list_snapshots(data_dir: DataDirectory, output: Output = Format.TABLE) -> No
 
 @app.command()
 def describe(data_dir: DataDirectory, names: Names = None, output: Output = Format.TABLE) -> None:
-    """Say what snapshots hold; the newest one without a name."""
+    """Describe the content of snapshots; without a name, of the newest one."""
     chosen = _chosen(data_dir, names) if names else _all_of(data_dir)[-1:]
     if not chosen:
         raise KafkaError(ErrorCode.SNAPSHOT_NOT_FOUND, f"there are no snapshots in {data_dir}")
@@ -98,7 +98,7 @@ def dump(data_dir: DataDirectory, names: Names = None, output: Output = Format.T
 
 
 def _all_of(data_dir: Path) -> list[_Found]:
-    """By ascending id. Raises KafkaError for a directory that has no metadata log."""
+    """All snapshots by ascending id. Raises KafkaError for a directory without a metadata log."""
     directory = data_dir if data_dir.absolute().name == _METADATA_LOG else data_dir / _METADATA_LOG
     if not data_dir.is_dir():
         raise KafkaError(ErrorCode.LOG_DIR_NOT_FOUND, f"{data_dir} is no directory")
@@ -135,7 +135,7 @@ def _batches(found: _Found) -> Generator[SnapshotBatch]:
 
 
 def _header_of(found: _Found) -> SnapshotHeader | None:
-    """The content of its first batch, None if that is damaged: `verify` has the fault."""
+    """The content of its first batch, None if that is damaged: `verify` reports the damage."""
     try:
         with closing(_batches(found)) as batches:
             return read_snapshot_header(next(batches).content)

@@ -25,25 +25,28 @@ def elect(
     partition: Partitions = None,
     unclean: Annotated[
         bool,
-        typer.Option("--unclean", help="For partitions without a leader: show what each replica would lose."),
+        typer.Option("--unclean", help="For partitions without a leader: show the records that each choice loses."),
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="With --unclean: elect, and give up what the elected replica lacks.")
+        bool, typer.Option("--force", help="With --unclean: elect; records that the elected replica lacks are lost.")
     ] = False,
     replica: Annotated[
         int | None,
         typer.Option(
-            "--replica", metavar="ID", help="With --unclean: this one, not the recommended.", show_default=False
+            "--replica",
+            metavar="ID",
+            help="With --unclean: elect this replica instead of the recommended one.",
+            show_default=False,
         ),
     ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Have the preferred replicas lead again.
+    """Elect the preferred replicas as leaders again.
 
-    Without a name, in all topics. Partitions that need no election are left out. With --unclean, for partitions of
-    which no complete replica is left, nothing is changed without --force. Apache Kafka does not tell what its replicas
-    have: there --unclean elects any that is alive.
+    Without a name, in all topics. Partitions that need no election are left out. With --unclean, for partitions
+    without a complete replica, nothing is changed without --force. Apache Kafka does not report the log ends of its
+    replicas: there --unclean elects any live replica.
     """
     if partition and name is None:
         raise typer.BadParameter("of which topic? name it", param_hint="--partition")
@@ -144,7 +147,7 @@ def reassign(
 
 
 def _change_of_factor(admin: Admin, wanted: list[TopicPartition], factor: int) -> str:
-    """The text about another number of copies; empty if it stays."""
+    """The text about a changed number of replicas; empty if it stays."""
     (topic,) = admin.describe_topics([wanted[0].topic])
     moves = admin.list_partition_reassignments(wanted)
     numbers = {where.partition for where in wanted}
@@ -152,7 +155,7 @@ def _change_of_factor(admin: Admin, wanted: list[TopicPartition], factor: int) -
     for partition in topic.partitions:
         if partition.partition in numbers:
             move = moves.get(TopicPartition(topic.name, partition.partition))
-            # A move that goes on has its new copies already, and its old ones still.
+            # During a move `replicas` has the added replicas already, and the removed ones still.
             now.add(len(partition.replicas) - (0 if move is None else len(move.removing_replicas)))
     if now <= {factor}:
         return ""

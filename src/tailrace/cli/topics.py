@@ -94,7 +94,7 @@ def create(
 
 
 def _for_each(names: list[str], action: Callable[[str], None]) -> None:
-    """Do it for every name, whatever becomes of the others. Raises KafkaError if one of them failed."""
+    """Call `action` for every name, also after failures. Raises KafkaError if one of them failed."""
     if len(names) == 1:
         action(names[0])
         return
@@ -104,7 +104,7 @@ def _for_each(names: list[str], action: Callable[[str], None]) -> None:
             action(name)
         except KafkaError as fault:
             if fault.code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
-                raise  # a cluster that does not answer will not answer the next time either
+                raise  # the cluster does not answer: it would not answer for the next name either
             say(fault.detail)
             failures += 1
     if failures:
@@ -125,21 +125,21 @@ def _parse_configs(words: list[str]) -> dict[str, str]:
 def alter(
     name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)],
     partitions: Annotated[
-        int | None, typer.Option(help="How many it is to have, all told; more than now.", min=1, show_default=False)
+        int | None, typer.Option(help="The new total number; more than now.", min=1, show_default=False)
     ] = None,
     config: Annotated[
         list[str] | None, typer.Option("--config", metavar="NAME=VALUE", help="A setting; may be repeated.")
     ] = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option("--delete-config", metavar="NAME", help="A setting that goes back to its default; repeatable."),
+        typer.Option("--delete-config", metavar="NAME", help="A setting to reset to its default; repeatable."),
     ] = None,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
     """Change settings, add partitions.
 
-    Records stay where they are; with more partitions the next record of a key may go to another one.
+    Records are not moved; with more partitions the next record of a key may go to another partition.
     """
     changes: dict[str, str | None] = {**_parse_configs(config or [])}
     for setting in delete_config or []:
@@ -163,7 +163,7 @@ def alter(
 
 
 def _check_known(admin: Admin, topic: str, settings: list[str]) -> None:
-    """Raises KafkaError for a setting that the cluster does not know: to delete it would change nothing, in silence."""
+    """Raise KafkaError for an unknown setting: the cluster would delete it without an error."""
     known = [entry.name for entry in admin.describe_topic_configs([topic])[topic]]
     for name in settings:
         if name not in known:
@@ -203,7 +203,7 @@ def describe(
 
 
 def _own_configs(admin: Admin, topics: list[TopicInfo]) -> dict[str, dict[str, str]]:
-    """The topics' own settings, without defaults; empty if the cluster cannot tell."""
+    """The topics' own settings, without defaults; empty if the cluster cannot describe them."""
     names = [topic.name for topic in topics]
     try:
         entries = admin.describe_topic_configs(names) if names else {}

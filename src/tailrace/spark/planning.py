@@ -1,4 +1,4 @@
-"""The partitions and offsets that a read covers, asked of the cluster on Spark's driver."""
+"""The partitions and offsets of a read, from the cluster's metadata, on Spark's driver."""
 
 import logging
 import re
@@ -16,11 +16,11 @@ _log = logging.getLogger(__name__)
 _LOOKS = 3
 
 PROGRESS_TIMEOUT_MS = 2_000
-"""Progress is for display, and the next batch waits while it is committed."""
+"""Short: progress is for display only, and the next batch waits for this commit."""
 
 
 class Planner:
-    """Answers the questions of one query. Holds a connection; `close` ends it."""
+    """The offsets of one query. Holds a connection until `close`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -58,12 +58,12 @@ class Planner:
         return sorted(name for name in names if name not in INTERNAL_TOPICS and pattern.fullmatch(name))
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The latest offset of every partition of the subscription."""
+        """The end offset of every partition of the subscription."""
         for _ in range(_LOOKS - 1):
             try:
                 return self.latest(self.partitions())
             except KafkaError as fault:
-                # A topic may be deleted between two requests. A read of a pattern goes on without it.
+                # A topic may be deleted between two requests. A read by pattern goes on without it.
                 if self._options.subscription.pattern is None or fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
         return self.latest(self.partitions())
@@ -94,7 +94,7 @@ class Planner:
     def resolve(
         self, position: OffsetRangeLimit, partitions: Iterable[TopicPartition], *, is_start: bool
     ) -> dict[TopicPartition, int]:
-        """The position as an offset for each of the partitions."""
+        """The offset of this position in each of the partitions."""
         name = "startingOffsets" if is_start else "endingOffsets"
         wanted = list(partitions)
         if position.timestamp is not None:
@@ -115,7 +115,7 @@ class Planner:
             raise fault(option, f"must name exactly the partitions that are read; it differs in {', '.join(odd)}")
 
     def _by_timestamp(self, timestamps: Mapping[TopicPartition, int], *, is_start: bool) -> dict[TopicPartition, int]:
-        """The first offset at or after each time; where there is none, the latest, or an error if a start wants it."""
+        """The first offset at or after each time. Without such a record: the end, or KafkaError for a start."""
         found = self._offsets(timestamps)
         missing = sorted(tp for tp, offset in found.items() if offset < 0)
         if missing and is_start and self._options.by_timestamp_strategy == "error":
@@ -127,10 +127,10 @@ class Planner:
         return {**found, **self.latest(missing)}
 
     def check_loss(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """`start`, moved up where records below the log start are gone.
+        """`start`, raised to the log start where records below it are lost.
 
-        Only records below the log start are lost: gaps above it come from compaction and transaction markers. Raises
-        KafkaError(OFFSET_OUT_OF_RANGE) instead under failOnDataLoss.
+        Gaps above the log start are no loss: compaction and transaction markers leave them. Raises
+        KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
         """
         behind = [tp for tp in end if tp in start and start[tp] < end[tp]]
         log_starts = self.earliest(behind)
@@ -142,9 +142,9 @@ class Planner:
         return checked
 
     def check_end(self, start: Offsets, latest: Offsets) -> None:
-        """A log that is gone, or ends before a position already read, was deleted or made anew: report it."""
+        """Report logs that are gone or end before a position already read: they were deleted, or created again."""
         if any(latest.get(tp, -1) < offset for tp, offset in start.items()):
-            # These ends may be older than the start is: look again before a loss is cried.
+            # These ends may be older than `start`: request them again before a loss is reported.
             latest = self.ends()
         for tp, offset in start.items():
             if tp not in latest:
@@ -153,9 +153,9 @@ class Planner:
                 self.report_loss(f"{tp} ends at offset {latest[tp]}, before {offset} where this query stands")
 
     def check_plan(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """`end`, drawn back where a log ends before it, or is gone: it was made anew since this was planned.
+        """`end`, lowered where a log ends before it or is gone: it was created again, or deleted, since the plan.
 
-        Raises KafkaError(OFFSET_OUT_OF_RANGE) instead under failOnDataLoss.
+        Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
         """
         latest = self.ends()
         checked = dict(end)
@@ -167,23 +167,23 @@ class Planner:
         return checked
 
     def report_loss(self, what: str) -> None:
-        """Raises KafkaError(OFFSET_OUT_OF_RANGE) under failOnDataLoss; a warning otherwise."""
+        """Raise KafkaError(OFFSET_OUT_OF_RANGE) with failOnDataLoss; log a warning otherwise."""
         if self._options.fail_on_data_loss:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{what} (removed by retention or with their topic); to go on without them say failOnDataLoss=false",
             )
-        if what not in self._reported:  # a stream that stands there meets it at every look
+        if what not in self._reported:  # a stream meets the same loss at every trigger
             self._reported.add(what)
             _log.warning("data loss: %s", what)
 
     def show_progress(self, group: str, offsets: Offsets) -> None:
-        """Commit the offsets for the group. Raises KafkaError, for a group with members among others."""
+        """Commit the offsets for the group. Raises KafkaError, also for a group with members."""
         show_progress(self._admin, group, offsets, timeout_ms=PROGRESS_TIMEOUT_MS)
 
 
 def show_progress(admin: Admin, group: str, offsets: Offsets, *, timeout_ms: int) -> None:
-    """Commit for the group what of these partitions still exists: a stream keeps in its offsets what it has lost."""
+    """Commit the offsets of partitions that still exist: a stream's offsets keep deleted partitions."""
     try:
         admin.commit_offsets(group, offsets, timeout_ms=timeout_ms)
     except KafkaError as fault:

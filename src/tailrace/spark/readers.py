@@ -1,7 +1,7 @@
-"""Reads for Spark: its questions on one side, the planner and the client on the other.
+"""The readers that Spark calls: they plan with the planner and read with the client.
 
-Spark pickles readers and partitions to its workers, so what they hold is plain values; connections are made where they
-are used and kept per process, since Spark reuses its workers.
+Spark pickles readers and partitions to its workers, so they hold plain values only. Connections are made where they are
+used, and kept per process, since Spark reuses its workers.
 """
 
 import logging
@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 
 IDLE_POLL_S = 0.05
 IDLE_WAIT_S = 0.25
-"""An idle stream asks for the latest offset without pause; looking every 50 ms, at most 250 ms long, spares the planner
-and still starts a batch at once when records come."""
+"""An idle stream calls `latestOffset` without pause. Waiting in it, 250 ms at most, saves CPU time; a look every 50 ms
+starts a batch soon after records have come."""
 
 
 _LOSSES = (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -50,7 +50,7 @@ class Work(InputPartition):
 
 
 class _RangeReader:
-    """Reads planned ranges on an executor: the part that both readers share."""
+    """The common part of both readers: reads planned ranges on an executor."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._schema = schema
@@ -60,13 +60,13 @@ class _RangeReader:
         # Spark compares the first batch's schema with exactly this one.
         expected = to_arrow_schema(self._schema, timezone="UTC")
         fetch = _worker_fetch(self._options)
-        # Where nothing was planned, Spark still runs one task, with a partition of its own making.
+        # For a plan without ranges Spark still runs one task, with a partition of its own.
         for one in partition.value or ():
             for batch in self._read_range(fetch, one, expected.names):
                 yield batch if batch.schema.equals(expected) else batch.cast(expected)
 
     def _read_range(self, fetch: RangedFetch, one: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
-        """The range; without what retention or a deletion has taken since it was planned, if the user can bear that."""
+        """The range; without failOnDataLoss, records that were deleted since the plan are left out."""
         start = one.start
         while start < one.end:
             try:
@@ -97,23 +97,23 @@ class _RangeReader:
 
 
 def _first_left(span: tuple[int, int] | None, one: OffsetRange, start: int, loss: KafkaError) -> int:
-    """The next offset of the range, given the log's start and end now. Raises the loss if the log shows none."""
+    """The next offset of the range, given the log's start and end now. Raises the loss if the log has the offset."""
     if span is None:
         if loss.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-            raise loss  # one answer that it is gone is no proof
+            raise loss  # one answer without the partition is no proof
         return one.end
     first, last = span
-    # Records read before the loss lie below the new start, or nothing would have been lost: none comes twice.
+    # No record comes twice: those read before the loss lie below the new log start.
     if first > start:
         return first
-    # The topic was made anew and is shorter: of this range it has nothing.
+    # The topic was created again and is shorter: it has no record of this range.
     if last < start:
         return one.end
     raise loss
 
 
 def _slots() -> int:
-    """The number of tasks that run at once, as far as the planner knows: it runs without a Spark context."""
+    """The number of tasks that run at once: an estimate, since the planner runs without a Spark context."""
     return int(os.environ.get("TAILRACE_SPARK_TASKS", "0")) or os.cpu_count() or 1
 
 
@@ -166,7 +166,7 @@ class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         return self._planner
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
-        # Asked before every trigger until a batch has run: another answer then would leave out what came meanwhile.
+        # Spark calls this before every trigger until a batch has run: a later offset would leave out records.
         if self._initial is None:
             partitions = self._plan_with.partitions()
             self._initial = self._plan_with.resolve(self._options.starting, partitions, is_start=True)
@@ -180,11 +180,11 @@ class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         self._target = self._plan_with.ends()
 
     def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
-        """The end of the next batch: `start` itself when there is nothing to do."""
+        """The end of the next batch; `start` if there are no records."""
         at = from_json_dict(start, what="the checkpoint's offsets")
         end = self._wait_for_records(at)
         self._plan_with.check_end(at, end)
-        # A deleted topic stays where it was; a partition found only now enters at its first record, without rows.
+        # A deleted topic keeps its offset; a new partition begins at its first record, without rows.
         found = self._plan_with.earliest(tp for tp in end if tp not in at)
         end = {**at, **{tp: max(offset, at[tp]) for tp, offset in end.items() if tp in at}, **found}
         if not self._is_enough(at, end):
@@ -224,15 +224,15 @@ class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTrigger
         since, until = from_json_dict(start), from_json_dict(end)
         seen = self._target or self._latest
         if any(offset > max(seen.get(tp, -1), since.get(tp, offset)) for tp, offset in until.items()):
-            # A batch that Spark runs again after a restart: its topics may have been deleted or made anew meanwhile.
+            # Spark repeats a batch after a restart: its topics may have been deleted or created again meanwhile.
             until = self._plan_with.check_plan(since, until)
         since = self._plan_with.check_loss(since, until)
         return self._plan(ranges_between(since, until))
 
     def commit(self, end: Mapping[str, Mapping[str, int]]) -> None:
-        """Spark will not ask for what lies before `end` again. Tell the group, so that lag tools see the progress.
+        """Commit `end` for the group, for lag tools to show: Spark will not read the offsets before it again.
 
-        Comes one batch late and never for the last batch of a query (that is Spark's doing), so it is for display only.
+        Spark calls this one batch late, and never for the last batch of a query, so the offsets are for display only.
         """
         group = self._options.group_id
         if group is not None:

