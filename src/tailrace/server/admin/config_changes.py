@@ -1,9 +1,9 @@
 """AlterConfigs (33) and IncrementalAlterConfigs (44).
 
 AlterConfigs replaces all that a resource has (KIP-133); IncrementalAlterConfigs changes setting by setting (KIP-339).
-A broker is asked for its own settings, or for those of all brokers under the empty name, as in Kafka: that is for the
-broker to see that the client asks; the rest is for the controller. The answer goes out when the change is committed and
-this broker has acted on it.
+A broker changes only its own settings, or those of all brokers under the empty name, as in Kafka: the broker that gets
+the request checks that, the controller the rest. The answer is sent when the change is committed and this broker has
+applied it.
 """
 
 from collections import Counter
@@ -39,7 +39,7 @@ _Resource = AlterConfigsResource | IncrementalAlterConfigsResource
 
 
 class AlterConfigsHandler:
-    """Has the controller change settings: both APIs, which differ in what a request says of the others."""
+    """Has the controller change settings, for both APIs: they differ in what happens to settings not in the request."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
@@ -51,7 +51,7 @@ class AlterConfigsHandler:
         times_named = Counter((one.resource_type, one.resource_name) for one in resources)
         for place, resource in enumerate(resources):
             try:
-                # Before a place is refused for anything else: what is left of two would be carried out.
+                # First of all checks: with one of the two refused, the other one would be carried out.
                 if times_named[resource.resource_type, resource.resource_name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "a resource is named twice in one request")
                 wanted[place] = _changes(resource)
@@ -76,7 +76,7 @@ class AlterConfigsHandler:
 
 
 class _Completed(RequestContext):
-    """A request without the resources that are refused here: its answer is completed with them."""
+    """The context of a request without its refused resources, which are added to the answer again."""
 
     __slots__ = ("complete",)
 
@@ -97,7 +97,7 @@ class _Completed(RequestContext):
 
 
 class OwnBrokerConfigs:
-    """Refuses to change the settings of other brokers than this one, and leaves the rest to `handler`."""
+    """Refuses changes of the settings of other brokers, and passes the rest on to `handler`."""
 
     def __init__(self, handler: Handler, *, node_id: int) -> None:
         self._handler = handler

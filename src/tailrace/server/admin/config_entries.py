@@ -1,8 +1,8 @@
 """The settings in force, each with where it comes from, as DescribeConfigs and CreateTopics show them.
 
-A topic's setting is its own override, else the broker's value for all topics, else the default. A broker's is its
-own dynamic value, else that of all brokers, else that of its configuration, else the default. Those are also
-the setting's synonyms, the one in force first.
+The value of a topic's setting is its override, else the broker's value for all topics, else the default. The value of a
+broker's setting is its own dynamic value, else that of all brokers, else that of its configuration, else the default.
+These values are also the setting's synonyms, the one in force first.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ class BrokerSetting(Protocol):
 
     @property
     def layers(self) -> Sequence[tuple[ConfigSource, Value]]:
-        """Its values by where they come from, the one in force first, the default last."""
+        """Its values by source, the one in force first, the default last."""
         ...
 
 
@@ -54,15 +54,15 @@ class BrokerSettings(Protocol):
 
     @property
     def topic_defaults(self) -> TopicConfig:
-        """The value for a topic without a setting of its own."""
+        """The values for topics without settings of their own."""
         ...
 
     def entry(self, name: str) -> BrokerSetting:
-        """The one of this name, which exists."""
+        """The setting of this name, which exists."""
         ...
 
     def entries(self) -> Iterator[BrokerSetting]:
-        """All of them, by name. There are hundreds: not for a resource that needs a few."""
+        """All settings, by name. There are hundreds: use `entry` where a few are needed."""
         ...
 
 
@@ -85,7 +85,7 @@ class LiveSettings:
         self._in_force: BrokerSettings = configured
 
     def at(self, image: ClusterImage) -> BrokerSettings:
-        """The settings in force. Cheap while they stay the same."""
+        """The settings in force under this image. Cheap while they do not change."""
         overrides = self._overrides_in(image)
         if overrides != self._overrides:
             of_all, of_this = overrides
@@ -94,7 +94,7 @@ class LiveSettings:
         return self._in_force
 
     def concerns(self, resource: ConfigResource) -> bool:
-        """Whether this resource's settings are among those of this broker."""
+        """Whether this resource is this broker, or all brokers."""
         return resource in self._resources
 
     def _overrides_in(self, image: ClusterImage) -> tuple[Mapping[str, str], Mapping[str, str]]:
@@ -104,7 +104,7 @@ class LiveSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synonym:
-    """A value that a setting has, or would have without the ones before it."""
+    """The value of a setting from one source."""
 
     name: str
     value: str | None
@@ -147,7 +147,7 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
-"""The broker's settings behind each topic setting; of several units the first one that has a value wins."""
+"""The broker's settings behind each topic setting; of several units, the first one with a value is in force."""
 
 
 METADATA_CLEANUP_POLICY: Final = Setting(
@@ -171,14 +171,11 @@ _BROKER_NAMES_OF_GROUPS: Final = {
     SESSION_TIMEOUT: "group.consumer.session.timeout.ms",
     HEARTBEAT_INTERVAL: "group.consumer.heartbeat.interval.ms",
 }
-"""The source of values for a group without its own."""
+"""The broker's settings behind those of groups."""
 
 
 class InheritedEntries:
-    """The settings that topics and groups have from this broker, each looked up once for any number of them.
-
-    A request may name thousands of resources: make one for all of them.
-    """
+    """The settings that topics and groups inherit from this broker, looked up once for all resources of a request."""
 
     def __init__(self, broker: BrokerSettings) -> None:
         self._broker = broker
@@ -242,7 +239,7 @@ _OF_CLIENT_METRICS: Final = tuple(
 def _under(
     overrides: Mapping[str, str], inherited: Iterable[DescribedConfig], source: ConfigSource
 ) -> Iterator[DescribedConfig]:
-    """The entries, with what the overrides say in front of what they have without them."""
+    """The entries with these overrides, which come first among their synonyms."""
     for entry in inherited:
         name = entry.setting.name
         if name in overrides:
@@ -259,7 +256,7 @@ def broker_entries(broker: BrokerSettings) -> Iterator[DescribedConfig]:
 
 
 def shared_broker_entries(broker: BrokerSettings) -> Iterator[DescribedConfig]:
-    """The settings that all brokers were given while they run, by name."""
+    """The dynamic settings of all brokers together, by name."""
     for entry in broker.entries():
         shared = [s for s in _synonyms(entry) if s.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG]
         if shared:

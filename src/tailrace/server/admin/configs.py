@@ -1,8 +1,8 @@
 """DescribeConfigs (32), and ListConfigResources (74): v0 of client metrics, v1 of any type (KIP-1142).
 
 v1 sources and synonyms; v2 as v1; v3 types and documentation (KIP-569); v4 flexible.
-A null list of keys asks for all; keys that do not exist are left out of the answer, as in Kafka. A resource that is
-asked for twice is refused, unlike in Kafka: 10 bytes of a request would be worth 3,000 of the answer, without end.
+A null list of keys means all; keys that do not exist are left out of the answer, as in Kafka. A resource that is named
+twice is refused, unlike in Kafka: 10 bytes of a request would cause 3,000 of the answer, without limit.
 """
 
 from collections import Counter
@@ -123,7 +123,7 @@ class DescribeConfigsHandler:
 def _results(
     entries: Iterable[DescribedConfig], keys: tuple[str, ...] | None, request: DescribeConfigsRequest
 ) -> Iterator[DescribeConfigsResourceResult]:
-    wanted = frozenset(keys or ())  # none named means all, as in Kafka
+    wanted = frozenset(keys or ())  # an empty list means all, as in Kafka
     for entry in entries:
         setting = entry.setting
         if wanted and setting.name not in wanted:
@@ -146,7 +146,7 @@ _ALL = frozenset(ResourceType)
 
 
 class ListConfigResourcesHandler:
-    """Names the topics and brokers, and the groups and client metrics that have settings. Loggers have none here."""
+    """Lists the topics and brokers, and the groups and client metrics with settings. There are no loggers."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller

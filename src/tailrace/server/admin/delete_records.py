@@ -1,7 +1,7 @@
-"""DeleteRecords (21): partitions that this broker leads start later, for good (KIP-107).
+"""DeleteRecords (21): raises the log start offset of partitions that this broker leads (KIP-107).
 
-The answer goes out when the new log starts are on disk: records that a client saw deleted do not come back. All
-requests of one turn share one write.
+The answer is sent when the new log starts are on disk: deleted records do not come back after a crash. All requests of
+one turn share one write.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ _NOTHING_KNOWN = -1
 
 
 class DeleteRecordsHandler:
-    """Moves log starts. Each partition has an error of its own."""
+    """Raises log starts. Each partition has an error of its own."""
 
     def __init__(self, *, partitions: PartitionTable, clock: Clock) -> None:
         self._partitions = partitions

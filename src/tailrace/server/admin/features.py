@@ -1,8 +1,9 @@
 """UpdateFeatures (57) and UnregisterBroker (64): changes of the cluster itself.
 
-UpdateFeatures: v1 two kinds of downgrades, and questions that change nothing; v2 no results (KIP-1022).
+UpdateFeatures: v1 two kinds of downgrades, and validate_only; v2 no results (KIP-1022).
 
-All levels change or none, in every version. A refusal stands at the top and names the feature, as in Kafka since 4.0.
+All levels change or none, in every version. A refusal is the error of the whole answer and names the feature, as in
+Kafka since 4.0.
 """
 
 from typing import Final
@@ -62,8 +63,8 @@ def _update(wanted: FeatureUpdateKey, version: int) -> FeatureUpdate:
 class UnregisterBrokerHandler:
     """UnregisterBroker (64): a broker that will not come back (KIP-631).
 
-    Kafka forgets a broker while it serves, and leaves it without a registration. Here it has to be stopped first; one
-    that does not answer is fenced within `broker.session.timeout.ms`.
+    Kafka removes the registration of a broker that is running. Here the broker has to be stopped first; a silent one is
+    fenced within `broker.session.timeout.ms`.
     """
 
     def __init__(self, *, controller: Controller) -> None:

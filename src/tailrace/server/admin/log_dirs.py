@@ -1,8 +1,8 @@
-"""DescribeLogDirs (35): the partitions on this broker's disk, and their sizes (KIP-113).
+"""DescribeLogDirs (35) and AlterReplicaLogDirs (34): the partitions on this broker's disk, and their sizes (KIP-113).
 
-v3 an error for the whole; v4 the size of the disk and what is left of it (KIP-827). Partitions that are not here
-are left out, as in Kafka. With our tagged field `wants_log_ends` the answer has those too whose logs cannot be used,
-and says of each how far its log is good: what `tailrace topics elect --unclean` goes by.
+DescribeLogDirs: v3 an error of the whole answer; v4 the total and the free bytes of the disk (KIP-827). Partitions that
+are not here are left out, as in Kafka. With our tagged field `wants_log_ends` the answer also has the partitions whose
+logs cannot be used, with the end of the undamaged part, for `tailrace topics elect --unclean`.
 """
 
 from collections import defaultdict
@@ -33,7 +33,7 @@ class DescribeLogDirsHandler:
     """Describes the one directory that a node has."""
 
     def __init__(self, *, partitions: PartitionTable, path: str) -> None:
-        """`path` is the directory as clients shall see it."""
+        """`path` is the directory as clients see it."""
         self._partitions = partitions
         self._path = path
 
@@ -85,7 +85,7 @@ class DescribeLogDirsHandler:
 
 
 class AlterReplicaLogDirsHandler:
-    """AlterReplicaLogDirs (34): a node has one directory, and a replica can only be moved to where it is (KIP-113)."""
+    """AlterReplicaLogDirs (34): a node has one directory, so that a replica can only stay where it is (KIP-113)."""
 
     def __init__(self, *, partitions: PartitionTable, path: str) -> None:
         """`path` is the directory as clients see it."""

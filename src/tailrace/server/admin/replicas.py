@@ -1,8 +1,8 @@
 """ElectLeaders (43), AlterPartitionReassignments (45) and ListPartitionReassignments (46).
 
-ElectLeaders: v1 unclean elections, and an error for the whole (KIP-460); v2 flexible.
-AlterPartitionReassignments: v1 may forbid another number of replicas (KIP-860).
-The first refusals of an answer say why; the others have their code alone, so that a small request has no large answer.
+ElectLeaders: v1 unclean elections, and an error of the whole answer (KIP-460); v2 flexible.
+AlterPartitionReassignments: v1 may forbid a change of the number of replicas (KIP-860).
+The first refusals of an answer have a text, the others only a code, so that a small request has no large answer.
 """
 
 from collections import defaultdict
@@ -42,7 +42,7 @@ from tailrace.server.ports import Controller
 
 _ANY: Final = -1
 EXPLAINED: Final = 100
-"""Refusals of one answer that come with a text."""
+"""The most refusals of one answer that have a text."""
 
 
 class _PartitionCode(NamedTuple):
@@ -68,7 +68,7 @@ def _by_topic(outcomes: Iterable[PartitionOutcome]) -> Mapping[str, list[_Partit
 
 
 class ElectLeadersHandler:
-    """Has the controller elect leaders. Asked for all, it names only the partitions that need one."""
+    """Has the controller elect leaders. A request for all partitions is answered with those that needed a leader."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
@@ -108,7 +108,7 @@ def _election_type(request: ElectLeadersRequest) -> ElectionType:
 
 
 def _wanted(request: ElectLeadersRequest) -> tuple[TopicPartition, ...] | None:
-    """The partitions that are named, each once: a leader is not elected twice."""
+    """The partitions of the request, each once."""
     if request.topic_partitions is None:
         return None
     named = (TopicPartition(topic.topic, index) for topic in request.topic_partitions for index in topic.partitions)
@@ -170,7 +170,7 @@ class AlterPartitionReassignmentsHandler:
 
 
 def _reassignments(request: AlterPartitionReassignmentsRequest) -> tuple[Reassignment, ...]:
-    """The asked partitions. Raises KafkaError(INVALID_REQUEST) for a partition that is named twice."""
+    """The reassignments of the request. Raises KafkaError(INVALID_REQUEST) for a partition that is named twice."""
     wanted: dict[TopicPartition, Reassignment] = {}
     for topic in request.topics:
         for partition in topic.partitions:
@@ -186,7 +186,7 @@ def _reassignments(request: AlterPartitionReassignmentsRequest) -> tuple[Reassig
 
 
 class ListPartitionReassignmentsHandler:
-    """Names the partitions whose replicas come or go; those that do not exist are left out, as in Kafka."""
+    """Lists the partitions under reassignment; partitions that do not exist are left out, as in Kafka."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
@@ -199,7 +199,7 @@ class ListPartitionReassignmentsHandler:
         if request.topics is None:
             asked.update((name, dict.fromkeys(topic.partitions)) for name, topic in image.topics.items())
         else:
-            for topic in request.topics:  # a topic may stand at several places
+            for topic in request.topics:  # a topic may be named several times
                 asked[topic.name].update(dict.fromkeys(topic.partition_indexes))
         topics = ((name, tuple(_moves(image, name, partitions))) for name, partitions in asked.items())
         return ListPartitionReassignmentsResponse(

@@ -1,12 +1,12 @@
 """The shares of a fetch's partitions in its bytes (KIP-74). Pure.
 
-1. Partitions are read in the order of the request, each up to the smallest of its own limit and what is left of the
-   request's.
-2. The first partition that has anything gives its first batch even if that is larger than both limits: otherwise a
-   consumer could never get past a large batch. Nothing else ever exceeds a limit.
-3. Batches are whole. One that does not fit is left for the next fetch.
-4. With the first batch that does not fit into what is left of the request's limit, the answer is full, as Kafka's is,
-   which takes a part of that batch. To look for a smaller one in all partitions behind it costs more than it brings.
+1. Partitions are read in the order of the request, each up to the smaller of its own limit and the rest of the
+   request's limit.
+2. The first partition with records gives its first batch even if that is larger than both limits: otherwise a
+   consumer could never get past a large batch. No other batch exceeds a limit.
+3. Batches are whole. A batch that does not fit is left for the next fetch.
+4. The first batch that does not fit into the rest of the request's limit makes the answer full, as in Kafka, which
+   sends a part of that batch. To look for smaller batches in the partitions after it would cost more than it gains.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from typing import Final
 from tailrace.protocol.messages.fetch import FetchRequest
 
 DEFAULT_FETCH_MAX_BYTES: Final = 4_194_304
-"""fetch.max.bytes of a broker: no answer is larger, whatever the client asks for (but for rule 2)."""
+"""fetch.max.bytes of a broker: the largest answer to any request, except by rule 2."""
 MAX_WAIT_MS: Final = 300_000
 """The longest a fetch may wait: a limit of ours, ten times what any client asks for."""
 
@@ -25,14 +25,14 @@ class FetchBudget:
     __slots__ = ("left_bytes", "size_bytes")
 
     def __init__(self, *, request_max_bytes: int, fetch_max_bytes: int) -> None:
-        """A negative limit counts as 0: one batch can still be had."""
+        """A negative limit counts as 0: one batch is read all the same."""
         self.left_bytes = max(0, min(request_max_bytes, fetch_max_bytes))
         self.size_bytes = 0
         """The bytes read so far."""
 
     @property
     def min_one_message(self) -> bool:
-        """Whether the next partition may give its first batch whatever its size."""
+        """Whether the next partition may give a first batch of any size."""
         return self.size_bytes == 0
 
     def limit_for(self, partition_max_bytes: int) -> int:
@@ -40,7 +40,7 @@ class FetchBudget:
         return max(0, min(partition_max_bytes, self.left_bytes))
 
     def spend(self, size_bytes: int) -> None:
-        """A partition has given this much."""
+        """Subtract the bytes that a partition has given."""
         self.size_bytes += size_bytes
         self.left_bytes = max(0, self.left_bytes - size_bytes)
 

@@ -1,17 +1,16 @@
 """Fetch (1): a long poll for whole batches, by consumers and by followers.
 
-The answer leaves at once if there are `min_bytes`, an error or nothing to wait for; otherwise when enough has become
-readable or `max_wait_ms` is over. Records are readable up to the high watermark, for read_committed up to the last
-stable offset. An offset between the readable end and the log end is waited for like the end itself; only if it is above
-the high watermark still when the time is over, v11 and later get OFFSET_NOT_AVAILABLE (78).
+The answer is sent at once if there are `min_bytes`, an error or nothing to wait for; otherwise when enough bytes have
+become readable, or after `max_wait_ms`. Records are readable up to the high watermark, for read_committed up to the
+last stable offset. A fetch between the readable end and the log end waits like one at the readable end; if its offset
+is still above the high watermark after `max_wait_ms`, v11 and later get OFFSET_NOT_AVAILABLE (78).
 
-By version: v7 sessions (KIP-227; answered here without one: session id 0, which every client takes); v9 leader epochs;
-v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, for which a client looks elsewhere too; v10 zstd; v12 the
-point where a reader's log diverges, and the new leader; v13 topic ids; v15 the epoch of a follower's registration;
-v16 the address of the leader (KIP-951); v18 the high watermark that a follower knows: one that is behind is answered at
-once.
+By version: v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, after which a client looks for the leader too; v7
+sessions (KIP-227; answered here without one: session id 0, which every client accepts); v9 leader epochs; v10 zstd; v12
+the point where a reader's log diverges, and the new leader; v13 topic ids; v15 the epoch of a follower's registration;
+v16 the address of the leader (KIP-951); v18 the high watermark of a follower: one that is behind is answered at once.
 
-A follower reads to the log end, and its fetch offset says what it has (`server.fetch.replica_fetches`).
+A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.replica_fetches`).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +32,7 @@ from tailrace.server.waiters import LongPolls
 
 
 class WaitingFetch:
-    """A `server.waiters.LongPoll`. Of what was read it keeps only how much there was: it is read again."""
+    """A fetch that waits, as a `server.waiters.LongPoll`. It keeps counts of readable bytes, and reads again later."""
 
     __slots__ = (
         "_answer",
@@ -46,7 +45,7 @@ class WaitingFetch:
     )
 
     def __init__(self, first: Reading, answer: Callable[[Reading], FetchResponse]) -> None:
-        """`first` was not enough. `answer` makes the response of a reading that is."""
+        """`first` has too few bytes. `answer` makes the response of the reading that ends the wait."""
         self._asked = first.asked
         self._answer = answer
         self.is_of_replica = first.asked.reader.is_replica
@@ -55,18 +54,18 @@ class WaitingFetch:
     def _record(self, reading: Reading) -> None:
         self.partitions = [partition for partition, _ in reading.given]
         self._available_bytes = reading.available_bytes
-        """The bytes that were there at the last look, as far as the limits allow them, and those readable since."""
+        """The bytes of the last reading within the limits, and those that have become readable since."""
         counted = () if self.is_of_replica else self.partitions
         self._readable_bytes = {partition: partition.readable_bytes for partition in counted}
         self._stable_ends: dict[Partition, int] = {}
-        """The ends at which open transactions held back a reader of committed data at the last look."""
+        """The last stable offsets that were below the high watermark at the last reading."""
         if self._asked.isolation == READ_COMMITTED:
             for partition in counted:
                 if partition.last_stable_offset < partition.high_watermark:
                     self._stable_ends[partition] = partition.last_stable_offset
 
     def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
-        """Answer if enough has become readable since the last look, the answer is urgent, or the time is over."""
+        """Answer if enough has become readable since the last reading, the answer is urgent, or the time is over."""
         if not (is_last or self._may_have_enough(moved)):
             return False
         reading = Reading(self._asked, is_last=is_last)
@@ -77,18 +76,18 @@ class WaitingFetch:
         return False
 
     def _may_have_enough(self, moved: Sequence[Partition]) -> bool:
-        """Whether reading again can give enough. Counts what became readable, without looking at the disk."""
+        """Whether another reading can have enough bytes: counts the readable bytes without access to the disk."""
         for partition in moved:
             if self.is_of_replica or not partition.is_leader:
                 return True
             if partition in self._stable_ends:
                 if partition.last_stable_offset != self._stable_ends[partition]:
-                    return True  # how much lies between is not counted
+                    return True  # the bytes between the two are not counted
                 continue
             readable_bytes = partition.readable_bytes
             gained = readable_bytes - self._readable_bytes.get(partition, readable_bytes)
             if not gained:
-                return True  # it moved within one write, or over what was there before the start: not counted
+                return True  # within one write, or before the start of this node: not counted
             self._available_bytes += gained
             self._readable_bytes[partition] = readable_bytes
         return self._available_bytes >= self._asked.wanted_bytes
@@ -136,13 +135,13 @@ class FetchHandler:
         return self._answer(reading)
 
     def _answer(self, reading: Reading) -> FetchResponse:
-        """The response with all that was read, which counts as sent."""
+        """The response of a reading, whose bytes count as sent."""
         for partition, size_bytes in reading.given:
             partition.sent_bytes += size_bytes
         return FetchResponse(responses=reading.topics, node_endpoints=self._leader_endpoints(reading))
 
     def _leader_endpoints(self, reading: Reading) -> tuple[NodeEndpoint, ...]:
-        """The places where the leaders that refusals name listen."""
+        """The addresses of the leaders that are named in errors."""
         context = reading.asked.context
         if not reading.is_urgent or context.api_version < FIRST_WITH_ENDPOINTS:
             return ()

@@ -4,11 +4,11 @@ Special timestamps: -1 the readable end (the last stable offset for read_committ
 with the largest timestamp (v7), -4 the first offset on this disk (v8), -5 the last offset in tiered storage (v9): there
 is none here, so -1. A record at or above the readable end is not found.
 
-While a new leader does not know how far its predecessor's high watermark was (its own is below the start of its epoch),
-an answer that this would lower is OFFSET_NOT_AVAILABLE (78), before v5 LEADER_NOT_AVAILABLE (5): a consumer must never
-see the end of a partition move backwards (KIP-207).
+While the high watermark of a new leader is below the start of its epoch, the high watermark of the last leader is not
+known. An answer that this would lower is OFFSET_NOT_AVAILABLE (78) then, before v5 LEADER_NOT_AVAILABLE (5): a consumer
+must never see the end of a partition move backwards (KIP-207).
 
-A follower gets the log end. Any other client, under whatever replica id, is a consumer.
+A follower gets the log end. Any other client is a consumer, with any replica id.
 """
 
 from collections import Counter
@@ -112,7 +112,7 @@ def _check_timestamp(timestamp: int, version: int) -> None:
 
 
 def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consumer: bool) -> TimestampOffset:
-    """The record at this timestamp below `end_offset`, the end of the visible records."""
+    """The record at this timestamp below `end_offset`, the end of the readable records."""
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         start = partition.log.log_start_offset
         epoch = partition.log.epochs.epoch_of(start)
@@ -135,7 +135,7 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consum
 
 
 def _check_end_is_known(partition: Partition) -> None:
-    # Not the last stable offset: a transaction that is older than the leader may hold it there for hours.
+    # Not the last stable offset: a transaction from before this leader may hold that back for hours.
     if partition.high_watermark < partition.leader_epoch_start_offset:
         raise KafkaError(
             ErrorCode.OFFSET_NOT_AVAILABLE,
@@ -144,12 +144,11 @@ def _check_end_is_known(partition: Partition) -> None:
 
 
 class OffsetForLeaderEpochHandler:
-    """OffsetForLeaderEpoch (23): where a leader epoch ends: a reader notices that its records are gone (KIP-320).
+    """OffsetForLeaderEpoch (23): the end offset of a leader epoch, by which a reader detects a truncation (KIP-320).
 
-    Only the leader answers. A consumer (any reader that is no follower) is never told of an end above the high
-    watermark (KIP-392): what lies there may be cut off yet. While the high watermark of a new leader is below the start
-    of its epoch, an answer that this cap would lower is OFFSET_NOT_AVAILABLE (78) instead: the consumer would take it
-    for a truncation.
+    Only the leader answers. A consumer (any reader that is no follower) never gets an end above the high watermark
+    (KIP-392): records there may be truncated. While the high watermark of a new leader is below the start of its epoch,
+    an answer that this cap would lower is OFFSET_NOT_AVAILABLE (78) instead: the consumer would see a truncation.
     """
 
     def __init__(self, *, partitions: PartitionTable) -> None:

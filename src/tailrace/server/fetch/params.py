@@ -16,13 +16,13 @@ FIRST_WITH_TOPIC_IDS: Final = 13
 
 
 class Reader(Protocol):
-    """The party that fetches."""
+    """The sender of a fetch: a consumer or a follower."""
 
     is_replica: bool
-    """Whether it may read up to the log end."""
+    """Whether it reads up to the log end."""
 
     def check(self, partition: Partition, wanted: FetchPartition) -> None:
-        """Raises KafkaError if this party is to get nothing of the partition."""
+        """Raises KafkaError if the reader may not read the partition."""
         ...
 
     def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
@@ -30,12 +30,12 @@ class Reader(Protocol):
         ...
 
     def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether the party has something to learn that is no record: then it must not wait (KIP-392)."""
+        """Whether there is news without records for the reader: then the fetch must not wait (KIP-392)."""
         ...
 
 
 class FetchingConsumer:
-    """A client. It reads up to the high watermark, or for read_committed up to the last stable offset."""
+    """A consumer: it reads up to the high watermark, or for read_committed up to the last stable offset."""
 
     is_replica = False
 
@@ -58,7 +58,7 @@ class FetchingConsumer:
 
 
 class FetchParams:
-    """One request: its party, the partitions that it names in their order, and its limits."""
+    """One request: its reader, its partitions in order, and its limits."""
 
     __slots__ = (
         "_fetch_max_bytes",
@@ -90,14 +90,14 @@ class FetchParams:
         self.topics = request.topics
         self.isolation = request.isolation_level
         self.wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
-        """The request waits for so many; 0 or less: it does not wait."""
+        """The bytes that the request waits for; 0 or less: it does not wait."""
 
     def budget(self) -> FetchBudget:
-        """The bytes of one answer."""
+        """The byte budget of one answer."""
         return FetchBudget(request_max_bytes=self._request.max_bytes, fetch_max_bytes=self._fetch_max_bytes)
 
     def partition(self, topic: FetchTopic, wanted: FetchPartition) -> Partition:
-        """The partition that is named, by name or by id. Raises KafkaError as `PartitionTable.get`."""
+        """The partition, found by topic name or by topic id. Raises KafkaError as `PartitionTable.get`."""
         if self.version < FIRST_WITH_TOPIC_IDS:
             return self._table.get(topic.topic, wanted.partition)
         return self._table.get_by_id(topic.topic_id, wanted.partition)

@@ -1,4 +1,4 @@
-"""One pass over the partitions that a fetch asks for, within its byte budget."""
+"""One pass over the partitions of a fetch, within its byte budget."""
 
 from typing import Final
 
@@ -25,21 +25,21 @@ _UNKNOWN: Final = -1
 
 
 class Reading:
-    """The result of one pass. A fetch that waits keeps none of it, and makes another one."""
+    """The result of one pass. A waiting fetch does not keep it, and makes a new one later."""
 
     __slots__ = ("_budget", "_is_last", "asked", "available_bytes", "given", "is_urgent", "topics")
 
     def __init__(self, asked: FetchParams, *, is_last: bool) -> None:
-        """Read every partition. `is_last`: the answer leaves now, if need be with OFFSET_NOT_AVAILABLE (78)."""
+        """Read every partition. `is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78)."""
         self.asked = asked
         self._budget = asked.budget()
         self._is_last = is_last
         self.is_urgent = False
-        """Whether there is an error, a divergence or, for a follower, news without records: it must not wait."""
+        """Whether there is an error, a divergence or, for a follower, news without records: the fetch must not wait."""
         self.available_bytes = 0
-        """The readable bytes within the limits. Those beyond are not waited for: they will not fit later either."""
+        """The readable bytes within the limits. Bytes beyond the limits end no wait: they will not fit later either."""
         self.given: list[tuple[Partition, int]] = []
-        """The partitions that were read, and how many bytes each gave."""
+        """The partitions that were read, with the bytes of each."""
         self.topics = tuple(
             [
                 FetchableTopicResponse(
@@ -53,7 +53,7 @@ class Reading:
 
     @property
     def ends_wait(self) -> bool:
-        """Whether the answer leaves now: it is urgent, there is enough, or there is no partition to wait for."""
+        """Whether the answer is sent now: it is urgent, has enough bytes, or there is no partition to wait for."""
         return self.is_urgent or not self.given or self.available_bytes >= self.asked.wanted_bytes
 
     def _read(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
@@ -94,7 +94,7 @@ class Reading:
 
 
 def _refuse_unknown(offset: int, high_watermark: int, version: int) -> None:
-    """An offset above the high watermark may exist, or come to: the client is to ask again (KIP-207)."""
+    """An offset above the high watermark may exist already or soon: the client has to retry (KIP-207)."""
     if version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
         raise KafkaError(
             ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is above the high watermark {high_watermark}"
@@ -102,7 +102,7 @@ def _refuse_unknown(offset: int, high_watermark: int, version: int) -> None:
 
 
 def _divergence(partition: Partition, wanted: FetchPartition) -> PartitionData | None:
-    """The answer that says where the reader's log and this one part, if they do (KIP-595)."""
+    """The answer with the point where the reader's log diverges from this one; None if it does not (KIP-595)."""
     partition.check_leader(wanted.current_leader_epoch)
     end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
     if end.epoch == _UNKNOWN:
@@ -130,7 +130,7 @@ def _aborted(got: PartitionRead) -> tuple[AbortedTransaction, ...]:
 
 
 def _error_data(index: int, error: KafkaError, partition: Partition | None, version: int) -> PartitionData:
-    """The answer of a partition that cannot be read. Out of range says what the range is (KIP-392)."""
+    """The answer of a partition that cannot be read. OFFSET_OUT_OF_RANGE comes with the range (KIP-392)."""
     code = error.code
     if code is ErrorCode.KAFKA_STORAGE_ERROR and version < FIRST_WITH_STORAGE_ERROR:
         code = ErrorCode.NOT_LEADER_OR_FOLLOWER

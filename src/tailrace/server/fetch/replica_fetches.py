@@ -1,12 +1,12 @@
 """The effects of followers' fetches on the partitions that this node leads.
 
-A follower's fetch offset is an acknowledgement, and it reads uncommitted records. So a fetch in the name of a broker
-is answered only if that broker is a replica of the partition, and if the fetch says the leader epoch in which this node
-leads and the broker epoch of the registration that is in this node's image (KIP-903: Fetch v15). Any other is refused
-and changes nothing: it is from before the follower's last start, or so soon after it that this node does not know
-it, or of a client that pretends. Kafka's leaders let a fetch count that says neither epoch.
+A follower's fetch offset is an acknowledgement, and a follower reads uncommitted records. So a fetch in the name of a
+broker is answered only if that broker is a replica of the partition, and if the fetch has the leader epoch in which
+this node leads and the broker epoch of the registration in this node's image (KIP-903: Fetch v15). Any other fetch is
+refused and changes nothing: the follower has sent it before its last start, or too soon after it for this node's image,
+or a client imitates a follower. Kafka's leaders accept a fetch with neither epoch.
 
-An acknowledgement counts once: not again when the fetch is tried again after a wait.
+An acknowledgement is recorded once, not again when a waiting fetch is read again.
 """
 
 from typing import Final
@@ -26,23 +26,23 @@ _UNKNOWN: Final = -1
 
 
 def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) -> bool:
-    """Whether a request that says this, and has passed `check_leader`, may learn of offsets above the high watermark.
+    """Whether a request with these fields, which has passed `check_leader`, may get offsets above the high watermark.
 
-    ListOffsets and OffsetForLeaderEpoch say nothing of a registration, so that is all a leader can ask for: a replica
-    of the partition that follows in the present leader epoch, as Kafka's followers say it. Offsets are all it learns.
+    ListOffsets and OffsetForLeaderEpoch have no broker epoch, so a leader can only check that the sender is a replica
+    of the partition and has the present leader epoch, as Kafka's followers have it. The answer has offsets only.
     """
     return leader_epoch >= 0 and partition.state is not None and replica_id in partition.state.replicas
 
 
 class ReplicaFetches:
-    """Knows the registrations of other brokers, and tells the keeper which follower has caught up."""
+    """Checks followers by the registrations of their brokers, and notifies the keeper when one has caught up."""
 
     def __init__(self, *, controller: Controller, keeper: InSyncKeeper) -> None:
         self._controller = controller
         self._keeper = keeper
 
     def reader(self, request: FetchRequest, version: int) -> "FetchingReplica | None":
-        """The follower that asks; None for a consumer."""
+        """The follower that has sent the request; None for a consumer."""
         replica_id, broker_epoch = request.replica_id, _UNKNOWN
         if version >= FIRST_WITH_REPLICA_STATE:
             replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
@@ -52,7 +52,7 @@ class ReplicaFetches:
 
 
 class FetchingReplica:
-    """A `Reader`: a follower, for the time of one request."""
+    """A follower, as the `Reader` of one request."""
 
     is_replica = True
 
@@ -91,7 +91,7 @@ class FetchingReplica:
         self._may_join = known.is_alive
 
     def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
-        """The bytes for the follower. Its log equals this one up to its fetch offset, which is noted."""
+        """The records for the follower. Its log equals this one up to its fetch offset, which is recorded."""
         got = partition.read_for_replica(limits)
         if not self._is_recorded:
             fetch = ReplicaFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
@@ -101,9 +101,9 @@ class FetchingReplica:
         return got
 
     def mark_recorded(self) -> None:
-        """The request has been carried out once."""
+        """The acknowledgements of this request are recorded."""
         self._is_recorded = True
 
     def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether it has something to learn that is no record: then it must not wait (KIP-392)."""
+        """Whether its high watermark is behind: then the fetch must not wait (KIP-392)."""
         return wanted.high_watermark < partition.high_watermark

@@ -5,9 +5,9 @@ ids in the answer only; from v12 on a topic may be asked for by id alone. v13: a
 Fields by version: v1 rack, controller, is_internal; v2 cluster id; v4 auto-creation can be declined; v5 offline
 replicas; v7 leader epochs; v8 authorized operations.
 
-A topic that is created because it is asked for is UNKNOWN_TOPIC_OR_PARTITION in this answer, in every version, as in
-Kafka: a client that has deleted a topic and looks whether it is gone must not be shown the one that the look has made.
-The answer waits for the creation, unlike Kafka's: the next one shows the topic, and what cannot be created says why.
+A topic that this request creates is UNKNOWN_TOPIC_OR_PARTITION in its answer, in every version, as in Kafka: a client
+that checks whether a deleted topic is gone must not see the topic that the check has created. The answer waits for the
+creation, unlike Kafka's: the next answer has the topic, and a failed creation has its error in this one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,14 +36,14 @@ from tailrace.server.metadata.cluster import (
 from tailrace.server.ports import Controller
 
 MAX_WAITING: Final = 1_000
-"""Requests that wait for topics."""
+"""The most requests that wait for topics."""
 MAX_TOPICS_ASKED_FOR: Final = 100_000
-"""Topics that these may name together, existing ones included: requests are kept until they are answered."""
+"""The most topics in all waiting requests, existing ones included: requests stay in memory until they are answered."""
 MAX_NAMES: Final = 10_000
-"""Topics on their way: of one request, and of all together."""
+"""The most topics that are being created: of one request, and of all together."""
 
 OnDone = Callable[[Mapping[str, KafkaError]], None]
-"""Told which topics could not be created, and why."""
+"""Called with the topics that could not be created, and the errors."""
 
 
 class _WaitingTopic:
@@ -59,11 +59,11 @@ class _WaitingTopic:
 
 
 class TopicCreations:
-    """Topics that are created because clients ask: each is requested once, and all clients meanwhile wait for it.
+    """Topics that are created on demand: each is requested once, and all clients wait for the same request.
 
-    Without an active controller the wait has no known end. So there is room for so many requests and so many topics;
-    more are refused at once with REQUEST_TIMED_OUT, and clients ask again. (Kafka does not have them wait, and
-    does not send a topic twice either.)
+    Without an active controller the wait has no known end, so the number of waiting requests and of topics is limited;
+    more are refused at once with REQUEST_TIMED_OUT, and clients retry. (Kafka's requests do not wait; Kafka does not
+    request a topic twice either.)
     """
 
     def __init__(self, controller: Controller) -> None:
@@ -73,8 +73,8 @@ class TopicCreations:
         self._asked_for = 0
 
     def create(self, names: Sequence[str], on_done: OnDone, *, asked_for: int) -> None:
-        """Have these created. `on_done` is called once, perhaps before this returns; `asked_for` is how many topics
-        the request names."""
+        """Create these topics. `on_done` is called once, perhaps before this returns; `asked_for` is the number of
+        topics in the request."""
         if self._waiting >= MAX_WAITING or self._asked_for + asked_for > MAX_TOPICS_ASKED_FOR:
             on_done(dict.fromkeys(names, _refusal()))
             return
@@ -95,7 +95,7 @@ class TopicCreations:
             self._send(new)
 
     def _send(self, names: Sequence[str]) -> None:
-        # Sizes are the cluster's defaults: the client has no say here.
+        # With the default sizes of the cluster.
         topics = tuple(TopicSpec(name=name) for name in names)
         command = CreateTopics(topics=topics, requested_by="auto.create.topics.enable")
         self._controller.submit(command, lambda outcome: self._decided(names, outcome))
@@ -123,7 +123,7 @@ def _refusal() -> KafkaError:
 
 
 def _refusals(outcome: ControllerResponse | KafkaError, names: Sequence[str]) -> Mapping[str, KafkaError]:
-    """The reasons why topics could not be created."""
+    """The errors of the topics that could not be created."""
     if isinstance(outcome, KafkaError):
         return dict.fromkeys(names, outcome)
     assert isinstance(outcome, TopicsCreated)
@@ -131,7 +131,7 @@ def _refusals(outcome: ControllerResponse | KafkaError, names: Sequence[str]) ->
 
 
 OfflineReplica = Callable[[str, int], BrokerId | None]
-"""The replica of a partition that this broker knows to be unusable: its own, if its log cannot be opened."""
+"""The id of this broker if its replica of the partition cannot be opened; else None."""
 
 _JUST_CREATED: Final = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "created when it was asked for")
 
@@ -148,7 +148,7 @@ _FIRST_BY_ID = 12
 
 
 class MetadataHandler:
-    """Answers from the committed image; creates topics that are asked for, if both sides want that."""
+    """Answers from the committed image; creates missing topics if request and auto.create.topics.enable allow it."""
 
     def __init__(
         self,
@@ -200,7 +200,7 @@ class MetadataHandler:
         context: RequestContext,
         unseen: Mapping[str, KafkaError],
     ) -> MetadataResponse:
-        """`unseen`: topics that are not shown, whether they are there or not, and why."""
+        """`unseen`: topics with an error in this answer, even if they exist by now."""
         image = self._controller.image
         with_operations = request.include_topic_authorized_operations
         view = _View(image, context, self._offline_replica, with_operations=with_operations)
@@ -219,11 +219,11 @@ class MetadataHandler:
 
 
 _NOT_CREATED = INTERNAL_TOPICS | {METADATA_TOPIC}
-"""Coordinators create their topics themselves, with the sizes these need."""
+"""Not created on demand: coordinators create their topics with sizes of their own."""
 
 
 def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequestTopic, ...] | None:
-    """The asked topics, each once; None for all topics."""
+    """The topics of the request, each once; None for all topics."""
     topics = request.topics
     if topics is None or (not topics and version < _FIRST_WITH_NULL_FOR_ALL):
         return None
@@ -237,7 +237,7 @@ def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequ
 
 
 class _View:
-    """An image as one client may see it: through one listener, in one version."""
+    """An image for one client: through one listener, in one version."""
 
     def __init__(
         self, image: ClusterImage, context: RequestContext, offline_replica: OfflineReplica, *, with_operations: bool
@@ -299,7 +299,7 @@ class _View:
         offline = self._offline_replica(topic, number)
         replicas, in_sync = state.replicas, state.in_sync_replicas
         if self._version == 0:
-            # The oldest clients cannot handle a replica that is not in the list of brokers.
+            # The oldest clients fail on a replica that is not in the list of brokers.
             replicas, in_sync = self._reachable_of(replicas), self._reachable_of(in_sync)
         leader_is_reachable = state.leader in self._reachable and state.leader != offline
         code = ErrorCode.NONE if leader_is_reachable else self._leader_error(state, offline)
@@ -318,7 +318,7 @@ class _View:
         )
 
     def _leader_error(self, state: PartitionState, offline: BrokerId | None) -> ErrorCode:
-        """The error without a leader: there is none that can be used, or it has no listener of this client's name."""
+        """The error of a partition without a usable leader, or whose leader does not have this client's listener."""
         leader = self._image.brokers.get(state.leader)
         if (
             state.leader != offline

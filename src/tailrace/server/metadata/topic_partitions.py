@@ -1,8 +1,8 @@
 """DescribeTopicPartitions (75): topics by name, page by page (KIP-966).
 
 A page has at most `response_partition_limit` partitions, and at most 2,000 (max.request.partition.size.limit); the
-cursor of the answer says where the next one starts. A topic that vanishes between two pages is left out, unless it was
-named.
+cursor of the answer is the start of the next page. A topic that is deleted between two pages is left out, unless the
+request names it.
 """
 
 from bisect import bisect_left
@@ -60,7 +60,7 @@ def _check_cursor(cursor: Cursor, named: set[str]) -> None:
 
 
 class _Page:
-    """One answer while it is made."""
+    """One page while it is filled."""
 
     def __init__(self, image: ClusterImage, listener_name: str, limit: int, offline_replica: OfflineReplica) -> None:
         self.topics: list[DescribeTopicPartitionsResponseTopic] = []
@@ -70,7 +70,7 @@ class _Page:
         self._reachable = reachable_brokers(image, listener_name)
 
     def fill(self, names: Sequence[str], cursor: Cursor | None) -> Cursor | None:
-        """Put topics in until the page is full; where the next page starts, if there is one."""
+        """Add topics until the page is full; returns the start of the next page, if there is one."""
         for name in names:
             if self._left <= 0:
                 return Cursor(topic_name=name, partition_index=0)
@@ -85,7 +85,7 @@ class _Page:
         return None
 
     def _put(self, topic: TopicImage, first: int) -> int | None:
-        """Put the topic in from this partition on; the first one that has no room."""
+        """Add the topic from this partition on; returns the first partition without room."""
         numbers = sorted(number for number in topic.partitions if number >= first)
         here = numbers[: self._left]
         self._left -= len(here)

@@ -1,7 +1,7 @@
-"""The answer to a Produce request, as far as it is known: the parts of its partitions, and the time to send it.
+"""The answer to a Produce request while it is made: the answers of its partitions, and the time to send it.
 
-A part is known when its batch is refused or in the log; with acks=-1 when the high watermark has passed it, or at the
-producer's deadline. None keeps any of the request's bytes: they are used again.
+The answer of a partition is known when its batch is refused or in the log; with acks=-1 when the high watermark has
+passed the batch, or at the producer's deadline. No answer keeps bytes of the request: their buffer is used again.
 """
 
 from abc import ABC, abstractmethod
@@ -31,14 +31,14 @@ from tailrace.server.waiters import Deadlines
 FIRST_WITH_ENDPOINTS: Final = 10
 FIRST_WITH_TOPIC_IDS: Final = 13
 MAX_TIMEOUT_MS: Final = 300_000
-"""The longest a producer may wait for acks=-1: a limit of ours."""
+"""The longest wait of a producer for acks=-1: a limit of ours."""
 
 _ALL: Final = -1
 _NO_LEADER_HINT = NewerLeader()
 
 
 class _Refusal(NamedTuple):
-    """Code and words of an error. Not the error itself: its traceback would keep the request's bytes alive."""
+    """Code and text of an error. Not the error itself: its traceback would keep the request's bytes alive."""
 
     error_code: int
     error_message: str | None
@@ -47,7 +47,7 @@ class _Refusal(NamedTuple):
 
 
 class PartitionAnswer(ABC):
-    """The answer of one partition, as far as it is known. Keeps none of the request's bytes: they are used again."""
+    """The answer of one partition while it is made."""
 
     __slots__ = ("acks", "appended", "context", "index", "is_open", "partition", "refusal", "topic_id", "topic_name")
 
@@ -64,16 +64,16 @@ class PartitionAnswer(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """The partition waits for its high watermark: from now on there is a deadline."""
+        """Called when the partition waits for its high watermark: a deadline begins."""
 
     @abstractmethod
     def closed(self) -> None:
-        """The partition's answer is known."""
+        """Called when the partition's answer is known."""
 
     def written(self, outcome: Appended | KafkaError) -> None:
         """The batch is in the log, or could not be written."""
         if not self.is_open:
-            return  # timed out while it was held for its transaction; what is in the log now, a retry finds
+            return  # timed out while it waited for its transaction; a retry finds the batch in the log
         if isinstance(outcome, KafkaError):
             self.refuse(outcome)
         else:
@@ -89,7 +89,7 @@ class PartitionAnswer(ABC):
         self.closed()
 
     def passed(self, failure: KafkaError | None) -> None:
-        """The high watermark has passed the batch, or never will as far as this broker knows."""
+        """The high watermark has passed the batch, or the wait for that has failed."""
         if not self.is_open:
             return  # timed out before
         if failure is not None:
@@ -98,12 +98,12 @@ class PartitionAnswer(ABC):
         self.closed()
 
     def time_out(self, timeout_ms: int) -> None:
-        """Not safe within the producer's timeout, if it is not safe yet."""
+        """The producer's timeout is over: refuse the batch unless its answer is known."""
         if self.is_open:
             self.is_open = False
             partition = self.partition
             if partition is not None and self.appended is not None:
-                partition.cancel_wait(self.appended.last_offset + 1, self.passed)  # that may take hours
+                partition.cancel_wait(self.appended.last_offset + 1, self.passed)  # which may take hours
             is_enough = partition is None or partition.in_sync.has_enough
             self.refusal = _Refusal(
                 ErrorCode.REQUEST_TIMED_OUT if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -124,7 +124,7 @@ class PartitionAnswer(ABC):
         self.refusal = _Refusal(error.code, error.detail or None, record_errors, leader)
 
     def response(self, leaders: list[int]) -> PartitionProduceResponse:
-        """The partition's part of the answer. `leaders` gets the one that it names, if it names one."""
+        """The partition's part of the response. If it names a leader, that is added to `leaders`."""
         refusal, appended = self.refusal, self.appended
         if refusal is not None:
             if refusal.leader is not _NO_LEADER_HINT:
@@ -147,7 +147,7 @@ class PartitionAnswer(ABC):
 
 
 class SoleAnswer(PartitionAnswer):
-    """A request of one partition: most requests of most clients. It is its own deadline and its own end."""
+    """The answer to a request of one partition, as most are. It has its own deadline, and sends itself."""
 
     __slots__ = ("_deadlines", "_endpoints", "_is_waiting", "_timeout_ms")
 
@@ -210,7 +210,7 @@ class SoleAnswer(PartitionAnswer):
 
 
 class SeveralAnswers:
-    """A request of several partitions, or of none, until it is answered."""
+    """The answer to a request of several partitions, or of none."""
 
     __slots__ = (
         "_acks",
@@ -273,12 +273,12 @@ class SeveralAnswers:
         self._finish()
 
     def _finish(self) -> None:
-        answers, self._answers = self._answers, []  # they know this object: no cycle is left for the collector
+        answers, self._answers = self._answers, []  # they refer to this object: leave no reference cycle
         _finish(self._context, self._acks, answers, self._endpoints)
 
 
 class _PartOfAnswer(PartitionAnswer):
-    """One partition of several."""
+    """The answer of one of several partitions."""
 
     __slots__ = ("_several",)
 
@@ -300,7 +300,7 @@ def _bounded(timeout_ms: int) -> int:
 
 
 def _finish(context: RequestContext, acks: int, answers: Sequence[PartitionAnswer], endpoints: LeaderEndpoints) -> None:
-    """Send the answer that the acks ask for."""
+    """Send the answer, by the acks of the request."""
     if acks != 0:
         leaders: list[int] = []
         topics = tuple(

@@ -1,14 +1,14 @@
-"""Produce (0): batches into partitions, and an answer when they are as safe as the producer asked for.
+"""Produce (0): appends batches to partitions, and answers by the acks of the request.
 
-acks=0: no answer at all; on any error the connection is closed, which is all such a producer can notice.
-acks=1: the answer leaves once the batches are in the log, at the end of the turn.
-acks=-1: the answer leaves once the high watermark has passed them, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
+acks=0: no answer; on any error the connection is closed, since such a producer notices nothing else.
+acks=1: the answer is sent when the batches are in the log, at the end of the turn.
+acks=-1: the answer is sent when the high watermark has passed them, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
     NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) if too few replicas are in sync by then; the batches stay in the log, and a
     retry of an idempotent producer finds them.
 
 Each partition succeeds or fails alone, and the answer has them in the order of the request. By version: v7 zstd; v8
-error message and the records at fault; v10 the new leader and its address (KIP-951); v12 adds the
-partitions to the producer's transaction, which earlier ones must have done (KIP-890); v13 topic ids instead of names
+error message and the invalid records; v10 the new leader and its address (KIP-951); v12 adds the partitions to the
+producer's transaction, which a producer of an earlier version does itself (KIP-890); v13 topic ids instead of names
 (KIP-516).
 """
 
@@ -55,7 +55,7 @@ class ProduceHandler:
         is_verified: bool,
         endpoints: LeaderEndpoints,
     ) -> None:
-        """`is_verified` is transaction.partition.verification.enable. `endpoints` tell where new leaders listen."""
+        """`is_verified` is transaction.partition.verification.enable. `endpoints` has the addresses of new leaders."""
         self._verifier = verifier
         self._is_verified = is_verified
         self._partitions = partitions
@@ -110,9 +110,9 @@ class ProduceHandler:
     def take_frame(
         self, connection: ServerConnection, slot: int, frame: memoryview, version: int, correlation_id: int
     ) -> bool:
-        """Carry out a request that is like one before it of its connection, but for partition and records.
+        """Carry out a request that equals an earlier one of its connection except for partition and records.
 
-        False: it is not, and has to be decoded; `learn` gets the decoded request then.
+        False: it does not, and has to be decoded; `learn` gets the decoded request then.
         """
         lane = self._lanes.get(connection)
         if lane is None:
@@ -140,7 +140,7 @@ class ProduceHandler:
         return True
 
     def learn(self, frame: memoryview, request: ProduceRequest, context: RequestContext) -> None:
-        """Remember what the requests of this connection are like, if some are alike."""
+        """Keep the form of this request, for later requests of its connection."""
         connection = context.connection
         lane = self._lanes.get(connection)
         if lane is None:
@@ -165,7 +165,7 @@ class ProduceHandler:
         now_ms: int,
         transaction: TransactionalAppends | None,
     ) -> None:
-        """Stage one batch; `answer` is open then, or it knows why the batch was refused."""
+        """Stage one batch; `answer` is open then, or has the refusal of the batch."""
         context, acks = answer.context, answer.acks
         version = context.api_version
         try:
@@ -199,7 +199,7 @@ class ProduceHandler:
     def _append_in_transaction(
         self, answer: PartitionAnswer, partition: Partition, records: Buffer | None, transaction: TransactionalAppends
     ) -> None:
-        """Stage the batch, or have it wait until its transaction is known to include the partition."""
+        """Stage the batch, or hold it until the coordinator has confirmed the partition of the transaction."""
 
         def append(records: Buffer | None, verification: Verification | None) -> None:
             partition.append_as_leader(
@@ -216,7 +216,7 @@ class ProduceHandler:
 
 
 class _Lane:
-    """The known forms of the requests of one connection, and whether it is worth looking for forms."""
+    """The known forms of the requests of one connection, and how many more may be without a known form."""
 
     __slots__ = ("errors", "forms", "misses_left")
 
@@ -224,4 +224,4 @@ class _Lane:
         self.errors = errors
         self.forms = ProduceForms()
         self.misses_left = _MOST_MISSES
-        """So many requests in a row may differ from those before; then all are decoded, and none is looked at."""
+        """The number of requests in a row that may differ from all forms; at 0 no more forms are kept."""

@@ -1,7 +1,7 @@
-"""Batches of transactions that wait for their producer's coordinator to verify them before the write (KIP-890).
+"""Batches of transactions that wait until the transaction coordinator has verified their partitions (KIP-890).
 
-One request asks once, for all partitions that its producer has no transaction open in. Batches for such a partition
-that come before the answer wait too, behind the others, so that the batches are written in the order they came in.
+A Produce request sends one request to the coordinator, for all partitions without an open transaction of its producer.
+Later batches for such a partition wait behind the earlier ones, so that batches are written in the order of arrival.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ _COORDINATOR_IS_AWAY: Final = (
 
 
 class VerificationRequest(NamedTuple):
-    """A request to a coordinator."""
+    """A request to a transaction coordinator to verify or add partitions."""
 
     transactional_id: str
     producer_id: int
@@ -41,26 +41,25 @@ OnVerified = Callable[[Mapping[TopicPartition, ErrorCode]], None]
 
 
 class TransactionVerifier(Protocol):
-    """Asks coordinators of transactions, wherever they are, before a producer's first batch (KIP-890).
+    """Verifies, before a producer's first batch, that an open transaction includes the partition (KIP-890).
 
-    Is the transaction under way, and does it have the partition? Partitions of producers that add them themselves
-    (AddPartitionsToTxn) are only verified; with Produce v12 and later they are added.
+    With Produce v12 and later the coordinator adds the partition; before v12 the producer does (AddPartitionsToTxn).
     """
 
     def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
-        """Ask; `on_done` is called once, whatever happens and within a time limit, perhaps before this returns.
+        """Send the request; `on_done` is called once, within a time limit, perhaps before this returns.
 
-        The codes are the coordinator's, one per partition, NONE for one that may be written to. If it cannot be asked:
-        NETWORK_EXCEPTION (13), COORDINATOR_NOT_AVAILABLE (15) or what else fits, for every partition.
+        The codes are the coordinator's, one per partition, NONE for one that may be written to. If the coordinator
+        cannot be reached: NETWORK_EXCEPTION (13), COORDINATOR_NOT_AVAILABLE (15) or another code, for every partition.
         """
         ...
 
 
 def refusal_of(code: ErrorCode, topic_partition: TopicPartition, *, produce_version: int) -> KafkaError | None:
-    """The error for the producer, with a code that every client of its version understands; None if it may write.
+    """The error for the producer, with a code that every client of its version knows; None if it may write.
 
-    Producers retry for NOT_ENOUGH_REPLICAS without looking for another leader: that is why Kafka says it where the
-    coordinator cannot be asked.
+    Producers retry after NOT_ENOUGH_REPLICAS without looking for another leader: so Kafka answers this code when the
+    coordinator cannot be reached.
     """
     if code is ErrorCode.NONE:
         return None
@@ -83,7 +82,7 @@ Refuse = Callable[[KafkaError], None]
 
 
 class TransactionalAppends:
-    """The batches of one Produce request with a transactional id. `ask` when all were shown to `hold`."""
+    """The batches of one Produce request with a transactional id. Call `ask` after `hold` of all batches."""
 
     def __init__(
         self, transactional_id: str, *, produce_version: int, verifier: TransactionVerifier, is_verified: bool
@@ -99,14 +98,14 @@ class TransactionalAppends:
 
     @property
     def default(self) -> Verification | None:
-        """The result for batches that need not wait."""
+        """The verification of batches that need not wait."""
         return None if self._is_verified else UNVERIFIED
 
     def hold(self, partition: Partition, records: Buffer | None, append: Append, refuse: Refuse) -> bool:
-        """Keep the batch if it has to wait: then `append` is called with its bytes, or `refuse`, but never at once.
+        """Hold the batch if it has to wait; `append` with its bytes or `refuse` is called later, never at once.
 
-        Bytes that are no whole batch need not wait: they are refused later. Raises KafkaError
-        INVALID_PRODUCER_ID_MAPPING (49) if the request has transactional batches of another producer.
+        Returns whether it has to wait. Bytes that are no whole batch need not: they are refused later. Raises
+        KafkaError INVALID_PRODUCER_ID_MAPPING (49) if the request has transactional batches of another producer.
         """
         header = _header_of(records)
         if header is None or not header.is_transactional or header.producer_id < 0 or not self._is_verified:
@@ -130,7 +129,7 @@ class TransactionalAppends:
         return True
 
     def ask(self) -> None:
-        """Ask the coordinator about the partitions of batches that were kept, if it is not being asked already."""
+        """Send the request for the partitions of held batches that no other request has verified yet."""
         if self._asked:
             assert self._producer is not None
             producer_id, producer_epoch = self._producer
