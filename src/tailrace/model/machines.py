@@ -68,7 +68,7 @@ class Decision(Generic[DecidedRecord, Response]):
 
 
 class StagedMachine(Protocol[Command, Record, Response]):
-    """State that is a function of its committed records, and decisions that know of those on their way.
+    """State that is a function of its committed records, and decisions that see the staged ones too.
 
     `apply` for each record of a replay; then `stage` for the records of a decision that are appended, and for each of
     them `commit` or `discard`, in the order of the log.

@@ -58,7 +58,7 @@ class PartitionState:
     removing_replicas: tuple[BrokerId, ...] = ()
     """Of `replicas`: those that leave once the added ones are in sync."""
     is_recovering: bool = False
-    """The leader was elected without being known to be complete, and has not said yet that it has recovered."""
+    """The leader was elected without being known to be complete, and has not reported its recovery yet."""
     unclean_epoch: int = -1
     """The leader epoch that the last such election began, -1 if there was none: records of older epochs may be lost."""
     accepts_loss: bool = False

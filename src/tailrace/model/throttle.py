@@ -7,7 +7,7 @@ _MOST_KEYS: Final = 1_000
 
 
 class Throttle:
-    """Lets the first of a key through, then one per period, whenever it is asked. Pure: the caller has the clock."""
+    """Admits the first line of a key, then one per period. Pure: the caller has the clock."""
 
     def __init__(self, period_ms: int) -> None:
         self._period_ms = period_ms

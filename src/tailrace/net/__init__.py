@@ -1,1 +1,1 @@
-"""Sockets: what listens and what connects. Knows frames and connections, nothing about topics."""
+"""Sockets: the listening and the connecting side. Frames and connections only, nothing about topics."""

@@ -104,7 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: memoryview | None = None
         self._frame_filled = 0
 
-    # asyncio calls these
+    # Called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.WriteTransport, transport)
@@ -180,16 +180,11 @@ class Connection(asyncio.BufferedProtocol):
         if not pending.future.done():
             pending.future.set_result(response)
 
-    # callers call these
+    # Called by clients
 
     @property
     def is_open(self) -> bool:
         return self._fault is None and self._transport is not None
-
-    @property
-    def pending_count(self) -> int:
-        """The number of requests that wait for their answers."""
-        return len(self._pending)
 
     def version_of(self, request_type: type[Any], max_version: int = _ANY_VERSION) -> int:
         """The newest version of this request, up to `max_version`, that both sides know.
@@ -292,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
             self._watch(min(pending.deadline for pending in self._pending))
 
     async def _negotiate(self, version: int, timeout_ms: int) -> None:
-        """Learn what the server speaks, asking in this version of ApiVersions."""
+        """Get the server's API versions with this version of ApiVersions."""
         request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
         response = await self._send(request, ApiVersionsResponse, version, timeout_ms)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION and version > 0:
@@ -306,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000) -> Connection:
-    """Open a connection and learn what the server speaks.
+    """Open a connection and get the server's API versions.
 
     A server that hangs up on ApiVersions v3, or answers it in a form of its own, is asked again in version 0.
     Raises KafkaError(NETWORK_EXCEPTION) that names the address and what to look at.

@@ -6,7 +6,7 @@ Invariants:
 3. `_pauses` names every reason why no frame may be taken now. Reading from the socket is paused while there is one, and
    when the last one goes, the bytes at hand are parsed before more are read.
 4. While the only reason is that too many requests are in progress, reading goes on until the buffer at hand is full: so
-   the end of a client that goes is seen. Where there was more to read than that, `check_time` asks for it.
+   a hang-up is seen. If the client has sent more than that, `check_time` looks for the hang-up.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ _API_KEY = struct.Struct(">h")
 _JOIN_BELOW = 16 * 1024
 """Answers that are smaller together are joined: one small copy is cheaper than a gathered write."""
 _ENOUGH_QUEUED = 1 << 20
-"""Bytes of answers that are written before more requests are carried out. A client that does not take them is not read
-from until it does: what it asks for costs the node this much, and not what all its requests together ask for. The same
-for answers that wait for one before them."""
+"""The bytes of queued answers above which no more requests are carried out. A client that does not take its answers is
+not read from, and so costs the node this much memory, however much its requests ask for. The same limit holds for
+answers that wait for an earlier one."""
 _UNANSWERED_MS = 1_000
-"""A connection that is not read, and whose next answer has not come for so long, is asked whether it is still there."""
+"""The wait for an answer after which a connection that is not read is checked for a hang-up."""
 
 
 class Pause:
@@ -50,7 +50,7 @@ class Pause:
     MEMORY: Final = 16
     """Its frame does not fit into the memory that all receive buffers may use."""
     TOO_EARLY: Final = 32
-    """It came while too many came; it is listened to later."""
+    """It came above the rate of new connections, and is read from later."""
     OUT_OF_ORDER: Final = 128
     """Large answers wait for one that must leave before them."""
     STOPPING: Final = 64
@@ -73,11 +73,11 @@ class Host(Protocol):
         ...
 
     def admit(self, connection: "InboundConnection") -> None:
-        """The connection is there; may abort it."""
+        """Count a new connection, or abort it."""
         ...
 
     def forget(self, connection: "InboundConnection") -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         ...
 
     def report(self, connection: "InboundConnection", reason: str) -> None:
@@ -205,7 +205,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def take_no_more(self) -> None:
+    def discard_input(self) -> None:
         """Carry out no more requests; read and discard the bytes that still come."""
         self._pauses |= Pause.STOPPING
         transport = self._transport
@@ -216,15 +216,15 @@ class InboundConnection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def finish(self) -> None:
-        """Send what is queued and say that nothing follows; the client closes then."""
+        """Send what is queued, then the end of the stream; the client closes then."""
         self._pauses |= Pause.CLOSED
         self._listener.report(self, "")
         self._is_finishing = True
         self.flush()
-        self._say_that_nothing_follows()
+        self._write_eof_when_sent()
 
-    def _say_that_nothing_follows(self) -> None:
-        """Once it is true: a client that reads slowly still gets what is queued."""
+    def _write_eof_when_sent(self) -> None:
+        """End the stream when the queue is empty: a client that reads slowly still gets its answers."""
         transport = self._transport
         if self._is_finishing and not self._answers and transport is not None and not transport.is_closing():
             self._is_finishing = False
@@ -276,7 +276,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         self._is_write_blocked = False
         self.flush()
-        self._say_that_nothing_follows()
+        self._write_eof_when_sent()
         if not self._is_write_blocked and self._pauses & Pause.SLOW_READER:
             self._resume(Pause.SLOW_READER)  # there was nothing left to write
 
@@ -329,7 +329,7 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._stop_reading()
 
     def _refuses(self, size: int, start: int) -> bool:
-        """Whether this frame may not come; the connection is then closed."""
+        """Whether this frame is refused; then the connection is closed."""
         buffer = self._received.data
         assert buffer is not None
         api_key = _API_KEY.unpack_from(buffer, start + 4)[0] if self._received.end - start >= 6 else None
@@ -351,11 +351,11 @@ class InboundConnection(asyncio.BufferedProtocol):
     # Pausing
 
     def hold(self) -> None:
-        """Do not listen to the client until `let_go`."""
+        """Do not read from the client until `let_go`."""
         self._pause(Pause.TOO_EARLY)
 
     def let_go(self) -> None:
-        """Listen to the client that was held."""
+        """Read from the client that was held."""
         self._resume(Pause.TOO_EARLY)
 
     def _pause(self, reason: int) -> None:
@@ -461,7 +461,7 @@ class InboundConnection(asyncio.BufferedProtocol):
             self.close(f"idle for {limits.idle_ms} ms")
         elif idle_times.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:
             self.close(f"a frame was not complete after {limits.frame_ms} ms")
-        elif idle_times.age(("answer", self._next_answer), self._is_unheard, now_ms) > _UNANSWERED_MS and has_hung_up(
+        elif idle_times.age(("answer", self._next_answer), self._may_miss_end, now_ms) > _UNANSWERED_MS and has_hung_up(
             self._transport
         ):
             self.close("the client has gone while its requests waited")
@@ -469,12 +469,12 @@ class InboundConnection(asyncio.BufferedProtocol):
             self.abort(f"answers were not taken for {limits.stall_ms} ms")
 
     @property
-    def _is_unheard(self) -> bool:
-        """Whether it would not be noticed that the client goes."""
+    def _may_miss_end(self) -> bool:
+        """Whether a hang-up would not be noticed: nothing is read, and requests wait."""
         return self._is_reading_paused and self._in_progress > 0
 
     def abort(self, reason: str | None) -> None:
-        """Close without sending what is queued; None: the reason is known already."""
+        """Close without sending what is queued; None: the reason was reported already."""
         self._pauses |= Pause.CLOSED
         if reason is not None:
             self._listener.report(self, reason)

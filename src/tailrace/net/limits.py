@@ -25,10 +25,10 @@ class ListenerLimits:
     other_frame_bytes: int = 4 << 20
     max_connections: int = 2_000
     max_connections_per_ip: int = 200
-    """Does not count for clients on this machine."""
+    """Not applied to clients on this machine."""
     new_connections_per_second: int = 200
     new_connections_per_ip_per_second: int = 20
-    """Neither counts for clients on this machine. Twice as many may come at once; an early one has to wait."""
+    """Neither is applied to clients on this machine. Twice as many may come at once; the next ones wait."""
     idle_ms: int = 600_000
     frame_ms: int = 30_000
     """From a frame's first byte to its last."""
@@ -41,15 +41,15 @@ class ListenerLimits:
 
     @property
     def of_controllers(self) -> "ListenerLimits":
-        """Of a listener for nodes alone. A request that a broker has taken comes here in an envelope, and reports of
-        all partitions of a node in one frame: a frame that is too long would come again and again, and cut off all that
-        shares its connection. The memory for it is shared with all other frames."""
+        """The limits of a listener for nodes only: frames may be envelopes around clients' requests, or reports on all
+        partitions of a node. A frame that is refused would come again and again, and close the connection for all that
+        share it. The memory for such frames is shared with all others."""
         room = self.other_frame_bytes + _ENVELOPE_BYTES
         return replace(self, other_frame_bytes=max(room, self.produce_frame_bytes))
 
     @property
     def harmless_frame_bytes(self) -> int:
-        """A frame up to this size is within the limits whatever it asks."""
+        """The size up to which a frame of any API is within the limits."""
         return min(self.produce_frame_bytes, self.trusted_fetch_frame_bytes, self.other_frame_bytes)
 
     def frame_limit(self, api_key: int | None, *, is_trusted: bool) -> int:

@@ -1,4 +1,4 @@
-"""The listening side: binds addresses, admits connections, and looks after their time limits.
+"""The listening side: binds addresses, admits connections, and checks their time limits.
 
 Frames go to `on_frame(connection, slot, frame)` inside turns; a frame is a view that is valid until the turn ends
 (decision 0041), or longer while a handler keeps it.
@@ -38,7 +38,7 @@ class Arrivals:
         self._by_address: dict[str, _Bucket] = {}
 
     def wait_ms(self, address: str, now_ms: int) -> int:
-        """The wait of a connection that comes now from this address: 0 mostly, `TOO_LONG_MS` is for ever."""
+        """The wait of a connection that comes now from this address: 0 mostly; `TOO_LONG_MS`: it is refused."""
         bucket = self._by_address.get(address)
         if bucket is None:
             bucket = self._by_address[address] = _Bucket(self._per_ip_per_second)
@@ -104,7 +104,7 @@ class ListenerCounts:
     accepted: int
     refused: int
     delayed: int
-    """Had to wait before they were listened to, since too many came in too short a time."""
+    """Connections above the rate, which were read from later."""
     closed_by_us: int
 
 
@@ -166,10 +166,10 @@ class Listener:
         for bound in self._sockets:
             bound.close()
 
-    def take_no_more(self) -> None:
+    def discard_input(self) -> None:
         """Carry out no more requests of the connections that exist; those that were taken are still answered."""
         for connection in self._connections:
-            connection.take_no_more()
+            connection.discard_input()
 
     async def wait_until_answered(self, timeout_seconds: float) -> bool:
         """Return when every request that was taken is answered, or the time is over; whether all are."""
@@ -185,7 +185,7 @@ class Listener:
         self.stop_accepting()
         if self._next_check is not None:
             self._next_check.cancel()
-        self.take_no_more()
+        self.discard_input()
         for connection in tuple(self._connections):
             connection.finish()
         if self._connections:
@@ -228,7 +228,7 @@ class Listener:
         connection.set_write_high_water(_WRITE_HIGH_WATER)
 
     def _let_wait(self, connection: InboundConnection, wait_ms: int) -> None:
-        """Listen to a connection that came too early when its time has come; or not at all, if that is too far off."""
+        """Read from a connection above the rate when its wait is over; refuse it if the wait is too long."""
         if wait_ms >= TOO_LONG_MS:
             self._refuse(connection, "new connections come too fast (max.connection.creation.rate)")
             return
@@ -242,7 +242,7 @@ class Listener:
         connection.abort(reason)
 
     def forget(self, connection: InboundConnection) -> None:
-        """The connection is gone."""
+        """Remove a closed connection."""
         if connection in self._connections:
             self._connections.remove(connection)
             self._per_ip[connection.peer_address] -= 1
@@ -252,7 +252,7 @@ class Listener:
             self._all_gone.set_result(None)
 
     def report(self, connection: InboundConnection, reason: str) -> None:
-        """Log why the node closed a connection. At a limited rate: strangers decide how often this happens."""
+        """Log why the node closed a connection. The rate is limited: clients decide how often this happens."""
         self._closed_by_us += 1
         if reason:
             self._audit.warning(

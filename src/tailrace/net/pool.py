@@ -9,7 +9,7 @@ from tailrace.net.connection import Address, Connection, connect
 
 @dataclass(slots=True)
 class _Slot:
-    """One place for a connection. The lock makes concurrent askers share one attempt, and its failure too."""
+    """One place for a connection. The lock makes concurrent callers share one attempt and its failure."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     connection: Connection | None = None
@@ -50,7 +50,7 @@ class ConnectionPool:
         return slot.connection
 
     async def get(self, address: Address, use: str = "") -> Connection:
-        """An open connection. Raises KafkaError(NETWORK_EXCEPTION) if there is none to be had now."""
+        """An open connection. Raises KafkaError(NETWORK_EXCEPTION) if it cannot be opened now."""
         ready = self.open_connection(address, use)
         if ready is not None:
             return ready

@@ -1,8 +1,8 @@
 """Turns: how everything that the event loop starts is run.
 
 A turn is one piece of work (the frames of one read, a timer, a finished flush), then one `on_turn_end` (what the work
-has staged is written), then one write per connection that has answers. So the answers never leave before the write
-they speak of, and many small answers leave in one system call.
+has staged is written), then one write per connection that has answers. So no answer leaves before the write
+that it reports, and many small answers leave in one system call.
 """
 
 import logging
@@ -91,5 +91,5 @@ class Turns:
                     connection.flush()
                 except AssertionError as broken:
                     self._on_broken_invariant(broken)
-                except Exception:  # it concerns this connection only, and the others must get their answers
+                except Exception:  # fail this connection only: the others must get their answers
                     _logger.exception("event=answers-not-written connection=%r", connection)

@@ -285,7 +285,7 @@ class RunningBroker:
         their coordinators have commits to write until then.
         """
         for listener in listeners:
-            listener.take_no_more()
+            listener.discard_input()
         self._turns.run(self.broker.polls.answer_all)
         await self.flush_thread.idle(_LAST_FLUSH_SECONDS)
         self._turns.run(self.broker.coordination.close)

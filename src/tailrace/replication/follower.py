@@ -98,14 +98,14 @@ class Unfollow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """The fetch in flight was answered; None: it was not, or not with anything that can be used."""
+    """The answer to the fetch in flight; None: it failed, or its answer cannot be used."""
 
     answers: tuple[FetchAnswer, ...] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A `Store` or `Cut` is done, and counts."""
+    """A `Store` or `Cut` is done; `position` is that of the stored log."""
 
     key: PartitionKey
     leader_epoch: int
@@ -129,7 +129,7 @@ Event = Follow | Unfollow | Answered | Stored | StoreFailed | Tick
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendFetch:
-    """Ask the leader for all that is wanted, and come back with `Answered`.
+    """Fetch all that is wanted from the leader; then `Answered`.
 
     The wanted partitions are an ordered map that the host keeps, and that outlives a fetch without an answer. Take
     `forgotten` out of it, then put each of `changed` to its end: the order of the map is the order of the fetch.
@@ -143,7 +143,7 @@ class SendFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Append the records, make them count, take over what the leader says of itself; then `Stored`."""
+    """Append the records, flush them, take the leader's high watermark and log start; then `Stored`."""
 
     key: PartitionKey
     leader_epoch: int
@@ -170,7 +170,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportStall:
-    """Say that this partition is refused for this reason, and for how long."""
+    """Log that this partition is refused for this reason, and for how long."""
 
     key: PartitionKey
     leader_epoch: int
@@ -237,7 +237,7 @@ class _Followed:
 
 
 class ReplicaFetcher:
-    """A `model.machines.Machine`."""
+    """The fetches from one leader, as a `model.machines.Machine`."""
 
     def __init__(self, *, backoff_ms: int) -> None:
         """`backoff_ms` is replica.fetch.backoff.ms: the longest pause after an error."""
@@ -263,7 +263,7 @@ class ReplicaFetcher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it follows nothing."""
+        """Whether no partition is followed."""
         return not self._followed
 
     def __len__(self) -> int:
@@ -346,7 +346,7 @@ class ReplicaFetcher:
         answered: set[PartitionKey] = set()
         for answer in answers if was_asked else ():
             key = answer.key
-            if key in self._standing and key not in answered:  # so it is as the fetch in flight had it
+            if key in self._standing and key not in answered:  # unchanged since the fetch in flight was made
                 answered.add(key)
                 effect = self._take(self._followed[key], answer, now_ms)
                 if effect is not None:
@@ -472,7 +472,7 @@ class ReplicaFetcher:
 
 
 def _brought_into_range(answer: FetchAnswer, followed: _Followed) -> Cut | Restart | None:
-    """The step that makes a log out of its leader's range one that can be fetched; None if none is known to do so."""
+    """The effect that brings a log back into its leader's range; None if there is none."""
     key, leader_epoch, position = answer.key, followed.leader_epoch, followed.position
     leader_start = answer.log_start_offset
     if position.end_offset < leader_start or (position.last_epoch == NO_EPOCH and leader_start >= 0):

@@ -1,4 +1,4 @@
-"""A follower's work on its copy: append what the leader sends, make it count, and truncate where the logs part."""
+"""The following side of a partition: appends of its leader's batches, flushes, and truncation where the logs part."""
 
 from collections.abc import Callable
 from typing import Final, NoReturn
@@ -17,19 +17,19 @@ from tailrace.storage.epoch_cache import EpochCache
 def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
     """Whether a replica may cut its log here if its leader's log diverges.
 
-    All below its own high watermark is committed. Only an unclean election may have lost it, and only one after
+    Everything below its own high watermark is committed. Only an unclean election may have lost it, and only one after
     the last epoch in which this log was its leader's: `agreed_epoch`. `unclean_epoch` is that of the last such
-    election, -1 if there was none. Without one it is the leader that has lost something.
+    election, -1 if there was none. Without such an election the leader has lost something.
     """
     return offset >= high_watermark or unclean_epoch > agreed_epoch
 
 
 def cut_offset(epochs: EpochCache, log_end_offset: int, diverging: OffsetAndEpoch) -> int:
-    """The offset at which a log that diverges from its leader's is cut; it may have to be asked again then (KIP-279).
+    """The offset at which a log that diverges from its leader's is cut; it may diverge below that, too (KIP-279).
 
     `diverging` is the end of the largest epoch that the leader has at or below the follower's last one. If the follower
     has that epoch too, the logs are the same up to the smaller end. If not, all of its later epochs go, and the next
-    fetch tells the epoch before them.
+    fetch sends the epoch before them.
     """
     own = epochs.end_offset_for(diverging.epoch, log_end_offset=log_end_offset)
     if own.epoch == diverging.epoch:
@@ -117,10 +117,10 @@ class FollowerReplica:
         self._doubted_offset = -1
 
     def append(self, records: Buffer) -> None:
-        """Write what the leader has sent, as it is. It counts for nothing before `flush`.
+        """Append the leader's batches unchanged; `flush` stores them.
 
-        Offsets may be missing in a topic that is compacted. In another they may too, if it was compacted once: that is
-        believed when the leader has said it twice, since where a batch stands is not below its checksum.
+        Offsets may be missing in a compacted topic, and in one that was compacted once: there a gap is accepted when
+        the leader has sent it twice, since the checksum does not cover a batch's base offset.
 
         A log that was begun anew where DeleteRecords has let the leader's start may start within its first batch.
 
@@ -146,7 +146,7 @@ class FollowerReplica:
             self._doubted_offset = -1
             replica.written_bytes += log.size_bytes - size_bytes
             replica.high_watermark.note_write(log.log_end_offset, replica.written_bytes)
-            replica.tell(Change.LOG_END)
+            replica.notify(Change.LOG_END)
 
     def _check_follows(self) -> None:
         assert not self._replica.is_leader, f"{self._replica.topic_partition} is led here"
@@ -163,12 +163,12 @@ class FollowerReplica:
         )
 
     def flush(self, on_flushed: OnFlushed) -> None:
-        """Call `on_flushed` once: with None when all that was appended counts, at once if it does; else with the fault.
+        """Call `on_flushed` once: with None when all that was appended is stored, perhaps at once; else with the fault.
 
         Faults: KAFKA_STORAGE_ERROR (56) when the log is offline or goes offline before the flush is done, and
         NOT_LEADER_OR_FOLLOWER (6) when the partition is closed meanwhile.
 
-        Under page-cache durability what is written counts.
+        Under page-cache durability written is stored.
         """
         replica, log = self._replica, self._replica.log
         is_flushed = replica.context.is_flushed
@@ -212,7 +212,7 @@ class FollowerReplica:
         log.epochs.truncate_from_end(log.log_end_offset)
         high_watermark.move_to(min(high_watermark.offset, log.log_end_offset))
         self.recovery_bound = None
-        self._replica.tell(_CUT)
+        self._replica.notify(_CUT)
 
     def restart_at(self, offset: int) -> None:
         """Drop everything and begin here, where the leader's log begins. `recovery_bound` must have been 0, durably.
@@ -223,7 +223,7 @@ class FollowerReplica:
         self._replica.log.truncate_fully_and_start_at(offset)
         self._replica.high_watermark.move_to(offset)
         self.recovery_bound = None
-        self._replica.tell(_CUT | Change.LOG_START)
+        self._replica.notify(_CUT | Change.LOG_START)
 
     @property
     def recovery_point(self) -> int:

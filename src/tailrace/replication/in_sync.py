@@ -2,7 +2,7 @@
 
 1. The high watermark does not advance while fewer replicas are in sync than `min.insync.replicas` asks for. How far it
    may advance otherwise: `replication.leadership`.
-2. A topic with fewer replicas than `min.insync.replicas` is held to the number that it has.
+2. A topic with fewer replicas than `min.insync.replicas` needs all that it has.
 """
 
 from collections.abc import Collection
@@ -23,7 +23,7 @@ def has_enough_in_sync(
 
 
 class InSyncReplicas:
-    """The leading side of one partition. It takes every state, and knows no follower while another broker leads."""
+    """The leading side of one partition. It takes every state; it has followers only while this broker leads."""
 
     __slots__ = ("_replica", "has_enough", "leadership")
 
@@ -32,10 +32,10 @@ class InSyncReplicas:
         self.has_enough = True
         """Whether as many replicas are in sync as acks=all asks for."""
         self.leadership: Leadership | None = None
-        """Of a leader that has followers, or has something to tell the controller."""
+        """Of a leader that has followers, or a recovery to report to the controller."""
 
     def take_state(self, state: PartitionState) -> None:
-        """Go by what the controller has decided. The role that it gives this broker must have been taken before."""
+        """Take the controller's latest state. This broker must already have the role that the state gives it."""
         replica = self._replica
         own_id = replica.context.broker_id
         replica.state = state
@@ -64,9 +64,9 @@ class InSyncReplicas:
             )
 
     def take_fetch(self, replica_id: BrokerId, fetch: ReplicaFetch) -> bool:
-        """A follower has all below its fetch offset: the high watermark may advance.
+        """Record a follower's fetch, which acknowledges all below its offset, and advance the high watermark.
 
-        Gives whether the in-sync replicas should change because of it. Raises KafkaError as `Leadership.take_fetch`
+        Returns whether the in-sync replicas should change because of it. Raises KafkaError as `Leadership.take_fetch`
         and `check_leader`.
         """
         self._replica.check_leader()
@@ -80,24 +80,24 @@ class InSyncReplicas:
         return wants_change
 
     def exclude(self, broker_ids: Collection[BrokerId]) -> None:
-        """These brokers are fenced, or stop: the high watermark does not wait for them to come in sync."""
+        """Do not let the high watermark wait until these brokers, which are fenced or stop, are in sync."""
         if self.leadership is not None and self.leadership.exclude(broker_ids):
             self.advance_high_watermark(self._replica.own_end_offset)
 
     def propose(self) -> InSyncProposal | None:
-        """The in-sync replicas that should be, if others are and nothing is proposed yet; see `on_response`."""
+        """A proposal if the in-sync replicas should change and none is pending; `on_response` takes its answer."""
         replica = self._replica
         if self.leadership is None or replica.is_closed:
             return None
         if replica.log.is_damaged and replica.state is not None and replica.state.is_recovering:
-            return None  # it has not recovered before the damage is cut
+            return None  # the recovery ends when the damage is cut off
         return self.leadership.propose(self._horizon())
 
     def on_response(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
-        """The controller's answer to a proposal, and what is to be done now.
+        """Take the controller's answer to a proposal; returns the leader's next step.
 
-        A replica has left when the image says so: the controller may have used a higher `min.insync.replicas` than this
-        node has, which the image brings first.
+        A replica leaves with the image, not with the answer: the controller may have used a higher
+        `min.insync.replicas` than this node has yet.
         """
         replica, leadership, known = self._replica, self.leadership, self._replica.state
         if leadership is None or known is None:
@@ -113,7 +113,7 @@ class InSyncReplicas:
         return next_step
 
     def is_proposed(self, proposal: InSyncProposal) -> bool:
-        """Whether this proposal is still under way."""
+        """Whether this proposal is still pending."""
         return self.leadership is not None and self.leadership.pending is proposal
 
     def _horizon(self) -> Horizon:
@@ -127,7 +127,7 @@ class InSyncReplicas:
         )
 
     def advance_high_watermark(self, own_end_offset: int) -> None:
-        """Take notice of how far the own log counts: flushed, or written under page-cache durability."""
+        """Advance the high watermark as far as all replicas in sync have it, this one up to its stored end."""
         replica, leadership, advanced = self._replica, self.leadership, own_end_offset
         if leadership is not None:
             advanced = leadership.safe_end_offset(

@@ -1,16 +1,16 @@
 """The progress of a partition's followers as its leader knows it, and its proposals for the ISR. Pure.
 
-1. The high watermark counts the *maximal* in-sync replicas: the committed ones, and those that the leader has proposed
+1. The high watermark needs the *maximal* in-sync replicas: the committed ones, and those that the leader has proposed
    to add. With any outcome of a proposal, everything below the high watermark is on every replica in sync.
 2. A replica that is about to join, since it keeps up, holds the high watermark back too: otherwise a leader that is
    alone in sync would run away from it for as long as records keep coming.
 3. One proposal is under way at a time. Its outcome is known when a state of a later partition epoch is.
 4. A refusal says that this copy of the proposal changed nothing. Another copy may arrive later, when the replica that
-   was fenced is not any more, and be carried out. So the replicas that it would have added are *doubted*: they count as
-   in rule 1 until the partition epoch has risen. The leader sees to that at once, by proposing the in-sync replicas as
-   they are: the controller then writes a record for that alone (decision 0025).
-5. A replica joins when it has all below the high watermark, and has reached the start of the leader's epoch: what lies
-   below that is then the same in both logs. Only its own fetch lets it join, or that it has been caught up within
+   was fenced is not any more, and be carried out. So the replicas that it would have added are *doubted*: rule 1
+   includes them until the partition epoch has risen. The leader has it raised at once, by proposing the in-sync
+   replicas as they are: the controller then writes a record for that alone (decision 0025).
+5. A replica joins when it has all below the high watermark, and has reached the start of the leader's epoch: all
+   below it is then the same in both logs. It must also have fetched since the last look, or been caught up within
    replica.lag.time.max.ms: while the high watermark stands still, a silent replica seems complete for ever. It leaves
    when it has not been caught up for that time.
 """
@@ -26,8 +26,8 @@ from tailrace.replication.replica_progress import NEVER, UNKNOWN, ReplicaFetch, 
 
 DEFAULT_LAG_MS: Final = 30_000
 _JOINING_MS: Final = 1_000
-"""A replica that is about to join asks again sooner: replica.fetch.wait.max.ms is 500. The last fetch of one that has
-left, since it cannot store, may come after the news, and must not hold the high watermark for longer than this."""
+"""The time for which a fetch of a replica that is about to join holds the high watermark back. A live replica fetches
+again sooner (replica.fetch.wait.max.ms is 500); the last fetch of one that has left may arrive after that news."""
 
 _REFUSED: Final = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
 """This copy of the proposal changed nothing. The next may: brokers are fenced and unfenced without a new epoch."""
@@ -46,7 +46,7 @@ _NEWS_WILL_COME: Final = frozenset(
 
 
 class InSyncProposal(NamedTuple):
-    """The in-sync replicas that a leader wants, and the state on which it wants them."""
+    """The in-sync replicas that a leader proposes, and the epochs of the state that they are to follow."""
 
     leader_epoch: int
     partition_epoch: int
@@ -61,7 +61,7 @@ class AfterAnswer(Enum):
     REPEAT = "repeat"
     """The same proposal is to be sent again, a little later: its outcome is not known."""
     PROPOSE_ANEW = "propose anew"
-    """`propose` has something to say now."""
+    """`propose` gives another proposal now."""
 
 
 class Horizon(NamedTuple):
@@ -76,7 +76,7 @@ class Horizon(NamedTuple):
 
 
 class Leadership:
-    """One leader's view, for as long as it leads in one epoch."""
+    """The followers and proposals of one leader in one leader epoch."""
 
     __slots__ = ("_maximal", "_own_id", "doubted", "pending", "replicas", "state")
 
@@ -84,7 +84,7 @@ class Leadership:
         self.state = state
         self._own_id = own_id
         self.pending: InSyncProposal | None = None
-        """The proposal that is under way."""
+        """The proposal without an outcome yet."""
         self.doubted: frozenset[BrokerId] = frozenset()
         """Refused in this partition epoch; a late copy of their proposal may put them in sync all the same."""
         self.replicas = {
@@ -96,13 +96,13 @@ class Leadership:
         self._maximal = frozenset(state.in_sync_replicas)
 
     def resume(self, pending: InSyncProposal | None, doubted: frozenset[BrokerId] = frozenset()) -> None:
-        """Take this proposal, or none, for the one that is under way, and these replicas for doubted."""
+        """Set the pending proposal, or none, and the doubted replicas."""
         self.pending = pending
         self.doubted = doubted
         self._note_maximal()
 
     def take_state(self, state: PartitionState) -> None:
-        """Go by what has been agreed on now, in the same leader epoch."""
+        """Take another state of the same leader epoch."""
         if state.partition_epoch > self.state.partition_epoch:
             self.pending = None  # it was made in the epoch before, as all that is doubted
             self.doubted = frozenset()
@@ -113,16 +113,16 @@ class Leadership:
             replica: known.get(replica) or ReplicaProgress() for replica in state.replicas if replica != self._own_id
         }
         self._note_maximal()
-        self.exclude(left)  # it may have said so itself: that it cannot store
+        self.exclude(left)  # a replica may have left because it cannot store
 
     def _note_maximal(self) -> None:
         proposed = () if self.pending is None else (member for member, _ in self.pending.members)
         self._maximal = frozenset((*self.state.in_sync_replicas, *proposed, *self.doubted))
 
     def exclude(self, replica_ids: Collection[BrokerId]) -> bool:
-        """These are not alive any more, or have left: nothing waits for them before they ask again, and have caught up.
+        """Wait for none of these, which are dead or have left, before they fetch again and have caught up.
 
-        Whether the high watermark may have waited for one of them, which is not in sync.
+        Returns whether the high watermark may have waited for one of them that is not in sync.
         """
         may_have_waited = False
         for replica_id in replica_ids:
@@ -135,7 +135,7 @@ class Leadership:
         return may_have_waited
 
     def take_fetch(self, replica_id: BrokerId, fetch: ReplicaFetch, horizon: Horizon) -> bool:
-        """Take notice of a follower's fetch. Whether the in-sync replicas should change because of it.
+        """Record a follower's fetch; returns whether the in-sync replicas should change because of it.
 
         Raises KafkaError UNKNOWN_LEADER_EPOCH (75) for a broker that is no replica as far as is known here, and
         NOT_LEADER_OR_FOLLOWER (6) for a fetch from before the follower's last start.
@@ -152,7 +152,7 @@ class Leadership:
         return replica_id not in self._maximal and self._can_join(progress, horizon)
 
     def safe_end_offset(self, own_end_offset: int, *, log_end_offset: int, now_ms: int, lag_ms: int) -> int:
-        """Up to where every replica in sync has everything: the high watermark, if it may advance at all."""
+        """The end of what all replicas in sync have: the high watermark, if it may advance at all."""
         lowest = own_end_offset
         for replica_id, progress in self.replicas.items():
             if progress.end_offset < lowest and (
@@ -171,10 +171,10 @@ class Leadership:
         return progress.may_join and has_all and not self.state.is_recovering
 
     def propose(self, horizon: Horizon) -> InSyncProposal | None:
-        """The in-sync replicas that should be, as a proposal that is under way from now on; None if all is well.
+        """A proposal of the in-sync replicas that should be, pending from now on; None if no change is needed.
 
-        While replicas are doubted: those that are, so that the partition epoch rises. This is a look in the sense of
-        `ReplicaProgress.may_be_wanted`.
+        While replicas are doubted it names the present ones, so that the partition epoch rises. Each call is a look in
+        the sense of `ReplicaProgress.may_be_wanted`.
         """
         state = self.state
         wanted = tuple(replica for replica in state.replicas if self._belongs(replica, horizon))
@@ -206,10 +206,9 @@ class Leadership:
         return UNKNOWN if replica == self._own_id else self.replicas[replica].broker_epoch
 
     def on_response(self, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
-        """Take notice of the controller's answer to a proposal.
+        """Take the controller's answer to a proposal; a state in it goes to `take_state`.
 
-        A state is taken by `take_state`. Before a doubtful failure the proposal may have been carried out: it stays
-        under way, and with it rule 1, until there is news.
+        After a failure that leaves the outcome open the proposal stays pending until a later state comes: rule 1.
         """
         if proposal is not self.pending:
             return AfterAnswer.NOTHING

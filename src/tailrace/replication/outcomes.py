@@ -16,7 +16,7 @@ UNKNOWN_EPOCH: Final = -1
 
 
 class NotLeader(KafkaError):
-    """This broker does not lead the partition; with the leader, as far as it knows."""
+    """This broker does not lead the partition; `leader` is the one it knows from the controller."""
 
     def __init__(self, detail: str, *, leader: BrokerId = NO_LEADER, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
@@ -36,7 +36,7 @@ class Appended(NamedTuple):
 
 
 OnDone = Callable[[Appended | KafkaError], None]
-"""Told once where a batch stands, or why it does not."""
+"""Called once, with the place of the batch or the error."""
 
 
 class Traffic(NamedTuple):
@@ -88,7 +88,7 @@ class PartitionRead:
         self.next_offset = next_offset
         """The offset after the last batch; where the read began if there is none."""
         self.reaches_end = reaches_end
-        """Whether nothing more can be read now: it was not a limit, or the end of a segment, that ended the read."""
+        """Whether the read ended at the readable end, and not at a limit or the end of a segment."""
         self.high_watermark = high_watermark
         self.last_stable_offset = last_stable_offset
         self.log_start_offset = log_start_offset

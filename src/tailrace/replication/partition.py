@@ -80,7 +80,7 @@ class Partition:
 
     @property
     def state(self) -> PartitionState | None:
-        """The controller's latest decision, as far as is known here; None before the first role."""
+        """The latest state that came from the controller; None before the first role."""
         return self._replica.state
 
     @property
@@ -122,10 +122,10 @@ class Partition:
         self.following.recovery_bound = self.in_sync.leadership = None
         self.in_sync.take_state(state)
         if replica.context.is_flushed and log.flushed_offset < log.log_end_offset:
-            replica.flush()  # what recovery found is readable once it is safe
+            replica.flush()  # the records that recovery found can be read when they are flushed
         else:
             self.in_sync.advance_high_watermark(replica.own_end_offset)
-        replica.tell(Change.ROLE)  # a reader of the epoch before must ask anew
+        replica.notify(Change.ROLE)  # readers of the epoch before must fetch again
 
     def step_down(self, state: PartitionState | None = None) -> None:
         """Stop leading: waiting requests and all later ones are answered with the new leader."""
@@ -142,7 +142,7 @@ class Partition:
             log.epochs.truncate_from_end(log.log_end_offset)
         self._staging.drop()
         replica.high_watermark.fail(replica.not_leader())
-        replica.tell(Change.ROLE)
+        replica.notify(Change.ROLE)
 
     # Settings
 
@@ -165,7 +165,7 @@ class Partition:
             self.in_sync.advance_high_watermark(self._replica.own_end_offset)
 
     def refuse_produce(self, reason: str | None) -> None:
-        """Refuse what producers send with KAFKA_STORAGE_ERROR (56) and this reason; None: take it again.
+        """Refuse what producers send with KAFKA_STORAGE_ERROR (56) and this reason; None: accept it again.
 
         Writes of brokers go on: committed offsets and groups.
         """
@@ -210,11 +210,11 @@ class Partition:
         on_done: OnDone,
         verification: Verification | None = None,
     ) -> None:
-        """Stage the one batch that a producer sent; `on_done` is called when it is in the log, or with why it is not.
+        """Stage the one batch that a producer sent; `on_done` is called when it is in the log, or with the error.
 
         The batch is stamped in place if its buffer can be written. `on_done` does not wait for replicas or the disk:
-        for acks=-1 `when_high_watermark_reaches` comes next. `verification` is what the first
-        batch of a transaction needs (`verifications`). Raises KafkaError if the batch is refused at once.
+        for acks=-1 `when_high_watermark_reaches` comes next. `verification` is for the first
+        batch of a transaction, see `verifications`. Raises KafkaError if the batch is refused at once.
         """
         if not self._replica.is_leader:
             raise self._replica.not_leader()
@@ -302,7 +302,7 @@ class Partition:
         self._replica.when_high_watermark_reaches(offset, waiter)
 
     def cancel_wait(self, offset: int, waiter: Waiter) -> None:
-        """Do not call this waiter when the high watermark is here."""
+        """Remove this waiter of this offset, if it still waits."""
         self._replica.high_watermark.cancel_wait(offset, waiter)
 
     def sync(self, on_done: Callable[[], None]) -> None:
@@ -315,11 +315,11 @@ class Partition:
     # Removal
 
     def delete_records(self, offset: int) -> int:
-        """Let the log start at this offset, or at the high watermark for -1; where it starts then (KIP-107).
+        """Let the log start at this offset, or at the high watermark for -1; the new log start (KIP-107).
 
         Below the log start nothing changes. Raises KafkaError POLICY_VIOLATION (44) if the topic keeps the last
         values of its keys and must not lose old records, OFFSET_OUT_OF_RANGE (1) above the high watermark, and those of
-        `check_leader`. The log starts must be written before a client gets the answer.
+        `check_leader`. The log starts must be on the disk before a client gets the answer.
         """
         self.check_leader()
         if "delete" not in self.config.cleanup_policy:
@@ -341,32 +341,32 @@ class Partition:
         before = self.log.log_start_offset
         retired = self.log.apply_retention(now_ms, self.high_watermark, only_below_log_start=not self.is_leader)
         if self.log.log_start_offset != before:
-            self.tell(Change.LOG_START)
+            self.notify(Change.LOG_START)
         return retired
 
     # Watchers
 
     def watch(self, watcher: Watcher, kinds: int) -> None:
-        """Tell `watcher` of every change of these kinds (`Change`), until `unwatch`. Twice the same is once."""
+        """Notify `watcher` of every change of these kinds (`Change`) until `unwatch`. Another call replaces them."""
         watchers = self._replica.watchers
         if watchers is None:
             watchers = self._replica.watchers = Watchers(self)
         watchers.add(watcher, kinds)
 
     def unwatch(self, watcher: Watcher) -> None:
-        """Tell the watcher nothing any more, if it is here."""
+        """Remove the watcher, if it is registered."""
         if self._replica.watchers is not None:
             self._replica.watchers.remove(watcher)
 
-    def tell(self, kinds: int) -> None:
-        """Tell the watchers of these kinds that they have changed."""
-        self._replica.tell(kinds)
+    def notify(self, kinds: int) -> None:
+        """Notify the watchers of changes of these kinds."""
+        self._replica.notify(kinds)
 
     # Reads
 
     @property
     def high_watermark(self) -> int:
-        """Below it everything is safe, and can be read."""
+        """Everything below it is committed, and can be read."""
         return self._replica.high_watermark.offset
 
     @property
@@ -376,8 +376,7 @@ class Partition:
 
     @property
     def readable_bytes(self) -> int:
-        """The bytes written up to the high watermark, or fewer. Only differences mean anything: what a long poll
-        gained."""
+        """At most the bytes written below the high watermark. Only differences matter: the gain of a long poll."""
         return self._replica.high_watermark.readable_bytes
 
     def readable_end(self, isolation: int) -> int:

@@ -22,7 +22,7 @@ from tailrace.replication.watchers import Change, OffsetWaiters, Waiter, Watcher
 from tailrace.storage import Log, ReadLimits
 
 _MOST_NOTES: Final = 1_000
-"""Writes that are told apart. Those behind them are taken for one: what they wrote counts when the last is reached."""
+"""Writes that are remembered one by one. All behind them are one, and can be read when the last is reached."""
 
 
 class HighWatermark:
@@ -35,14 +35,14 @@ class HighWatermark:
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
-        """Below it everything is safe."""
+        """Everything below it is committed."""
         self.readable_bytes = 0
-        """The bytes that had been written when it was reached, or fewer. Only differences mean anything."""
+        """At most the bytes written below it. Only differences mean anything."""
         self._unflushed: deque[tuple[int, int]] | None = None  # (log end offset, bytes written) after each write
         self._waiters: OffsetWaiters | None = None
 
     def note_write(self, log_end_offset: int, written_bytes: int) -> None:
-        """Remember how much had been written when the log ended here, until this is reached."""
+        """Remember the bytes written up to this log end, until the high watermark reaches it."""
         if self._unflushed is None:
             self._unflushed = deque()
         elif len(self._unflushed) >= _MOST_NOTES:
@@ -73,7 +73,7 @@ class HighWatermark:
         self._waiters.add(offset, waiter)
 
     def cancel_wait(self, offset: int, waiter: Waiter) -> None:
-        """Forget this callback of this offset, if it still waits."""
+        """Remove this waiter of this offset, if it still waits."""
         if self._waiters is not None:
             self._waiters.remove(offset, waiter)
 
@@ -99,7 +99,7 @@ class PartitionContext:
     syncing_disk: Flusher
     """Makes logs durable whatever log.durability says."""
     on_staged: Callable[[Any], None]
-    """Told of a partition's `Staging` when the first batch of a turn is staged, to `write` it when the turn ends."""
+    """Called with a partition's `Staging` at the first batch of a turn; its `write` is due when the turn ends."""
     is_flushed: bool
     """Whether log.durability is flushed, and not page-cache."""
     monotonic_ms: Callable[[], int]
@@ -109,7 +109,7 @@ class PartitionContext:
 
 
 class Replica:
-    """A copy of a partition that this broker has."""
+    """This broker's copy of one partition."""
 
     __slots__ = (
         "_flushes_pending",
@@ -129,7 +129,7 @@ class Replica:
     )
 
     on_flushed: Callable[[int], None]
-    """Told up to which offset the log is durable, after each flush of an open partition."""
+    """Called with the flushed offset after each flush of an open partition."""
 
     def __init__(
         self,
@@ -160,11 +160,11 @@ class Replica:
 
     @property
     def own_end_offset(self) -> int:
-        """The end of the own log that counts: flushed, or written under page-cache durability."""
+        """The end of the stored log: flushed, or written under page-cache durability."""
         return self.log.flushed_offset if self.context.is_flushed else self.log.log_end_offset
 
     def flush(self) -> None:
-        """Have what is in the log counted when it is durable."""
+        """Flush the log; `on_flushed` follows."""
         self._flushes_pending += 1
         self.context.disk.flush(self.log, self._flush_done)
 
@@ -203,11 +203,11 @@ class Replica:
 
     # Offsets
 
-    def tell(self, kinds: int) -> None:
-        """Tell the watchers of these kinds that they have changed."""
+    def notify(self, kinds: int) -> None:
+        """Notify the watchers of changes of these kinds."""
         watchers = self.watchers
         if watchers is not None and watchers.wanted & kinds:
-            watchers.tell(kinds)
+            watchers.notify(kinds)
 
     def rise(self, offset: int, written_bytes: int | None = None) -> None:
         """Move the high watermark up; see `HighWatermark.rise`."""
@@ -218,15 +218,15 @@ class Replica:
         self.high_watermark.rise(offset, written_bytes)
         if watchers is not None and watchers.wanted:
             is_stable_changed = wants_stable and self.last_stable_offset != stable_before
-            self.tell(Change.HIGH_WATERMARK | (Change.LAST_STABLE_OFFSET if is_stable_changed else 0))
+            self.notify(Change.HIGH_WATERMARK | (Change.LAST_STABLE_OFFSET if is_stable_changed else 0))
 
     def advance_log_start(self, offset: int) -> None:
-        """Let the log start here, if it starts before."""
+        """Raise the log start to this offset, if it is lower."""
         before, stable_before = self.log.log_start_offset, self.last_stable_offset
         self.log.advance_log_start(offset)
         if self.log.log_start_offset != before:
             is_stable_changed = self.last_stable_offset != stable_before
-            self.tell(Change.LOG_START | (Change.LAST_STABLE_OFFSET if is_stable_changed else 0))
+            self.notify(Change.LOG_START | (Change.LAST_STABLE_OFFSET if is_stable_changed else 0))
 
     @property
     def last_stable_offset(self) -> int:

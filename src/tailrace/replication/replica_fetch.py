@@ -1,7 +1,7 @@
-"""A follower's fetches as messages, each for itself: no fetch session is made (session id 0, epoch -1).
+"""A follower's fetches as requests without a fetch session (session id 0, epoch -1).
 
-Another object of this shape can put a session (KIP-227) between a follower and its leader: the machine says each time
-what has changed of all that it wants, and gets answers for those partitions that have any.
+`Fetches` is also the port for fetch sessions (KIP-227): the machine passes the changes since its last request, and gets
+answers for the partitions that have any.
 """
 
 from collections.abc import Sequence
@@ -22,14 +22,14 @@ from tailrace.protocol.messages.fetch import (
 from tailrace.replication.follower import FetchAnswer, PartitionKey, Wanted
 
 OLDEST_VERSION: Final = 15
-"""From it on a follower tells the epoch of its registration (KIP-903); topics have ids."""
+"""The first version with the epoch of the follower's registration (KIP-903); topics have ids."""
 
 _NONE: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFetchConfig:
-    """With Kafka's names and defaults."""
+    """Settings of a follower's fetches, with Kafka's names and defaults."""
 
     replica_fetch_max_bytes: int = 1_048_576
     replica_fetch_response_max_bytes: int = 10_485_760
@@ -40,7 +40,7 @@ class ReplicaFetchConfig:
 
 
 class Fetches(Protocol):
-    """The settings by which fetches of one follower become requests."""
+    """The requests of one follower to one leader, and their answers."""
 
     def request(
         self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, broker_epoch: int
@@ -49,7 +49,7 @@ class Fetches(Protocol):
         ...
 
     def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
-        """The usable content of the answer to the last request, or None. An answer of None stands for none."""
+        """The answers in the response to the last request; None for an error, or without a response (None)."""
         ...
 
 

@@ -2,8 +2,8 @@
 
 A follower's fetch offset is its end offset: all below it is in its log, and under flushed durability on its disk. It is
 *caught up* as of a time when it had everything that the leader had at that time. While records keep coming it never
-asks at the very end of the leader's log; so a fetch that reaches where the log ended at the fetch before counts as of
-that fetch.
+asks at the very end of the leader's log; so a fetch that reaches the log end of the fetch before it makes the
+follower caught up as of that fetch.
 """
 
 from typing import Final, NamedTuple
@@ -58,7 +58,7 @@ class ReplicaProgress:
         return UNKNOWN < fetch.broker_epoch < self.broker_epoch
 
     def record(self, fetch: ReplicaFetch, *, leader_end_offset: int, now_ms: int) -> None:
-        """Take notice of a fetch, which is not stale."""
+        """Record a fetch, which is not stale."""
         assert not self.is_stale(fetch), f"{fetch} after one of broker epoch {self.broker_epoch}"
         if fetch.end_offset >= leader_end_offset:
             self.caught_up_ms = max(self.caught_up_ms, now_ms)
@@ -84,5 +84,5 @@ class ReplicaProgress:
         return now_ms - (self.fetched_ms if self._has_asked else self.caught_up_ms) <= lag_ms
 
     def looked_at(self) -> None:
-        """The leader has looked which replicas should be in sync: earlier fetches count no more for `may_be_wanted`."""
+        """End a look at the in-sync replicas: `may_be_wanted` ignores earlier fetches from now on."""
         self._has_asked = False

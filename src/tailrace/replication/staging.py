@@ -55,7 +55,7 @@ class Staging:
                 if not is_to_be_flushed:
                     self._in_sync.advance_high_watermark(log.log_end_offset)
                     replica.sync_by_count()
-                replica.tell(Change.LOG_END)
+                replica.notify(Change.LOG_END)
         for on_done, outcome in answers:
             on_done(outcome)
         if is_to_be_flushed:
@@ -69,7 +69,7 @@ class Staging:
         on_done: OnDone,
         marker: EndTransactionMarker | None = None,
     ) -> None:
-        """Have the batch, which may be written, stand next in the log; `on_done` is called when it does."""
+        """Stage the batch, which was checked, as the next one; `on_done` is called when it is in the log."""
         batches, log, leader_epoch = self._batches, self._replica.log, self._replica.leader_epoch
         base_offset = batches[-1].header.end_offset if batches else log.log_end_offset
         stamp(batch, 0, base_offset, leader_epoch)
@@ -104,7 +104,7 @@ class Staging:
         ]
 
     def drop(self) -> None:
-        """Call back for the batches that are staged, and not written, that they will not be."""
+        """Drop the staged batches, and call back: this broker does not lead any more."""
         answers, self._batches, self._answers = self._answers, [], []
         if answers:
             log = self._replica.log
@@ -118,7 +118,7 @@ class Staging:
     def is_retry(
         self, header: BatchHeader, verification: Verification | None, on_done: OnDone, *, stamps_append_time: bool
     ) -> bool:
-        """Whether the log has this very batch already; if so, the answer is staged.
+        """Whether the log already has this batch; if so, the answer is staged.
 
         Raises what `ProducerState.check` and `check_in_transaction` raise.
         """

@@ -1,10 +1,10 @@
-"""Whether a producer's transaction includes a partition: its coordinator is asked before the first batch (KIP-890).
+"""The coordinator's confirmation, before the first batch, that a transaction includes a partition (KIP-890).
 
-A batch that is late, of a transaction that is over, would open one without an end: readers of committed data
-would wait for good. So the first batch of each transaction waits until the coordinator has said that the transaction is
-under way and has the partition. Later ones need not: the transaction is open here.
+A late batch of a finished transaction would open one without an end, and readers of committed data would wait for
+ever. So the first batch of each transaction waits until the coordinator has confirmed that the transaction is under way
+and includes the partition. Later batches do not wait: the transaction is open here.
 
-A marker takes the verification away: what was asked before says nothing about what is now.
+A marker ends the verification: a confirmation from before it says nothing about the next transaction.
 """
 
 from collections.abc import Callable
@@ -29,18 +29,18 @@ class BatchIdentity(Protocol):
 
 
 class Verification:
-    """One producer's, in one partition: asked for, and then granted until its first batch or a marker is there."""
+    """The verification of one producer in one partition: requested, then valid until its first batch or a marker."""
 
     __slots__ = ("_waiting", "adds_partition", "is_asked", "is_idle", "lowest_sequence", "producer_epoch")
 
     def __init__(self, producer_epoch: int, sequence: int, *, adds_partition: bool) -> None:
         self.producer_epoch = producer_epoch
         self.lowest_sequence = sequence
-        """Of the batches that came: what is above cannot be the first."""
+        """The lowest of the batches that came: a higher one cannot be the first."""
         self.adds_partition = adds_partition
         """Whether the coordinator adds the partition (KIP-890): then each transaction starts with sequence 0."""
         self.is_asked = False
-        """Whether the coordinator's answer is under way."""
+        """Whether the coordinator's answer is pending."""
         self.is_idle = False
         """Whether its producer has not written since the last check."""
         self._waiting: list[Verified] = []
@@ -50,7 +50,7 @@ class Verification:
         self._waiting.append(verified)
 
     def answer(self, error: KafkaError | None) -> None:
-        """The coordinator has answered."""
+        """Call back with the coordinator's answer."""
         self.is_asked = False
         waiting, self._waiting = self._waiting, []
         for verified in waiting:
@@ -58,15 +58,14 @@ class Verification:
 
 
 UNVERIFIED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
-"""For what need not be verified: transaction.partition.verification.enable=false, and what coordinators write."""
+"""For batches of coordinators, and for all with transaction.partition.verification.enable=false: none is needed."""
 
 UNNAMED: Final = Verification(-1, 2**31 - 1, adds_partition=False)
-"""For batches in a request without a transactional id: their producer is not verified for a transaction.
-"""
+"""For batches in a request without a transactional id: their producer is not verified for a transaction."""
 
 
 class Verifications:
-    """Those of one partition, by producer id."""
+    """The verifications of one partition, by producer id."""
 
     __slots__ = ("_by_producer",)
 
@@ -123,7 +122,7 @@ class Verifications:
             del self._by_producer[producer_id]
 
     def check(self, header: BatchHeader, producers: ProducerState, verification: Verification | None) -> None:
-        """Whether this batch may be its producer's first of a transaction.
+        """Check that this batch may be its producer's first of a transaction.
 
         Raises KafkaError INVALID_TXN_STATE (48) without a verification that is still good, and
         OUT_OF_ORDER_SEQUENCE_NUMBER (45) for one that cannot be the first.

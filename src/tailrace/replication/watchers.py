@@ -15,7 +15,7 @@ class Change:
     LOG_END: Final = 1
     HIGH_WATERMARK: Final = 2
     LAST_STABLE_OFFSET: Final = 4
-    """Told with the high watermark or the log start, since nothing else moves it."""
+    """Comes with the high watermark or the log start, since nothing else moves it."""
     LOG_START: Final = 8
     ROLE: Final = 16
     """Another leader, or another epoch of the same one."""
@@ -27,7 +27,7 @@ class Watcher(Hashable, Protocol):
     """An object that stays registered and compares by identity, so that no callback is made per registration."""
 
     def changed(self, subject: Any, kinds: int, /) -> None:
-        """All of these kinds have changed at once. Called from within the change: only take note of it here."""
+        """Called with all kinds that have changed at once, from within the change: only record it here."""
         ...
 
 
@@ -40,21 +40,21 @@ class Watchers(Generic[_Subject]):
         self._subject = subject
         self._kinds: dict[Watcher, int] = {}
         self.wanted = 0
-        """The kinds that a watcher may want: asked before `tell`. It shrinks only when the last watcher goes."""
+        """The kinds that any watcher may want, for a check before `notify`. Reset only when the last watcher goes."""
 
     def add(self, watcher: Watcher, kinds: int) -> None:
-        """Tell the watcher of changes of these kinds from now on; one that is here already, of these alone."""
+        """Notify the watcher of changes of these kinds from now on; a registered one, of these alone."""
         self._kinds[watcher] = kinds
         self.wanted |= kinds
 
     def remove(self, watcher: Watcher) -> None:
-        """Do not tell this watcher any more, if it is here."""
+        """Remove this watcher, if it is registered."""
         self._kinds.pop(watcher, None)
         if not self._kinds:
             self.wanted = 0
 
-    def tell(self, kinds: int) -> None:
-        """Tell the watchers that want one of these kinds."""
+    def notify(self, kinds: int) -> None:
+        """Notify the watchers that want one of these kinds."""
         subject = self._subject
         for watcher, wanted in tuple(self._kinds.items()):
             if wanted & kinds:
@@ -99,7 +99,7 @@ class OffsetWaiters:
             index += 1
 
     def reached(self, offset: int) -> None:
-        """Call all that wait for `offset` or less, smallest first."""
+        """Call the waiters of this offset and of lower ones, lowest first."""
         count = bisect_right(self._offsets, offset)
         if count:
             due = self._waiters[:count]

@@ -146,7 +146,7 @@ def test_pipelined_requests_get_their_answers_in_order_however_the_bytes_arrive(
         connection = await _connect(address)
         pending = [connection.send(HEARTBEAT, HeartbeatResponse, timeout_ms=30_000) for _ in range(20)]
         assert [answer.throttle_time_ms for answer in await asyncio.gather(*pending)] == list(range(20))
-        assert connection.pending_count == 0
+        assert not connection._pending
         connection.close()
 
     _with_server(serve, use)

@@ -21,8 +21,8 @@ def test_watchers_are_told_in_order_each_of_the_kinds_that_it_wants() -> None:
     watchers.add(a, ROLE)
     watchers.add(b, LOG_END)
     watchers.add(c, ROLE | LOG_END)
-    watchers.tell(LOG_END)
-    watchers.tell(ROLE | LOG_END)
+    watchers.notify(LOG_END)
+    watchers.notify(ROLE | LOG_END)
     assert told == [
         ("b", "x", LOG_END),
         ("c", "x", LOG_END),
@@ -37,12 +37,12 @@ def test_a_watcher_stays_until_it_is_removed_and_counts_once() -> None:
         watchers.add(a, ROLE)
     watchers.add(b, LOG_END)
     for _ in range(2):
-        watchers.tell(ROLE)
+        watchers.notify(ROLE)
     assert told == 2 * [("a", "x", ROLE)]
     watchers.remove(a)
     watchers.remove(a)
     assert watchers.wanted & LOG_END
-    watchers.tell(ROLE)
+    watchers.notify(ROLE)
     watchers.remove(b)
     assert watchers.wanted == 0
     assert len(told) == 2
@@ -60,9 +60,9 @@ def test_a_watcher_may_remove_itself_and_add_others_while_it_is_told() -> None:
 
     watchers.add(Leaving("a", told), ROLE)
     watchers.add(Named("b", told), ROLE)
-    watchers.tell(ROLE)
+    watchers.notify(ROLE)
     assert [name for name, _, _ in told] == ["a", "b"]
-    watchers.tell(ROLE)
+    watchers.notify(ROLE)
     assert [name for name, _, _ in told[2:]] == ["b", "late"]
 
 

@@ -208,7 +208,7 @@ class LogFaults:
         _logger.error(
             "event=log-offline partition=%s damaged=%s reason=%s", topic_partition, log.is_damaged, log.failure
         )
-        partition.tell(Change.ERROR)
+        partition.notify(Change.ERROR)
         if self._awake.by_name.get(topic_partition) is not partition:
             return  # it is deleted, and the name may belong to another topic
         if log.is_damaged:
