@@ -1,4 +1,4 @@
-"""Replicated machines that coordinate clients: consumer groups, and later transactions and shared partitions.
+"""Replicated machines that coordinate clients: groups and transactions.
 
 They use no disk, socket or clock: their host is `server.coordination.host`.
 """

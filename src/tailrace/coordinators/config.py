@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from tailrace.model.resource_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
-"""The longest wait of a first JoinGroup before its member is dropped: without an id it cannot send heartbeats."""
+"""The longest wait of a first JoinGroup before its member is removed: without an id it cannot send heartbeats."""
 
 
 def _nothing_set(_: str) -> Mapping[str, str]:
@@ -48,7 +48,7 @@ class GroupConfig:
     offsets_topic_segment_bytes: int = 104_857_600
 
     settings_of: Callable[[str], Mapping[str, str]] = field(default=_nothing_set, compare=False)
-    """The settings of one group now (`model.resource_settings`), by its id."""
+    """Returns the present settings of a group (`model.resource_settings`) by its id."""
 
     def session_timeout_ms(self, group_id: str) -> int:
         """The session timeout of a member of this consumer group."""

@@ -37,8 +37,8 @@ def joined(group: ClassicGroup, member: Member) -> JoinGroupResponse:
 def returned(group: ClassicGroup, member: Member, *, old_leader: str, may_skip_assignment: bool) -> JoinGroupResponse:
     """A static member is back in a stable group, which keeps its generation and its assignments.
 
-    A leader must not assign again. With `skip_assignment` (KIP-814) the answer says so; without it the answer names the
-    member's former id as the leader, so that the member acts as a follower.
+    A leader must not assign again. With `skip_assignment` (KIP-814) the answer has that flag; without it the answer has
+    the member's former id as the leader, so that the member acts as a follower.
     """
     leads = group.leader == member.member_id
     skips = leads and may_skip_assignment
@@ -68,7 +68,7 @@ def sync_refused(code: ErrorCode) -> SyncGroupResponse:
 
 
 def refused(event: Asked, code: ErrorCode) -> MembershipResponse:
-    """The request is refused, whatever it is."""
+    """The refusal of a request of any kind."""
     match event:
         case JoinAsked():
             return join_refused(code, event.request.member_id)

@@ -1,4 +1,4 @@
-"""Commands: what a coordinator commits before it answers, and views of its groups."""
+"""Commands to a group coordinator, and views of its groups."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tailrace.model.partitions import TopicPartition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetToCommit:
-    """One partition's progress. The topic exists; `metadata` is any text of the client's."""
+    """The offset of one partition, whose topic exists. `metadata` is a text of the client."""
 
     topic: str
     topic_id: TopicId = ZERO_TOPIC_ID
@@ -24,7 +24,7 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """A group's progress; the answer is an error code per offset, in order."""
+    """Commit offsets of a group; the answer is an error code per offset, in order."""
 
     group_id: str
     generation_id: int = -1
@@ -39,7 +39,7 @@ class CommitOffsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsetsInTransaction:
-    """A group's progress as of the end of a producer's transaction; the answer is an error code per offset, in order.
+    """Commit offsets of a group with a producer's transaction; the answer is an error code per offset, in order.
 
     Clients before KIP-447 name no member: generation -1, and no member id.
     """
@@ -62,7 +62,7 @@ class DeleteGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteOffsets:
-    """Forget a group's offsets in topics that no member reads (KIP-496); the answer is an error code per partition."""
+    """Delete a group's offsets in topics without a subscription (KIP-496); the answer is a code per partition."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...]
@@ -76,8 +76,8 @@ MOST_RECORDS_OF_A_SWEEP = 5_000
 class ForgetLostTopics:
     """A sweep: delete the offsets in these topics that belong to another id than the given one; None: all of them.
 
-    A topic that was created anew has another id. Offsets without an id are taken for the present topic's. The ids are
-    those of the moment at which it is decided.
+    A topic that was created again has another id. Offsets without an id count as those of the present topic. The ids
+    are read when the command is decided.
     """
 
     topics: Mapping[str, TopicId | None]
@@ -85,9 +85,9 @@ class ForgetLostTopics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpireOffsets:
-    """A sweep: delete what these groups keep longer than they should, and the groups that are empty then (KIP-211).
+    """A sweep: delete the expired offsets of these groups, and the groups that are empty then (KIP-211).
 
-    If the log still has members of an empty group, the empty group is written first: the time counts from then.
+    If the log still has members of an empty group, the empty group is written first: its retention begins then.
     """
 
     group_ids: tuple[str, ...]
@@ -98,14 +98,14 @@ Command = CommitOffsets | CommitOffsetsInTransaction | DeleteGroup | DeleteOffse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupOverview:
-    """A group as a list shows it."""
+    """A group in a list."""
 
     group_id: str
     protocol_type: str
     """Empty for a group of consumers that assign themselves."""
     state: GroupState | ConsumerGroupState
     is_consumer_group: bool = False
-    """Of KIP-848; else it is a classic one."""
+    """A consumer group of KIP-848; else a classic group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
-    """A group in full. Only a stable group has a protocol, and members with metadata; assignments are the last ones."""
+    """A whole group. Only a stable group has a protocol, and members with metadata; assignments are the last ones."""
 
     group_id: str
     state: GroupState
@@ -142,7 +142,7 @@ class MemberLiveness:
 class GroupInsight:
     """Details of a group at one moment that Kafka's answers do not have.
 
-    That is `now_ms` on the host's monotonic clock, which events are dated by, and `wall_ms` on the clock of commits.
+    The moment is `now_ms` on the host's monotonic clock, as the times of events, and `wall_ms` on the clock of commits.
     """
 
     now_ms: int

@@ -1,7 +1,7 @@
-"""A group with members changes its kind: from classic to consumer group, and back (KIP-848).
+"""The conversion of a group with members from a classic to a consumer group, and back (KIP-848).
 
-Members with the classic protocol stay in a group of either kind, under their ids, with what they hold. The partitions
-of a member are never recorded as fewer than it may be reading: so no other member gets one that it has not given up.
+Members with the classic protocol stay in a group of either kind, with their ids and partitions. The records of a member
+have all partitions that it may be reading, so that no other member gets one that it has not given up.
 """
 
 from collections import Counter
@@ -48,13 +48,13 @@ from tailrace.protocol.messages.consumer_protocol import (
 )
 
 MOST_BYTES: Final = 900_000
-"""Of the records of a conversion and of the request that brings it about: one batch, which has at most 1 MiB."""
+"""The most bytes of the records of a conversion and of its request: one batch, which has at most 1 MiB."""
 _RECORD_OVERHEAD: Final = 32
 Kind = ConsumerRecordKind
 
 
 def fits(records: Iterable[GroupLogRecord]) -> bool:
-    """Whether the records take at most `MOST_BYTES`, about."""
+    """Whether the records take at most about `MOST_BYTES`."""
     sizes = (len(key) + len(value or b"") + _RECORD_OVERHEAD for key, value in map(encode_record, records))
     return sum(sizes) <= MOST_BYTES
 
@@ -67,7 +67,7 @@ def check_upgrade_fits(group_id: str, records: Iterable[GroupLogRecord]) -> None
 
 
 def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
-    """The wishes and the partitions of a classic member. Raises KafkaError INCONSISTENT_GROUP_PROTOCOL (23)."""
+    """The subscription in a classic member's metadata. Raises KafkaError INCONSISTENT_GROUP_PROTOCOL (23)."""
     try:
         return decode_prefixed(ConsumerProtocolSubscription, metadata)
     except MalformedMessage as fault:
@@ -76,7 +76,7 @@ def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
 
 
 def by_id(partitions: tuple[ConsumerTopicPartitions, ...], topics: Topics) -> Assignment:
-    """Partitions of topics that exist."""
+    """The partitions, by topic id; those that do not exist are left out."""
     found: dict[bytes, frozenset[int]] = {}
     for named in partitions:
         topic = topics.find(named.topic)
@@ -87,7 +87,7 @@ def by_id(partitions: tuple[ConsumerTopicPartitions, ...], topics: Topics) -> As
 
 
 def assignment_bytes(held: Assignment, topics: Topics, metadata: bytes) -> bytes:
-    """An assignment as a classic client reads it, in the version of the metadata that it sent."""
+    """An assignment for a classic client, in the version of the client's metadata."""
     partitions = tuple(
         ConsumerTopicPartitions(topic=name, partitions=tuple(sorted(held[topic_id])))
         for topic_id in held
@@ -102,8 +102,8 @@ def as_consumer_group(
 ) -> tuple[ConsumerGroup, tuple[GroupLogRecord, ...]]:
     """The group as a consumer group, with the records that make it one.
 
-    A member that waits in its very first JoinGroup is left out: it holds nothing, and joins again. Raises KafkaError
-    with what Kafka answers: GROUP_ID_NOT_FOUND (69), GROUP_MAX_SIZE_REACHED (81), UNSUPPORTED_VERSION (35).
+    A member that waits in its first JoinGroup is left out: it has no partitions, and joins again. Raises KafkaError
+    with Kafka's code: GROUP_ID_NOT_FOUND (69), GROUP_MAX_SIZE_REACHED (81), UNSUPPORTED_VERSION (35).
     """
     _check_upgrade(classic, config)
     group = ConsumerGroup()
@@ -167,7 +167,7 @@ def _check_upgrade(classic: ClassicGroup, config: GroupConfig) -> None:
 
 
 def _held(member: Member, topics: Topics, taken: dict[bytes, frozenset[int]]) -> Assignment:
-    """Its last assignment. A partition that an assignor gave to two is the first one's."""
+    """The member's last assignment, without partitions that an assignor has also given to an earlier member."""
     if not member.assignment:
         return {}
     assigned = decode_prefixed(ConsumerProtocolAssignment, member.assignment).assigned_partitions
@@ -201,7 +201,7 @@ def classic_subscription(
     session_timeout_ms: int,
     rebalance_timeout_ms: int,
 ) -> ConsumerGroupMemberMetadataValue:
-    """The wishes of a member with the classic protocol, as a consumer group keeps them; its protocols by preference."""
+    """The subscription record of a member with the classic protocol; `protocols` in order of preference."""
     wanted = subscription_of(next(iter(protocols.values())))
     return ConsumerGroupMemberMetadataValue(
         instance_id=instance_id,
@@ -220,9 +220,9 @@ def classic_subscription(
 
 
 def as_classic(group_id: str, group: ConsumerGroup, topics: Topics, config: GroupConfig) -> GroupRecord | None:
-    """The generation of a classic group that this one may become, unless the batch is too large.
+    """The record of the classic group that this group may become; None if it may not. The size is not checked.
 
-    It names no leader: all members have to join again, under whichever coordinator.
+    The record has no leader: all members have to join again, also if another coordinator loads it.
     """
     members = group.classic_members
     if not config.downgrades or not members or len(members) != len(group.members):
@@ -267,7 +267,7 @@ def protocols_of(member: ConsumerMember) -> dict[str, bytes]:
 
 
 def _common_protocol(members: list[ConsumerMember]) -> str | None:
-    """The assignor that most members prefer among those that all support; of equals the one first voted for."""
+    """The assignor with the most votes among those that all members support; of equals, the first with a vote."""
     supported = [protocols_of(member) for member in members]
     common = set(supported[0]).intersection(*supported)
     votes = Counter(next(name for name in protocols if name in common) for protocols in supported if common)

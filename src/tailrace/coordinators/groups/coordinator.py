@@ -1,11 +1,11 @@
 """All groups of one partition of `__consumer_offsets`.
 
-Two ways in:
-- `step` for the life of members: it changes what only this coordinator knows, and asks for writes;
-- `decide` for commits and deletions: it changes nothing. Its records, and those that `step` asks for, go into the log;
-  `stage`, then `commit` or `discard` tell how they fared.
+Two entries:
+- `step` for the events of members: it changes the memory of this coordinator, and returns effects such as writes;
+- `decide` for commits and deletions: it changes nothing. Its records, and those of `step`, go into the log; `stage`,
+  then `commit` or `discard` report the outcome.
 
-Decisions read what is appended, clients see what is committed.
+Decisions read the appended state, clients the committed state.
 """
 
 import dataclasses
@@ -91,14 +91,14 @@ class GroupCoordinator:
         self._schedule = Schedule()
         self._write_ids = count(1)
         self._now_ms = 0
-        """When it was last asked for anything: sessions of a group that changes its kind begin then."""
+        """The time of the last event: sessions of a converted group begin then."""
         self._upgrading: set[str] = set()
-        """Classic groups with members whose tombstone is on its way into the log."""
+        """Classic groups with members whose tombstone is staged."""
         self._late_effects: list[Effect] = []
-        """Of writes that failed: for the next tick."""
+        """Effects of failed writes, for the next tick."""
 
     def apply(self, record: GroupLogRecord) -> None:
-        """Take one record of the log that is being replayed."""
+        """Apply one record of a replay."""
         for offset in self.committed.apply(record):
             self._progress.apply(offset)
 
@@ -115,14 +115,14 @@ class GroupCoordinator:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When `tick` must be called at the latest."""
+        """The latest time of the next call of `tick`."""
         if self._late_effects:
             return self._now_ms
         deadlines = (self._schedule.next_deadline_ms, self._consumers.next_deadline_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Time has passed."""
+        """Handle all deadlines that have passed."""
         self._now_ms = now_ms
         effects, self._late_effects = self._late_effects, []
         for group_id in self._schedule.take_due(now_ms):
@@ -132,11 +132,11 @@ class GroupCoordinator:
         return effects
 
     def step(self, group_id: str, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Something happened to the members of a group."""
+        """Pass an event to the members of a group."""
         self._now_ms = now_ms
         membership = self._memberships.get(group_id)
-        # An empty consumer group of that name may outlive the first member of the classic one: its tombstones may not
-        # have made it into the log.
+        # An empty consumer group of that name may still be in the log when the classic group has members: the write of
+        # its tombstones may have failed.
         may_matter = isinstance(event, JoinAsked | SyncAsked) or membership is None
         consumer = self._latest.consumer(group_id) if may_matter else None
         if membership is None and consumer is not None and consumer.members:
@@ -189,7 +189,7 @@ class GroupCoordinator:
         )
 
     def abandon(self) -> list[Effect]:
-        """This is not the coordinator any more: the last answers of all waiting members."""
+        """The leadership has ended: the last answers to all waiting members."""
         late, self._late_effects = self._late_effects, []
         return late + [
             effect for membership in self._memberships.values() for effect in membership.step(Abandoned(), now_ms=0)
@@ -232,13 +232,13 @@ class GroupCoordinator:
     def heartbeat(self, command: ConsumerHeartbeat, now_ms: int) -> tuple[HeartbeatDecision, Sequence[Effect]]:
         """The decision on a consumer group's heartbeat, and its effects on waiting requests; `now_ms` monotonic.
 
-        An empty classic group makes room for it; one with members becomes a consumer group if
-        group.consumer.migration.policy lets it. Raises KafkaError with what Kafka answers.
+        A consumer group replaces an empty classic group; a classic group with members is converted if
+        group.consumer.migration.policy allows it. Raises KafkaError with Kafka's code.
         """
         self._now_ms = now_ms
         request = command.request
         if not request.member_id:
-            # Not the client's id: with what is added, the longest of those have no form in a record's key.
+            # Not with the client id as prefix: the longest client ids would not fit into a record's key.
             request = replace(request, member_id=self._new_member_id(_CONSUMER))
             command = dataclasses.replace(command, request=request)
         group_id = request.group_id
@@ -247,7 +247,7 @@ class GroupCoordinator:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a consumer group")
         if membership is not None and membership.group.members:
             return self._upgrade(membership, command, now_ms)
-        # Those that were given an id and have not joined with it may still do so.
+        # Pending members, which have an id and have not joined with it, may still do so.
         decision = self._consumers.heartbeat(self._latest.consumer(group_id), command, now_ms)
         if membership is not None or self._latest.has_generation(group_id):
             decision.records = (GroupRecord(group_id=group_id, value=None), *decision.records)
@@ -256,7 +256,7 @@ class GroupCoordinator:
     def _upgrade(
         self, membership: GroupMembership, command: ConsumerHeartbeat, now_ms: int
     ) -> tuple[HeartbeatDecision, Sequence[Effect]]:
-        """A classic group with members becomes a consumer group, and the heartbeat's member joins that."""
+        """Convert a classic group with members; the member of the heartbeat joins the consumer group."""
         classic = membership.group
         group, records = as_consumer_group(classic, self._topics, self._config)
         decision = self._consumers.heartbeat(group, command, now_ms, conversion=records)
@@ -265,11 +265,11 @@ class GroupCoordinator:
                 self._consumers.watch(classic.group_id, group, member_id, now_ms)
         reason = f"to a consumer group: {command.request.member_id} speaks the consumer protocol"
         self._histories[classic.group_id].add(GroupEventKind.CONVERTED, now_ms, reason)
-        # Whichever way the write goes, all of them have to join again.
+        # All of them have to join again, also if the write fails.
         return decision, membership.step(Abandoned(code=ErrorCode.REBALANCE_IN_PROGRESS), now_ms)
 
     def heartbeat_failed(self, group_id: str, member_id: str, now_ms: int) -> None:
-        """The records of a member's heartbeat, or of its removal, are not in the log."""
+        """The write of a member's heartbeat, or of its removal, has failed."""
         self._consumers.write_failed(
             MemberKey(group_id, member_id),
             self._latest.consumer(group_id),
@@ -278,12 +278,12 @@ class GroupCoordinator:
         )
 
     def remove_expired(self, effect: MemberExpired, now_ms: int) -> HeartbeatDecision | None:
-        """The records that throw the member out; None if it is gone already."""
+        """The decision to remove the member; None if it is removed already."""
         key = MemberKey(effect.group_id, effect.member_id)
         return self._consumers.remove(key, self._latest.consumer(effect.group_id), effect.reason, now_ms)
 
     def record_refused_commit(self, group_id: str, member_id: str, code: ErrorCode, now_ms: int) -> None:
-        """A commit was refused with this code; `now_ms` monotonic."""
+        """Record the refusal of a commit in the history; `now_ms` monotonic."""
         history = self._histories.get(group_id)
         if history is not None:
             history.add_refusal("OffsetCommit", code, now_ms, member_id)
@@ -293,7 +293,7 @@ class GroupCoordinator:
         return self._decisions.decide(command, now_ms)
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
-        """These are on their way into the log."""
+        """Add appended records, which are not committed yet."""
         records = tuple(records)
         self._latest.stage(records)
         generations = {each.group_id for each in records if isinstance(each, GroupRecord) and each.value is not None}
@@ -309,7 +309,7 @@ class GroupCoordinator:
             self._open(group_id, self._now_ms)
 
     def commit(self, records: Sequence[GroupLogRecord]) -> None:
-        """These, staged before, are committed."""
+        """Staged records are committed."""
         for offset in self._latest.commit(records):
             self._progress.apply(offset)
         self._upgrading.difference_update(
@@ -318,7 +318,7 @@ class GroupCoordinator:
         self._close_idle(records)
 
     def discard(self, records: Sequence[GroupLogRecord]) -> None:
-        """These, staged before, are not in the log."""
+        """Staged records are not in the log: their write has failed."""
         self._latest.discard(records)
         for record in records:
             if isinstance(record, GroupRecord) and record.value is None:
@@ -328,9 +328,9 @@ class GroupCoordinator:
         self._close_idle(records)
 
     def _reopen(self, group_id: str) -> None:
-        """A group whose end is not in the log is there as before.
+        """Restore a group whose tombstone is not in the log.
 
-        Without members, unless it was to become a consumer group: those that have them are not ended otherwise.
+        Without members, unless it was being converted: a group with members gets a tombstone only then.
         """
         stored = self._latest.get(group_id)
         if group_id in self._memberships or stored is None or stored.metadata is None:
@@ -342,7 +342,7 @@ class GroupCoordinator:
             self._keep(ClassicGroup.restored(group_id, replace(stored.metadata, members=()), now_ms=0))
 
     def _keep_consumer_group(self, group_id: str) -> None:
-        """One that was to become a classic group, and is none in the log, has its members as before."""
+        """Restore the members of a consumer group whose conversion to a classic group is not in the log."""
         consumer, membership = self._latest.consumer(group_id), self._memberships.get(group_id)
         if consumer is None or not consumer.members or membership is None:
             return
@@ -352,21 +352,21 @@ class GroupCoordinator:
         self._consumers.begin(group_id, consumer, self._now_ms)
 
     def _close_idle(self, records: Iterable[GroupLogRecord]) -> None:
-        """Close the groups without members that are gone from the log, now that the writes to these are complete."""
+        """Close groups without members and without records, after their writes are complete."""
         for group_id in {record.group_id for record in records}:
             membership = self._memberships.get(group_id)
             if membership is not None and membership.is_idle and self._latest.get(group_id) is None:
                 self._close(group_id)
 
     def ends_of(self, producer_id: int, *, is_committed: bool) -> tuple[TransactionEnd, ...]:
-        """The effect of the end of a producer's transaction on groups with offsets in it: to be staged."""
+        """The records of the end of a producer's transaction, for each group with offsets in it: to be staged."""
         return tuple(
             TransactionEnd(group_id=group_id, producer_id=producer_id, is_committed=is_committed)
             for group_id in sorted(self._latest.groups_waiting_for(producer_id))
         )
 
     def end_transaction(self, producer_id: int, *, is_committed: bool) -> None:
-        """Take one marker of the log that is being replayed."""
+        """Apply one marker of a replay."""
         for group_id in sorted(self.committed.groups_waiting_for(producer_id)):
             self.apply(TransactionEnd(group_id=group_id, producer_id=producer_id, is_committed=is_committed))
 
@@ -385,7 +385,7 @@ class GroupCoordinator:
 
     @property
     def group_count(self) -> int:
-        """The number of groups; those with members and nothing committed may be missing, or the reverse."""
+        """The number of groups, about: groups with members alone, or with committed state alone, may be missing."""
         return max(len(self._memberships), len(self.committed.groups))
 
     def committed_offsets(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
@@ -394,7 +394,7 @@ class GroupCoordinator:
         return _NOTHING if stored is None else stored.offsets
 
     def overview(self) -> list[GroupOverview]:
-        """Every group, in short."""
+        """All groups, for a list."""
         return [self._overview(group_id) for group_id in self.group_ids]
 
     def _overview(self, group_id: str) -> GroupOverview:
@@ -409,7 +409,7 @@ class GroupCoordinator:
         return GroupOverview(group_id=group_id, protocol_type=group.protocol_type or "", state=group.state)
 
     def describe(self, group_id: str) -> GroupReport:
-        """The group in full. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
+        """The whole group. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
         if not self.has_group(group_id):
             raise no_such_group(group_id)
         overview = self._overview(group_id)
@@ -428,16 +428,16 @@ class GroupCoordinator:
         )
 
     def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
-        """The consumer group in full. Raises KafkaError GROUP_ID_NOT_FOUND (69), also for a classic group."""
+        """The whole consumer group. Raises KafkaError GROUP_ID_NOT_FOUND (69), also for a classic group."""
         stored = self.committed.get(group_id)
         if stored is None or stored.consumer is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id!r}")
         return described(group_id, stored.consumer)
 
     def check_reader(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Raises KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH if it is not a member of a consumer group now.
+        """Raises KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH if the reader is not a present member of the group.
 
-        A request that names no member may read any group's offsets.
+        A request without a member may read the offsets of any group.
         """
         stored = self.committed.get(group_id)
         if stored is None or stored.consumer is None or (member_id is None and epoch < 0):
@@ -447,7 +447,7 @@ class GroupCoordinator:
             raise KafkaError(fault, f"group {group_id!r} does not show its offsets to this member now")
 
     def insight(self, group_id: str, *, now_ms: int, wall_ms: int) -> GroupInsight:
-        """Details that `describe` does not have; the two times are now. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
+        """Details beyond `describe`, at the present times. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
         if not self.has_group(group_id):
             raise no_such_group(group_id)
         history, membership = self._histories.get(group_id), self._memberships.get(group_id)

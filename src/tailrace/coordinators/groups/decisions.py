@@ -1,7 +1,4 @@
-"""Decisions about offsets and whole groups, given their staged state; they change nothing.
-
-Most of them depend on the members of the group: commits, and deletions.
-"""
+"""Decisions on commits, deletions and expiry, given the latest state of a group; they change nothing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,7 +33,7 @@ GroupDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
 
 class GroupDecisions:
-    """Decisions for one coordinator partition: `latest` is its log, `memberships` the members of its groups."""
+    """Decisions for one coordinator partition: `latest` has its log, `memberships` the members of its groups."""
 
     def __init__(self, latest: LatestGroups, memberships: Mapping[str, GroupMembership], config: GroupConfig) -> None:
         self._latest = latest
@@ -92,7 +89,7 @@ class GroupDecisions:
         return ErrorCode.UNKNOWN_MEMBER_ID if is_known else ErrorCode.GROUP_ID_NOT_FOUND
 
     def _fault_of_transactional_commit(self, command: CommitOffsetsInTransaction) -> ErrorCode:
-        """As for other commits, but a request that names no member may commit for any group, as before KIP-447."""
+        """As for other commits, but a request without a member may commit for any group, as before KIP-447."""
         if command.generation_id < 0 and not command.member_id and command.group_instance_id is None:
             return ErrorCode.NONE
         consumer = self._latest.consumer(command.group_id)
@@ -152,7 +149,7 @@ class GroupDecisions:
 
 
 def _is_end_missing(group: ClassicGroup, stored: StoredGroup) -> bool:
-    """Whether the last member is gone and the log does not say so: that write failed."""
+    """Whether the last member is gone but not in the log: the write of the empty group has failed."""
     return group.state is GroupState.EMPTY and stored.metadata is not None and bool(stored.metadata.members)
 
 
@@ -161,33 +158,33 @@ def _sweep(records: Iterator[GroupLogRecord]) -> GroupDecision:
 
 
 def no_such_group(group_id: str) -> KafkaError:
-    """It may have been deleted."""
+    """GROUP_ID_NOT_FOUND (69)."""
     return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group_id!r}")
 
 
 _CONSUMER = "consumer"
 
 KeptSince = Callable[[OffsetCommitValue], int]
-"""From when the retention time of an offset counts, in ms since 1970."""
+"""Returns the start of an offset's retention time, in ms since 1970."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expiry:
-    """Whether a group has members, and since when it has none: the basis of its offsets' expiry."""
+    """The rule by which the offsets of a group expire."""
 
     kept_since: KeptSince
     kept_topics: frozenset[str] = frozenset()
-    """The members read these: their offsets stay."""
+    """Topics with a subscription: offsets in these do not expire."""
     is_group_gone_too: bool = False
-    """The group goes with its last offset."""
+    """The group is deleted with its last offset."""
 
 
 def expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool) -> Expiry | None:
-    """The rule for a group, or None if all its offsets stay. `group` is None if it never had a member.
+    """The rule for a group; None if no offset of it expires. `group` is None if it never had a member.
 
     `is_idle`: there is no member, and none is joining.
 
-    | The group | Its offsets go |
+    | The group | Its offsets expire |
     |---|---|
     | has no members | `offsets.retention.minutes` after the last one left |
     | is stable and of type "consumer" | for topics that no member subscribes to: that long after the commit |
@@ -195,8 +192,8 @@ def expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool)
     | was never joined: consumers that assign themselves | that long after the commit |
     | anything else | not at all |
 
-    A commit that said how long it counts (OffsetCommit v2 to v4) ends when it said, where the group lets offsets go at
-    all. A group that is left without members and without offsets is deleted.
+    An offset with a retention time of its own (OffsetCommit v2 to v4) expires after that time, if offsets of the group
+    expire at all. A group without members and without offsets is deleted.
     """
     consumer, metadata = stored.consumer, stored.metadata
     if consumer is not None:
@@ -205,7 +202,7 @@ def expiry_of(group: ClassicGroup | None, stored: StoredGroup, *, is_idle: bool)
         return Expiry(kept_since=_committed_at)
     if group.state is GroupState.EMPTY:
         if metadata is None or metadata.members:
-            # That the last member left is not in the log yet; if its write failed, the sweep writes it.
+            # The empty group is not in the log yet; if its write has failed, the sweep writes it.
             return None
         emptied_at = metadata.current_state_timestamp
         return Expiry(kept_since=_committed_at if emptied_at < 0 else lambda _: emptied_at, is_group_gone_too=is_idle)
@@ -222,7 +219,7 @@ def _committed_at(offset: OffsetCommitValue) -> int:
 def expired(
     group_id: str, stored: StoredGroup, expiry: Expiry, *, now_ms: int, retention_ms: int
 ) -> Iterator[GroupLogRecord]:
-    """Tombstones for the offsets that are over, and for the group if it goes with them."""
+    """Tombstones for the expired offsets, and for the group if it is deleted with them."""
     is_all = not stored.pending
     for (topic, partition), offset in stored.offsets.items():
         if topic in expiry.kept_topics or stored.pending.has(TopicPartition(topic, partition)):

@@ -20,8 +20,8 @@ from tailrace.protocol.messages.membership import (
 )
 
 WriteId = NewType("WriteId", int)
-"""One write of a group's metadata. Never used twice by one coordinator: a group may be deleted and come back, and what
-was written for the first of that name must not be taken for the second's."""
+"""One write of a group's metadata, unique for a coordinator: a group may be deleted and created again, and must not get
+the outcome of a write of the first group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class JoinAsked:
     must_know_its_id: bool
     """A new member is first given an id and joins again with it (KIP-394): JoinGroup v4 and later."""
     may_skip_assignment: bool
-    """The client understands that it leads and yet need not assign (KIP-814): JoinGroup v9 and later."""
+    """The client knows leaders that need not assign (KIP-814): JoinGroup v9 and later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class HeartbeatAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveAsked:
-    """The members to remove stand in `request.members`, whatever the version."""
+    """The members to remove are in `request.members`, for every version."""
 
     request_id: RequestId
     request: LeaveGroupRequest
@@ -58,7 +58,7 @@ class LeaveAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetsCommitted:
-    """A member in good standing has committed offsets, which shows that it lives."""
+    """A member has committed offsets, which keeps its session alive."""
 
     member_id: str
 
@@ -78,7 +78,7 @@ class MetadataFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Abandoned:
-    """This coordinator is not active any more; every waiting member gets NOT_COORDINATOR."""
+    """The machine of the group ends: `code` is the answer to every waiting member."""
 
     code: ErrorCode = ErrorCode.NOT_COORDINATOR
 
@@ -90,7 +90,7 @@ MembershipResponse = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse |
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Send this; the request is done. Every request gets exactly one."""
+    """Send the response of a request. Every request gets exactly one."""
 
     request_id: RequestId
     response: MembershipResponse
@@ -98,7 +98,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistGroup:
-    """Commit this generation, then come back with MetadataCommitted or MetadataFailed."""
+    """Commit this generation, then report MetadataCommitted or MetadataFailed."""
 
     group_id: str
     write_id: WriteId
@@ -107,14 +107,14 @@ class PersistGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
-    """Write these tombstones: an empty consumer group of that name makes room for a classic one."""
+    """Write these tombstones of an empty consumer group: a classic group takes its name."""
 
     records: tuple[GroupLogRecord, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberExpired:
-    """The time of a consumer group's member is over: have it removed."""
+    """A consumer group's member has timed out: remove it."""
 
     group_id: str
     member_id: str
@@ -123,7 +123,7 @@ class MemberExpired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
-    """Commit these records of a consumer group, and answer then; or when what is on its way is committed, for none."""
+    """Commit these records of a consumer group, then answer; without records, answer after the earlier ones."""
 
     event: Asked
     group_id: str
@@ -139,7 +139,7 @@ Effect = Answer | PersistGroup | Retire | MemberExpired | Decided
 
 
 class GroupEffects:
-    """The effects of the step that is under way."""
+    """The effects of the present step."""
 
     def __init__(self, group_id: str, write_ids: Iterator[int]) -> None:
         self._group_id = group_id
@@ -155,6 +155,6 @@ class GroupEffects:
         return write_id
 
     def drain(self) -> list[Effect]:
-        """The effects so far, in order; the box is empty afterwards."""
+        """Remove and return the effects so far, in order."""
         effects, self._effects = self._effects, []
         return effects

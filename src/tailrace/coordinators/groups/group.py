@@ -1,13 +1,13 @@
-"""A classic group while its coordinator lives: members, generation and state, and the rules that keep them consistent.
+"""A classic group in the memory of its coordinator: members, generation and state, and their invariants.
 
 Invariants:
 1. `state` changes by `transition_to` only, along TRANSITIONS.
 2. Stable and CompletingRebalance: there are members, one of them leads, and a protocol is chosen that all support. A
-   group that was restored without a leader is stable until its rebalance begins, and asked nothing before.
+   group that was restored without a leader is stable until its rebalance begins, and gets no request before that.
 3. Empty and Dead: no members.
-4. A static member (KIP-345) is in `static_members` under its instance id, and only there.
+4. A static member (KIP-345) has one entry in `static_members`, under its instance id.
 
-The course of events is `membership`'s matter; this module answers no request.
+Requests and events are in `membership`.
 """
 
 from collections import Counter
@@ -21,20 +21,20 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import JoinGroupRequestProtocol, JoinGroupResponseMember
 
 RequestId = NewType("RequestId", int)
-"""A request that waits for its answer, as the host counts them."""
+"""A request that waits for its answer, by the number that the host has given it."""
 
 
 class GroupState(StrEnum):
-    """A state under the name that clients see."""
+    """A state, with its name for clients."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Waits for the members to join again."""
+    """The group waits until its members have joined again."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """All have joined; waits for the leader's assignment, and then for its commit."""
+    """All have joined; the group waits for the leader's assignment, and then for its commit."""
     STABLE = "Stable"
     DEAD = "Dead"
-    """Deleted. Nothing leads out of it."""
+    """Deleted: the last state."""
 
 
 TRANSITIONS: Mapping[GroupState, frozenset[GroupState]] = {
@@ -52,7 +52,7 @@ class Member:
 
     member_id: str
     group_instance_id: str | None
-    """Set: a static member, which keeps its assignment over a restart."""
+    """Of a static member, which keeps its assignment over a restart."""
     client_id: str
     client_host: str
     session_timeout_ms: int
@@ -66,14 +66,14 @@ class Member:
     syncing: RequestId | None = None
     """Its SyncGroup that waits for the assignment."""
     is_new: bool = False
-    """Waits in its first JoinGroup, so only the coordinator knows its id."""
+    """Whether it waits in its first JoinGroup: the client does not have its id yet."""
 
     def metadata_for(self, protocol_name: str | None) -> bytes:
         """Its metadata for this assignor; empty if there is none."""
         return next((protocol.metadata for protocol in self.protocols if protocol.name == protocol_name), b"")
 
     def is_expired(self, now_ms: int) -> bool:
-        """Whether its session is over. A member that waits for us is alive, unless it waits in its very first join."""
+        """Whether its session is over. That of a member with a waiting request is not, except in the first join."""
         return self.session_deadline_ms <= now_ms and (self.is_new or not self.is_waiting)
 
     @property
@@ -81,7 +81,7 @@ class Member:
         return self.joining is not None or self.syncing is not None
 
     def silent_ms(self, now_ms: int) -> int:
-        """The time since its last heartbeat; 0 while a request of it waits."""
+        """The time since its last heartbeat; 0 while its request waits."""
         return 0 if self.is_waiting else max(now_ms - (self.session_deadline_ms - self.session_timeout_ms), 0)
 
 
@@ -93,26 +93,26 @@ class ClassicGroup:
         self.state = GroupState.EMPTY
         self.generation_id = 0
         self.is_converted = False
-        """It was a consumer group until now: its members come from several epochs, which were their generations."""
+        """Whether it was a consumer group until now: its members have several epochs as their generations."""
         self.protocol_type: str | None = None
         self.protocol_name: str | None = None
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
-        """By member id, in the order in which they came."""
+        """By member id, in the order of their joins."""
         self.static_members: dict[str, str] = {}
         """Instance id -> member id."""
         self.pending_members: dict[str, int] = {}
-        """Ids that were given out and not yet used (KIP-394), with the time when they lapse."""
+        """Ids of new members that have not joined with them yet (KIP-394), with the times at which these lapse."""
         self.session_alarm_ms: int | None = None
-        """Not later than the next end of a session or pending id: a bound, so that a heartbeat need not look at all."""
+        """Not later than the next end of a session or pending id: a bound, so that a heartbeat need not check all."""
         self._supporters: Counter[str] = Counter()
-        """Protocol name -> members that support it: counted, since every join asks."""
+        """Protocol name -> number of members that support it, for the check of every join."""
 
     @classmethod
     def restored(cls, group_id: str, metadata: GroupMetadataValue, now_ms: int) -> "ClassicGroup":
         """The group as its last committed generation left it, with every session starting now.
 
-        One that was a consumer group before names no leader (`conversion`): it has to rebalance first.
+        A converted consumer group has no leader (`conversion`): it has to rebalance first.
         """
         group = cls(group_id)
         group.generation_id = metadata.generation
@@ -132,7 +132,7 @@ class ClassicGroup:
         self.state = state
 
     def keep_alive(self, member: Member, now_ms: int) -> None:
-        """Its session starts anew."""
+        """Start the member's session again."""
         member.session_deadline_ms = now_ms + member.session_timeout_ms
         self.wake_by(member.session_deadline_ms)
 
@@ -146,7 +146,7 @@ class ClassicGroup:
         self.session_alarm_ms = min((*waking, *self.pending_members.values()), default=None)
 
     def fault_of_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """The error if this is not a current member, or NONE."""
+        """The error if this is not a present member, or NONE."""
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
             if current is not None and current != member_id:
@@ -156,10 +156,10 @@ class ClassicGroup:
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def is_current(self, generation_id: int) -> bool:
-        """Whether what a member has was assigned in this generation, or in one that it still may speak of.
+        """Whether a member may name this generation: the present one, or an earlier one in a converted group.
 
-        Members of a group that has just been converted hold what they were assigned in different epochs, and keep it
-        until they join again. Kafka knows the last epoch only; the others lose what they have read and not committed.
+        Members of a converted group have assignments of different epochs, until they join again. Kafka accepts the last
+        epoch only; the other members lose the records that they have read and not committed.
         """
         return generation_id == self.generation_id or (self.is_converted and 0 <= generation_id < self.generation_id)
 
@@ -178,7 +178,7 @@ class ClassicGroup:
         return {name for name, supporters in self._supporters.items() if supporters == count}
 
     def vote(self) -> str:
-        """The assignor that most members prefer among those that all support; of equals the one first voted for."""
+        """The assignor with the most votes among those that all members support; of equals, the first with a vote."""
         candidates = self._common_protocols()
         assert candidates, f"group {self.group_id}: its members have no protocol in common"
         votes = Counter(
@@ -189,7 +189,7 @@ class ClassicGroup:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest that any member asked for."""
+        """The longest rebalance timeout of a member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -234,7 +234,7 @@ class ClassicGroup:
         )
 
     def add(self, member: Member, protocol_type: str | None = None) -> None:
-        """Let it in. The first member leads, and says what type of group this is."""
+        """Add a member. The first member leads, and has the protocol type of the group."""
         assert member.member_id not in self.members
         if not self.members and protocol_type is not None:
             self.protocol_type = protocol_type
@@ -257,7 +257,7 @@ class ClassicGroup:
             self.elect_leader()
 
     def change_protocols(self, member: Member, protocols: tuple[JoinGroupRequestProtocol, ...]) -> None:
-        """From now on it supports these; `supports` has said that the group can live with that."""
+        """Set the protocols of a member, which `supports` has accepted."""
         self._withdraw_support(member)
         member.protocols = protocols
         self._supporters.update({protocol.name for protocol in protocols})
@@ -266,14 +266,14 @@ class ClassicGroup:
         self._supporters -= Counter({protocol.name for protocol in member.protocols})
 
     def elect_leader(self) -> None:
-        """Keep the leader if it has joined; else the first joined member leads, else the first of all."""
+        """Keep the leader if it has joined; else the first joined member leads, else the first member."""
         if not self.members or self.is_leader_joined:
             return
         joined = (member.member_id for member in self.members.values() if member.joining is not None)
         self.leader = next(joined, self.leader or next(iter(self.members)))
 
     def rename(self, member: Member, member_id: str) -> None:
-        """A static member came back: it is the same member under a new id, at the same place."""
+        """A static member is back: it is the same member with a new id, at the same place."""
         old_id = member.member_id
         assert member.group_instance_id is not None
         member.member_id = member_id
@@ -283,7 +283,7 @@ class ClassicGroup:
             self.leader = member_id
 
     def next_generation(self) -> None:
-        """The join phase is over: Empty without members, else CompletingRebalance under the protocol they voted for."""
+        """The join phase is over: Empty without members, else CompletingRebalance with the protocol of the vote."""
         self.generation_id += 1
         self.is_converted = False
         if self.members:

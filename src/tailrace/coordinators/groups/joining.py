@@ -13,21 +13,21 @@ from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import JoinGroupRequest, JoinGroupResponse
 
 _MOST_PROTOCOLS: Final = 100
-"""Of one member; clients have one to three."""
+"""The most protocols of a member; clients have one to three."""
 
 NewMemberId = Callable[[str], str]
 """A new member id: the given prefix and a random part."""
 
 
 def fault_of_size(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
-    """The error if the member brings more than a group keeps, or NONE."""
+    """The error if the member's protocols are too large for the group, or NONE."""
     size_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
     is_too_much = size_bytes > config.group_max_metadata_bytes or len(request.protocols) > _MOST_PROTOCOLS
     return ErrorCode.INVALID_REQUEST if is_too_much else ErrorCode.NONE
 
 
 class Joining:
-    """The part of a group's machine that lets members in."""
+    """The part of a group's machine that admits members."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Joining:
         if not request.member_id:
             return ErrorCode.NONE
         if request.member_id in group.pending_members:
-            # Static members are admitted without such an id, so this one is not the member it claims to be.
+            # Static members are admitted without a pending id, so this is not the static member of the request.
             return ErrorCode.NONE if request.group_instance_id is None else ErrorCode.UNKNOWN_MEMBER_ID
         return group.fault_of_member(request.member_id, request.group_instance_id)
 
@@ -85,7 +85,7 @@ class Joining:
         group = self._group
         if request.member_id in group.members or request.group_instance_id in group.static_members:
             return False
-        # Ids are not given out without end either.
+        # Pending ids are limited too.
         size = len(group.members) if request.member_id else max(len(group.members), len(group.pending_members))
         return size >= self._config.group_max_size
 
@@ -124,10 +124,10 @@ class Joining:
     def _join_again(self, event: JoinAsked, member: Member, now_ms: int) -> None:
         group = self._group
         self._rebalance.release_join(member, ErrorCode.REBALANCE_IN_PROGRESS)
-        if not member.is_new:  # else the time of its first join goes on: it cannot send heartbeats before it is in
+        if not member.is_new:  # a new member cannot send heartbeats: the time of its first join goes on
             group.keep_alive(member, now_ms)
         is_unchanged = member.protocols == event.request.protocols
-        # A leader that joins again in a stable group wants a rebalance: it may have seen new partitions.
+        # A leader that joins again in a stable group requests a rebalance: it may have seen new partitions.
         is_repetition = is_unchanged and (
             group.state is GroupState.COMPLETING_REBALANCE
             or (group.state is GroupState.STABLE and group.leader != member.member_id)
@@ -148,7 +148,7 @@ class Joining:
         member.joining = event.request_id
 
     def _static_member_returns(self, event: JoinAsked, member: Member, member_id: str, now_ms: int) -> None:
-        """It takes the place of the process that had its instance id, and of its assignment if nothing else changes."""
+        """Replace the process with this instance id; the assignment stays if the vote does not change."""
         group = self._group
         fenced = f"another process came as {member.group_instance_id!r}, and is {member_id} now"
         self._history.add(GroupEventKind.FENCED, now_ms, fenced, member.member_id)
@@ -159,7 +159,7 @@ class Joining:
         group.rename(member, member_id)
         member.client_id, member.client_host = event.client_id, event.client_host
         self._renew(event, member)
-        member.is_new = False  # it is known by its instance id: from now on it lives while it waits, as the others do
+        member.is_new = False  # its instance id identifies it: its session does not end while it waits
         group.keep_alive(member, now_ms)
         if group.state is GroupState.STABLE and group.vote() == group.protocol_name:
             assignments = {other.member_id: other.assignment for other in group.members.values()}
@@ -172,7 +172,7 @@ class Joining:
             self._rebalance.membership_changed(now_ms, f"static member {member.group_instance_id!r} came back")
 
     def metadata_committed(self, write_id: WriteId, now_ms: int) -> None:
-        """The static member that waits for this write, if one does, is back."""
+        """Answer the static member that waits for this write, if one does."""
         member, response = self._returned_by(write_id)
         if member is not None and member.joining is not None and response is not None:
             self._effects.answer(member.joining, response)
@@ -180,7 +180,7 @@ class Joining:
             self._group.keep_alive(member, now_ms)
 
     def metadata_failed(self, write_id: WriteId, code: ErrorCode, now_ms: int) -> None:
-        """The log still has the id of before: only a new generation brings the two together again."""
+        """The log has the former id of a static member: a new generation is needed to correct it."""
         member, _ = self._returned_by(write_id)
         if member is not None:
             self._rebalance.release_join(member, code)
@@ -188,7 +188,7 @@ class Joining:
             self._rebalance.prepare(now_ms, f"a returning static member could not be committed: {code.name}")
 
     def _returned_by(self, write_id: WriteId) -> tuple[Member, JoinGroupResponse] | tuple[None, None]:
-        """The member that waits for this write, unless a rebalance or a newer process has taken over its JoinGroup."""
+        """The member that waits for this write, unless a rebalance or a newer process has replaced its JoinGroup."""
         if write_id not in self._returning:
             return None, None
         member_id, request_id, response = self._returning.pop(write_id)

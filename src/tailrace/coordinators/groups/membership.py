@@ -2,9 +2,9 @@
 
 Rules:
 1. Every request is answered exactly once. JoinGroup may wait for the end of PreparingRebalance, SyncGroup for Stable; a
-   member that asks again takes the place of its earlier request, which is answered REBALANCE_IN_PROGRESS.
-2. A member lives as long as it heartbeats or commits within its session timeout, or waits for us.
-3. The states and their changes are `rebalance`'s matter; this module checks which requests a member may send.
+   repeated request replaces the waiting one, which is answered REBALANCE_IN_PROGRESS.
+2. A session lasts while the member sends heartbeats or commits within its timeout, or has a waiting request.
+3. States and their changes are in `rebalance`; this module checks which requests a member may send.
 """
 
 import heapq
@@ -64,21 +64,21 @@ class GroupMembership:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Not later than the next thing that is due. A Tick that comes too early does nothing."""
+        """Not later than the next deadline. A Tick that comes too early does nothing."""
         deadlines = (self.group.session_alarm_ms, self._rebalance.join_deadline_ms, self._rebalance.sync_deadline_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     @property
     def is_idle(self) -> bool:
-        """Whether it holds nothing but what the log has."""
+        """Whether it has no state beyond that of the log."""
         return self.group.state is GroupState.EMPTY and not self.group.pending_members
 
     def begin_rebalance(self, now_ms: int, cause: str) -> None:
-        """All members, of a stable group, must join again."""
+        """Make all members of a stable group join again."""
         self._rebalance.prepare(now_ms, cause)
 
     def step(self, event: Event, now_ms: int) -> Sequence[Effect]:
-        """Take one event; return what must be done, in order."""
+        """Handle one event; returns the effects, in order."""
         match event:
             case JoinAsked():
                 self._joining.join(event, now_ms)
@@ -122,14 +122,14 @@ class GroupMembership:
         if not group.is_current(generation_id):
             return ErrorCode.ILLEGAL_GENERATION
         if group.state is GroupState.COMPLETING_REBALANCE:
-            # It knows the generation but not yet its assignment: what it has read belongs to the one before.
+            # The member has the generation but no assignment yet: its offsets belong to the generation before.
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
     def fault_of_transactional_commit(
         self, *, generation_id: int, member_id: str, group_instance_id: str | None
     ) -> ErrorCode:
-        """As `fault_of_commit`, for a request that names its member; during a rebalance it may still commit."""
+        """As `fault_of_commit`, for a request with a member, which may commit also during a rebalance."""
         fault = self.group.fault_of_member(member_id, group_instance_id)
         if fault:
             return fault
@@ -184,7 +184,7 @@ class GroupMembership:
         return ErrorCode.NONE
 
     def _note_if_fenced(self, request: str, fault: ErrorCode, now_ms: int, member_id: str) -> None:
-        # The other faults only tell a member that the group went on, and that is in the history already.
+        # The other errors follow from events that are in the history already.
         if fault is ErrorCode.FENCED_INSTANCE_ID:
             self._history.add_refusal(request, fault, now_ms, member_id)
 
@@ -205,7 +205,7 @@ class GroupMembership:
     def _remove(self, identity: MemberIdentity, now_ms: int) -> ErrorCode:
         group, instance_id = self.group, identity.group_instance_id
         if not identity.member_id and instance_id in group.static_members:
-            # An administrator removes a static member and knows only the name it was given.
+            # An administrator removes a static member by its instance id alone.
             member_id = group.static_members[instance_id]
             reason = f"static member {instance_id!r} was removed by an administrator{in_clients_words(identity.reason)}"
             self._history.add(GroupEventKind.LEAVE, now_ms, reason, member_id)
@@ -221,7 +221,7 @@ class GroupMembership:
         return fault
 
     def _members_went(self, size_before: int, now_ms: int, cause: str) -> None:
-        """Members or pending ids may be gone: a rebalance begins if members are, and one under way may be complete."""
+        """Begin a rebalance if members are gone; complete the present one if pending ids or members are gone."""
         if len(self.group.members) != size_before or self.group.state is GroupState.PREPARING_REBALANCE:
             self._rebalance.membership_changed(now_ms, cause)
 

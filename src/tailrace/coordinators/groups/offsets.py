@@ -1,4 +1,4 @@
-"""Committing and forgetting offsets: what becomes of a command, given the group as it stands (pure)."""
+"""Records and codes of commands on offsets, given the group (pure): commits, deletions, offsets of deleted topics."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
@@ -32,7 +32,7 @@ CommitDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
 
 def commit(command: CommitOffsets, now_ms: int, *, max_metadata: int) -> CommitDecision:
-    """A record for each offset that is acceptable, and an error code for each that was asked for."""
+    """A record for each acceptable offset, and an error code for each offset of the command."""
     codes = _codes(command.offsets, max_metadata)
     records = tuple(
         OffsetRecord(
@@ -48,7 +48,7 @@ def commit(command: CommitOffsets, now_ms: int, *, max_metadata: int) -> CommitD
 
 
 def commit_in_transaction(command: CommitOffsetsInTransaction, now_ms: int, *, max_metadata: int) -> CommitDecision:
-    """As `commit`, for offsets that count when the transaction commits."""
+    """As `commit`, for offsets that become committed with the transaction."""
     codes = _codes(command.offsets, max_metadata)
     records = tuple(
         PendingOffset(
@@ -83,7 +83,7 @@ def _value(offset: OffsetToCommit, retention_time_ms: int, now_ms: int) -> Offse
 
 
 def delete(command: DeleteOffsets, stored: StoredGroup | None, group: ClassicGroup | None) -> CommitDecision:
-    """A tombstone for each offset that no member needs, and an error code for each that was asked for.
+    """A tombstone for each offset without a subscription, and an error code for each partition of the command.
 
     Raises KafkaError(NON_EMPTY_GROUP) if the subscription of a member is not known.
     """
@@ -108,7 +108,7 @@ def delete(command: DeleteOffsets, stored: StoredGroup | None, group: ClassicGro
 
 
 def deletion(group_id: str, group: StoredGroup | None) -> Iterator[GroupLogRecord]:
-    """Tombstones for all that the log has of this group."""
+    """Tombstones for all records of this group."""
     for topic, partition in _partitions(group):
         yield OffsetRecord(group_id=group_id, topic=topic, partition=partition, value=None)
     if group is not None and group.consumer is not None:
@@ -118,7 +118,7 @@ def deletion(group_id: str, group: StoredGroup | None) -> Iterator[GroupLogRecor
 
 
 def _partitions(group: StoredGroup | None) -> Sequence[TopicPartition]:
-    """Partitions with an offset of the group, or one that an open transaction will commit."""
+    """Partitions with an offset of the group, committed or pending."""
     if group is None:
         return ()
     return tuple(dict.fromkeys((*group.offsets, *sorted(group.pending.partitions))))
@@ -127,8 +127,8 @@ def _partitions(group: StoredGroup | None) -> Sequence[TopicPartition]:
 def lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId | None]) -> Iterator[GroupLogRecord]:
     """Tombstones for the group's offsets in these topics that belong to another id than the given one.
 
-    Those that wait for a transaction count too. One of them may belong to the topic that took the other's name: then
-    the partition is left alone, since a tombstone would take it away as well.
+    Pending offsets count too. If one of a partition's offsets belongs to the new topic of that name, no tombstone is
+    written, since it would delete this offset as well.
     """
     found: dict[TopicPartition, list[OffsetCommitValue]] = {}
     for partition, value in chain(group.offsets.items(), group.pending.waiting()):
@@ -140,7 +140,7 @@ def lost(group_id: str, group: StoredGroup, topics: Mapping[str, TopicId | None]
 
 
 def subscribed_topics(group: ClassicGroup) -> frozenset[str] | None:
-    """The topics that any member subscribes to, or None if one of them speaks another language than Kafka's."""
+    """The topics that any member subscribes to; None if a member's metadata is not the consumer protocol's."""
     try:
         return frozenset(
             topic

@@ -1,15 +1,15 @@
-"""One rebalance after another: members join, the leader assigns, the assignment is committed and handed out.
+"""The rebalances of a classic group: members join, the leader assigns, the assignment is committed and sent.
 
     Empty --join--> PreparingRebalance --all joined, or time is up--> CompletingRebalance
     CompletingRebalance --the leader's assignment is committed--> Stable --join, leave, expiry--> PreparingRebalance
 
 Rules:
 1. A joining member waits for the others, at most their longest rebalance timeout. A member that has not joined by then
-   is removed, unless it is static: only the end of its session removes that one (KIP-345).
-2. The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` in any case, and again while
-   members still come, up to the rebalance timeout (KIP-134).
-3. An assignment is handed out after it is committed, and only in the generation it was made for.
-4. A joined member that does not ask for its assignment within the rebalance timeout is removed.
+   is removed; a static member is removed only at the end of its session (KIP-345).
+2. The first rebalance of an empty group waits `group.initial.rebalance.delay.ms` in any case, and again while new
+   members join, up to the rebalance timeout (KIP-134).
+3. An assignment is sent after its commit, and only in its own generation.
+4. A joined member that sends no SyncGroup within the rebalance timeout is removed.
 """
 
 from collections.abc import Mapping
@@ -33,23 +33,23 @@ class Rebalance:
         self.join_deadline_ms: int | None = None
         self.sync_deadline_ms: int | None = None
         self._delay_left_ms: int | None = None
-        """By how much the first rebalance of an empty group may still be delayed; None in any other."""
+        """The rest of the delay of the first rebalance of an empty group; None in any other rebalance."""
         self._has_new_members = False
-        """During the present delay."""
+        """Whether members have joined during the present delay."""
         self._unsynced: set[str] = set()
-        """Members that know the generation and have not asked for their assignment."""
+        """Members of the generation that have not sent SyncGroup."""
         self._assignments: Mapping[str, bytes] = {}
         self._write_id: WriteId | None = None
         """The write of `_assignments`, while it is under way."""
 
     def admit(self, member: Member, protocol_type: str, now_ms: int) -> None:
-        """A new member, which waits in its JoinGroup."""
+        """Add a new member, which waits in its JoinGroup."""
         self._has_new_members = True
         self._group.add(member, protocol_type)
         self.membership_changed(now_ms, f"{member.member_id} joined")
 
     def remove(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
-        """It is out, and what it waits for is answered with `code`. Call `membership_changed` after the last one."""
+        """Remove a member; its waiting requests get `code`. Call `membership_changed` after the last removal."""
         member = self._group.members[member_id]
         self.release_join(member, code)
         self.release_sync(member, code)
@@ -57,13 +57,13 @@ class Rebalance:
         self._group.remove(member_id)
 
     def release_join(self, member: Member, code: ErrorCode) -> None:
-        """Its JoinGroup, if one waits, waits no longer."""
+        """Answer the member's JoinGroup, if one waits."""
         if member.joining is not None:
             self._effects.answer(member.joining, answers.join_refused(code, member.member_id))
             member.joining = None
 
     def release_sync(self, member: Member, code: ErrorCode) -> None:
-        """Its SyncGroup, if one waits, waits no longer."""
+        """Answer the member's SyncGroup, if one waits."""
         if member.syncing is not None:
             self._effects.answer(member.syncing, answers.sync_refused(code))
             member.syncing = None
@@ -76,7 +76,7 @@ class Rebalance:
             self.prepare(now_ms, cause)
 
     def prepare(self, now_ms: int, cause: str) -> None:
-        """All must join again."""
+        """Begin a rebalance: all members must join again."""
         self._history.add(GroupEventKind.REBALANCE, now_ms, cause)
         self._call_off_assignment(ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self.sync_deadline_ms = None
@@ -117,7 +117,7 @@ class Rebalance:
                 self._expire(member, now_ms, "it did not join again within", group.rebalance_timeout_ms)
         group.elect_leader()
         if group.members and not group.is_leader_joined:
-            # Only static members are left and none is here: they return, or their sessions end.
+            # Only static members are left and none has joined: they join, or their sessions end.
             self.join_deadline_ms = now_ms + group.rebalance_timeout_ms
             return
         group.next_generation()
@@ -150,19 +150,19 @@ class Rebalance:
         self.sync_deadline_ms = now_ms + self._group.rebalance_timeout_ms
 
     def synced(self, member_id: str) -> None:
-        """It has asked for its assignment."""
+        """The member has sent SyncGroup."""
         self._unsynced.discard(member_id)
         if not self._unsynced:
             self.sync_deadline_ms = None
 
     def assign(self, assignments: Mapping[str, bytes]) -> None:
-        """The leader has assigned, by member id. The first assignment of a generation counts."""
+        """Commit the leader's assignments, by member id; only the first ones of a generation."""
         if self._write_id is None:
             self._assignments = assignments
             self._write_id = self._effects.persist(self._group.metadata(assignments))
 
     def metadata_committed(self, write_id: WriteId, now_ms: int) -> None:
-        """Hand out the assignments, if these are they."""
+        """Send the assignments, if this is their write."""
         if write_id != self._write_id:
             return
         group = self._group
@@ -177,7 +177,7 @@ class Rebalance:
         self._write_id, self._assignments = None, {}
 
     def metadata_failed(self, write_id: WriteId, code: ErrorCode, now_ms: int) -> None:
-        """An assignment that is not committed is not handed out: all members join again."""
+        """If this is the write of the assignments, they are dropped, and all members join again."""
         if write_id == self._write_id:
             self._call_off_assignment(code, now_ms)
             self.prepare(now_ms, f"the assignment could not be committed: {code.name}")
@@ -190,7 +190,7 @@ class Rebalance:
                 self._group.keep_alive(member, now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Time has passed."""
+        """Handle the deadlines that have passed."""
         if self.join_deadline_ms is not None and self.join_deadline_ms <= now_ms:
             self._join_time_is_up(now_ms)
         if self.sync_deadline_ms is not None and self.sync_deadline_ms <= now_ms:

@@ -1,8 +1,8 @@
 """Records of `__consumer_offsets`, in Kafka's formats: committed offsets, and each group's generation.
 
-A key starts with an int16 that says what it is: 0 and 1 an offset (0 is the oldest form, only read), 2 a group, 3 and 5
-to 8 a part of a consumer group (`consumer.records`). A value starts with an int16, its version. An empty value is a
-tombstone. Other kinds are passed over.
+A key starts with an int16, its kind: 0 and 1 an offset (0 is the oldest form, only read), 2 a group, 3 and 5 to 8 a
+part of a consumer group (`consumer.records`). A value starts with an int16, its version. A null value is a tombstone.
+Other kinds are skipped.
 """
 
 import struct as binary
@@ -25,7 +25,7 @@ _CONSUMER_KINDS = frozenset(ConsumerRecordKind)
 
 _OFFSET_VERSION = 4
 _EXPIRING_OFFSET_VERSION = 1
-"""The only version that can say when an offset expires."""
+"""The only version with an expiry time of the offset."""
 _GROUP_VERSION = 3
 
 
@@ -69,7 +69,7 @@ class MemberMetadata:
 
 @message(versions="0-4", flexible="4+")
 class GroupMetadataValue:
-    """One generation of a group: its members and what each was assigned."""
+    """One generation of a group: its members and their assignments."""
 
     protocol_type: str
     generation: Int32
@@ -81,7 +81,7 @@ class GroupMetadataValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetRecord:
-    """A group's offset in one partition is now this; None: it is forgotten."""
+    """A group's new offset in one partition; None: it is deleted."""
 
     group_id: str
     topic: str
@@ -91,7 +91,7 @@ class OffsetRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """A group's generation is now this; None: the group is deleted."""
+    """A group's new generation; None: the group is deleted."""
 
     group_id: str
     value: GroupMetadataValue | None
@@ -99,7 +99,7 @@ class GroupRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOffset:
-    """A group's offset in one partition will be this if the producer's transaction commits.
+    """A group's offset in one partition, which becomes committed with the producer's transaction.
 
     In the log it is an `OffsetRecord` in a transactional batch.
     """
@@ -113,9 +113,9 @@ class PendingOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionEnd:
-    """A producer's transaction has ended that has set offsets of this group.
+    """The end of a producer's transaction with offsets of this group.
 
-    In the log it is a marker, one for all groups.
+    In the log it is one marker for all groups.
     """
 
     group_id: str
@@ -127,7 +127,7 @@ GroupLogRecord = OffsetRecord | GroupRecord | ConsumerGroupRecord | PendingOffse
 
 
 def pending_offset(record: OffsetRecord, producer_id: int, value: OffsetCommitValue) -> PendingOffset:
-    """A record with this offset in a transactional batch."""
+    """The pending offset of a record in a transactional batch."""
     return PendingOffset(
         group_id=record.group_id,
         producer_id=producer_id,
@@ -141,7 +141,7 @@ T = TypeVar("T", OffsetCommitValue, GroupMetadataValue)
 
 
 def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
-    """The record as key and value of a log record; not for a TransactionEnd, which is none."""
+    """The record as key and value of a log record; not for a TransactionEnd, which is a marker."""
     assert not isinstance(record, TransactionEnd), "a marker is a batch of its own kind"
     if isinstance(record, ConsumerGroupRecord):
         key = _KIND.pack(record.kind) + encode_key(record)
@@ -159,7 +159,7 @@ def encode_record(record: GroupLogRecord) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> OffsetRecord | GroupRecord | ConsumerGroupRecord | None:
-    """The record, or None if it is of a kind that is not ours. Raises CorruptRecords."""
+    """The record; None for an unknown kind. Raises CorruptRecords."""
     try:
         if key is None:
             raise MalformedMessage("a record without a key")

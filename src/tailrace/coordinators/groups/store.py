@@ -1,9 +1,9 @@
-"""The two states of a coordinator's log: `GroupStore` is what is committed, `LatestGroups` is all that is appended.
+"""The two states of a coordinator's log: `GroupStore` is the committed one, `LatestGroups` the appended one.
 
 Invariants:
 1. `GroupStore` changes by `apply` only, in log order, so it equals the replay of the committed log.
 2. A group is in the store iff it has metadata or at least one offset, committed or pending.
-3. `GroupStore.topics` is what a look at all committed offsets would find.
+3. `GroupStore.topics` equals an index made from all committed offsets.
 4. A staged change leaves `LatestGroups` in one of two ways: committed (applied to the store) or discarded (the append
    failed, so it has no effect).
 """
@@ -27,13 +27,13 @@ from tailrace.model.partitions import TopicPartition
 
 
 class StoredGroup:
-    """One group as its records tell it."""
+    """One group, made by its records."""
 
     __slots__ = ("consumer", "metadata", "offsets", "pending")
 
     def __init__(self) -> None:
         self.metadata: GroupMetadataValue | None = None
-        """Its last generation, if it is a classic group."""
+        """The last generation of a classic group; None for other groups."""
         self.consumer: ConsumerGroup | None = None
         """The state of a consumer group (KIP-848); None for other groups."""
         self.offsets: dict[TopicPartition, OffsetCommitValue] = {}
@@ -87,10 +87,10 @@ class GroupStore:
         self.groups: dict[str, StoredGroup] = {}
         self.topics = TopicIndex()
         self._in_transactions: dict[int, set[str]] = {}
-        """The groups that wait for the end of a producer's transaction."""
+        """By producer id, the groups with pending offsets of its transaction."""
 
     def apply(self, record: GroupLogRecord) -> Sequence[OffsetRecord]:
-        """Take one committed record; the offsets that are other ones now. The only place where the store changes."""
+        """Apply one committed record; returns the changed offsets. The only place where the store changes."""
         group = self.groups.get(record.group_id)
         if group is None:
             group = self.groups[record.group_id] = StoredGroup()
@@ -129,12 +129,12 @@ class GroupStore:
 
     @property
     def waiting_groups(self) -> frozenset[str]:
-        """The groups that have offsets in any transaction, and perhaps some that had. They are not in `topics`."""
+        """The groups with pending offsets, perhaps with some that had them. Pending offsets are not in `topics`."""
         return frozenset().union(*self._in_transactions.values())
 
     @property
     def topic_names(self) -> frozenset[str]:
-        """The topics in which any group has an offset, or will have one when a transaction commits."""
+        """The topics in which any group has an offset, committed or pending."""
         waiting = (self.groups[group_id] for group_id in self.waiting_groups if group_id in self.groups)
         return self.topics.names.union(partition.topic for group in waiting for partition, _ in group.pending.waiting())
 
@@ -143,27 +143,27 @@ _NOTHING: dict[int, GroupLogRecord] = {}
 
 
 class LatestGroups:
-    """The store with all that has been appended and is not yet committed. Only decisions may read it."""
+    """The store with all appended records that are not committed yet. Only decisions may read it."""
 
     def __init__(self, committed: GroupStore) -> None:
         self._committed = committed
         self._staged: defaultdict[str, dict[int, GroupLogRecord]] = defaultdict(dict)
-        """By group, in the order of the log. By identity: two commits of one offset are equal values, and only one of
-        them settles at a time."""
+        """By group, in the order of the log, and by identity: two commits of one offset may be equal values, and are
+        completed one at a time."""
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
-        """These are on their way into the log."""
+        """Add appended records, which are not committed yet."""
         for record in records:
             self._staged[record.group_id][id(record)] = record
 
     def commit(self, records: Sequence[GroupLogRecord]) -> list[OffsetRecord]:
-        """These, staged before, are below the high watermark now; the committed offsets that are other ones now."""
+        """Staged records are committed: apply them to the store; returns the changed offsets."""
         changed = [offset for record in records for offset in self._committed.apply(record)]
         self.discard(records)
         return changed
 
     def discard(self, records: Iterable[GroupLogRecord]) -> None:
-        """These, staged before, are no longer ahead of the store."""
+        """Remove staged records: they are in the store, or not in the log."""
         for record in records:
             staged = self._staged[record.group_id]
             del staged[id(record)]
@@ -171,7 +171,7 @@ class LatestGroups:
                 del self._staged[record.group_id]
 
     def get(self, group_id: str) -> StoredGroup | None:
-        """The group as it will be, or None if it will not be."""
+        """The group with the staged records; None if there is none."""
         group = self._committed.get(group_id)
         staged = self._staged.get(group_id)
         if not staged:
@@ -182,7 +182,7 @@ class LatestGroups:
         return None if group.is_empty else group
 
     def consumer(self, group_id: str) -> ConsumerGroup | None:
-        """The consumer group as it will be, or None if there will be none; must not be changed."""
+        """The consumer group with the staged records, None if there is none; must not be changed."""
         stored = self._committed.get(group_id)
         group = None if stored is None else stored.consumer
         staged = self._staged.get(group_id, _NOTHING)
@@ -194,7 +194,7 @@ class LatestGroups:
         return group
 
     def has_generation(self, group_id: str) -> bool:
-        """Whether the log will have the group as a classic one."""
+        """Whether the group is a classic one with the staged records."""
         for record in reversed(self._staged.get(group_id, _NOTHING).values()):
             if isinstance(record, GroupRecord):
                 return record.value is not None
@@ -202,7 +202,7 @@ class LatestGroups:
         return group is not None and group.metadata is not None
 
     def groups_waiting_for(self, producer_id: int) -> frozenset[str]:
-        """As the store's, with those on their way."""
+        """As `GroupStore.groups_waiting_for`, with the staged records."""
         staged = (
             group_id
             for group_id, records in self._staged.items()
@@ -213,7 +213,7 @@ class LatestGroups:
     def groups_in(self, topics: Mapping[str, TopicId | None]) -> Iterator[tuple[str, StoredGroup]]:
         """The groups, as `get` gives them, that may have an offset in one of these topics under another id."""
         candidates = self._committed.topics.groups_beside(topics)
-        # Offsets that are being written, or wait for a transaction, are not in the index, and few.
+        # Staged and pending offsets are not in the index; they are few.
         for group_id in dict.fromkeys((*candidates, *sorted(self._committed.waiting_groups), *self._staged)):
             group = self.get(group_id)
             if group is not None:
@@ -221,18 +221,17 @@ class LatestGroups:
 
 
 class PendingOffsets:
-    """Those of one group, by producer.
+    """The pending offsets of one group, by producer.
 
-    A pending offset takes effect if it is the last one in the log for its partition when its transaction commits: a
-    later commit, in another transaction or in none, replaces it. Offsets that the group deletes meanwhile do not come
-    back with the transaction.
+    A pending offset becomes committed with its transaction if no later offset of its partition is committed by then, in
+    another transaction or in none. A deleted offset does not come back with the transaction.
     """
 
     __slots__ = ("_next_place", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, dict[TopicPartition, tuple[int, OffsetCommitValue] | None]] = {}
-        """With its place among all that were added; None: another one has taken its place, and it waits for nothing."""
+        """The offsets with their places in the order of all; None: a later commit has superseded the offset."""
         self._next_place = 0
 
     def __bool__(self) -> bool:
@@ -250,24 +249,24 @@ class PendingOffsets:
         return twin
 
     def add(self, producer_id: int, partition: TopicPartition, value: OffsetCommitValue) -> None:
-        """The producer's transaction will set this offset."""
+        """Add an offset of the producer's transaction."""
         self._producers.setdefault(producer_id, {})[partition] = (self._next_place, value)
         self._next_place += 1
 
     def supersede(self, partition: TopicPartition) -> None:
-        """An offset was committed outside of transactions: those of before do not count any more."""
+        """An offset was committed outside of transactions: drop the earlier pending ones of its partition."""
         if self._producers:
             self._supersede(partition, self._next_place)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The group forgets the partition: no transaction sets its offset any more."""
+        """The offset of the partition is deleted: drop all pending ones."""
         for producer_id, offsets in tuple(self._producers.items()):
             offsets.pop(partition, None)
             if not offsets:
                 del self._producers[producer_id]
 
     def end(self, producer_id: int, *, is_committed: bool) -> list[tuple[TopicPartition, OffsetCommitValue]]:
-        """The producer's transaction has ended; the offsets that the group has because of it."""
+        """End the producer's transaction; returns the offsets that become committed."""
         counting = self.offsets_of(producer_id) if is_committed else []
         offsets = self._producers.pop(producer_id, {})
         for partition, found in offsets.items():
@@ -276,7 +275,7 @@ class PendingOffsets:
         return counting
 
     def offsets_of(self, producer_id: int) -> list[tuple[TopicPartition, OffsetCommitValue]]:
-        """The offsets that the group will have if this producer's transaction commits."""
+        """The offsets that become committed if this producer's transaction commits."""
         offsets = self._producers.get(producer_id, {})
         return [(partition, found[1]) for partition, found in offsets.items() if found is not None]
 
@@ -287,11 +286,11 @@ class PendingOffsets:
                 offsets[partition] = None
 
     def has(self, partition: TopicPartition) -> bool:
-        """Whether a transaction is open that has set this partition's offset."""
+        """Whether an open transaction has set this partition's offset."""
         return any(partition in offsets for offsets in self._producers.values())
 
     def waiting(self) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
-        """The offsets that wait; perhaps several for one partition."""
+        """The pending offsets; perhaps several for one partition."""
         for producer_id in self._producers:
             yield from self.offsets_of(producer_id)
 
@@ -302,12 +301,12 @@ class PendingOffsets:
 
 
 def belongs_to(offset_topic_id: bytes, topic_id: TopicId | None) -> bool:
-    """Whether an offset was committed for the topic that has this id now; None: there is none of that name."""
+    """Whether an offset belongs to the topic with this id; None: there is no topic of that name."""
     return topic_id is not None and offset_topic_id in (topic_id, ZERO_TOPIC_ID)
 
 
 class TopicIndex:
-    """Topic name -> topic id -> group -> in how many partitions of it the group has an offset."""
+    """Topic name -> topic id -> group -> number of partitions with an offset of the group."""
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[bytes, dict[str, int]]] = {}
@@ -318,7 +317,7 @@ class TopicIndex:
         return frozenset(self._topics)
 
     def groups_beside(self, topics: Mapping[str, TopicId | None]) -> Iterator[str]:
-        """The groups with an offset in one of these topics that does not belong to the given id; perhaps repeatedly."""
+        """The groups with an offset in one of these topics under another id; perhaps with repetitions."""
         for name, topic_id in topics.items():
             for found_id, groups in self._topics.get(name, {}).items():
                 if not belongs_to(found_id, topic_id):
@@ -327,7 +326,7 @@ class TopicIndex:
     def replace(
         self, group_id: str, topic: str, before: OffsetCommitValue | None, after: OffsetCommitValue | None
     ) -> None:
-        """One offset of the group in one partition of the topic was `before` and is `after`; None: there is none."""
+        """Replace an offset of the group in one partition of the topic; None: there is no offset."""
         if before is not None and after is not None and before.topic_id == after.topic_id:
             return
         if before is not None:

@@ -1,5 +1,5 @@
-"""Transactions (KIP-98, KIP-890): which producer a transactional id belongs to now, and how its transaction stands.
+"""Transactions (KIP-98, KIP-890): the present producer of each transactional id, and the state of its transaction.
 
-Everything is in the records of `__transaction_state`, so a restart replays it, and goes on writing the markers of each
-transaction whose end was decided and is not complete.
+All state is in the records of `__transaction_state`: a restart replays it, and writes the markers of each transaction
+whose end is decided and not complete.
 """

@@ -11,7 +11,7 @@ NO_EXPECTATION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitializeProducer:
-    """A producer begins, or goes on after an error with the id and epoch that it expects to have (KIP-360)."""
+    """A producer begins, or resumes after an error with the id and epoch that it has (KIP-360)."""
 
     transactional_id: str
     timeout_ms: int
@@ -34,7 +34,7 @@ class AddPartitions:
     producer_epoch: int
     partitions: frozenset[TopicPartition]
     client_version: int = 0
-    """The transaction.version that the producer goes by."""
+    """The transaction.version of the producer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class EndTransaction:
     producer_epoch: int
     is_commit: bool
     client_version: int = 0
-    """The transaction.version that the producer goes by."""
+    """The transaction.version of the producer."""
     fresh_producer_id: int = NO_PRODUCER_ID
     """As for InitializeProducer."""
 
@@ -60,14 +60,14 @@ class CompleteTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortTimedOut:
-    """A look at one transactional id: is its transaction open for longer than its producer asked for."""
+    """Abort the transaction of one transactional id if it is open for longer than its timeout."""
 
     transactional_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetUnused:
-    """Expire one transactional id if it was not used for `transactional.id.expiration.ms`."""
+    """Delete one transactional id if it was not used for `transactional.id.expiration.ms`."""
 
     transactional_id: str
 
@@ -77,7 +77,7 @@ Command = InitializeProducer | AddPartitions | EndTransaction | CompleteTransact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdentity:
-    """The identity that the producer is to write with from now on."""
+    """The identity of the producer from now on."""
 
     producer_id: int
     producer_epoch: int
@@ -85,17 +85,17 @@ class ProducerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class NeedsProducerId:
-    """Nothing is decided: the command has to come with a fresh producer id."""
+    """Nothing is decided: the command has to be repeated with a fresh producer id."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedFirst:
-    """The open transaction is being aborted; the command has to come again when that is done."""
+    """The open transaction is being aborted; the command has to be repeated after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """That was all."""
+    """The command is complete."""
 
 
 Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Completed
@@ -103,7 +103,7 @@ Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Completed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkersToWrite:
-    """The markers of a prepared transaction: how it ends, and in which partitions."""
+    """The markers of a prepared transaction: its end and its partitions."""
 
     transactional_id: str
     producer_id: int
@@ -114,7 +114,7 @@ class MarkersToWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTransactions:
-    """The filter of a list of transactional ids. Empty, None and -1 let everything pass."""
+    """The filter of a list of transactional ids. Empty, None and -1 match all."""
 
     states: frozenset[TransactionState] | None = None
     producer_ids: frozenset[int] = frozenset()

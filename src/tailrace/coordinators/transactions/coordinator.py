@@ -1,10 +1,9 @@
 """All transactional ids of one partition of `__transaction_state`: a replicated machine.
 
-1. A transactional id changes by `apply` and `commit` only, each time to what one record says.
-2. At most one record of a transactional id is on its way into the log. Other requests meanwhile get
-   CONCURRENT_TRANSACTIONS (51), as with Kafka. So every decision rests on what is committed, and its answer waits for
-   nothing but its own record.
-3. A prepared transaction ends as it was decided: nothing but CompleteTransaction changes it.
+1. A transactional id changes by `apply` and `commit` only, each time to the state in one record.
+2. At most one record of a transactional id is staged. Other requests get CONCURRENT_TRANSACTIONS (51) then, as with
+   Kafka. So every decision reads the committed state, and its answer waits for its own record alone.
+3. A prepared transaction ends by its decision: only CompleteTransaction changes it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,18 +55,18 @@ class TransactionCoordinator:
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
-        """By transactional id, as committed. Do not change it."""
+        """By transactional id, as committed. Read only."""
         return self._transactions
 
     def apply(self, record: TransactionRecord) -> None:
-        """Take one committed record. The only place where a transaction changes."""
+        """Apply one committed record. The only place where a transaction changes."""
         if record.transaction is None:
             self._transactions.pop(record.transactional_id, None)
         else:
             self._transactions[record.transactional_id] = record.transaction
 
     def decide(self, command: Command, now_ms: int) -> TransactionDecision:
-        """The record, if there is one, and the answer. Raises KafkaError with the code that Kafka answers."""
+        """The record, if there is one, and the answer. Raises KafkaError with Kafka's code."""
         transactional_id = command.transactional_id
         transaction = self._transactions.get(transactional_id)
         is_pending = transactional_id in self._pending
@@ -101,7 +100,7 @@ class TransactionCoordinator:
         return _decision(transactional_id, following, answer)
 
     def is_changing(self, transactional_id: str) -> bool:
-        """Whether a record of it is on its way into the log, or its transaction is decided and not complete."""
+        """Whether a record of the id is staged, or its transaction is decided and not complete."""
         transaction = self._transactions.get(transactional_id)
         return transactional_id in self._pending or (transaction is not None and transaction.state.is_prepared)
 
@@ -117,24 +116,24 @@ class TransactionCoordinator:
         }
 
     def stage(self, records: Iterable[TransactionRecord]) -> None:
-        """These are on their way into the log."""
+        """Add appended records, which are not committed yet."""
         for record in records:
             assert record.transactional_id not in self._pending, f"{record.transactional_id!r} has a change under way"
             self._pending[record.transactional_id] = record
 
     def commit(self, records: Sequence[TransactionRecord]) -> None:
-        """These, staged before, are committed."""
+        """Staged records are committed."""
         for record in records:
             self.apply(record)
         self.discard(records)
 
     def discard(self, records: Iterable[TransactionRecord]) -> None:
-        """These, staged before, are not on their way any more."""
+        """Remove staged records: they are committed, or not in the log."""
         for record in records:
             del self._pending[record.transactional_id]
 
     def markers(self, transactional_id: str) -> MarkersToWrite | None:
-        """The markers to write for a prepared transaction; None if it is not, or not any more."""
+        """The markers of a prepared transaction; None in any other state."""
         transaction = self._transactions.get(transactional_id)
         if transaction is None or not transaction.state.is_prepared:
             return None
@@ -155,7 +154,7 @@ class TransactionCoordinator:
         return [name for name, transaction in self._transactions.items() if self._is_unused(transaction, now_ms)]
 
     def listed(self, wanted: ListedTransactions, now_ms: int) -> Iterator[tuple[str, Transaction]]:
-        """The transactional ids that pass, each with its state."""
+        """The transactional ids that match the filter, each with its state."""
         for name, transaction in self._transactions.items():
             if wanted.states is not None and transaction.state not in wanted.states:
                 continue
@@ -228,16 +227,16 @@ Initialized = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | Abo
 def initialize(
     transaction: Transaction | None, command: InitializeProducer, *, is_pending: bool, now_ms: int
 ) -> Initialized:
-    """The transaction as it will be, and the answer. `is_pending`: a change of it is on its way into the log.
+    """The next state of the transaction, and the answer. `is_pending`: a record of it is staged.
 
     Raises KafkaError CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90).
 
     - The id is new: a fresh producer id, epoch 0.
     - No transaction is open: the next epoch, which fences the producer with the last one; a fresh producer id when the
       epochs are used up.
-    - A transaction is open: it is aborted under an epoch that no producer gets; the producer has to ask again.
-    - A producer that names its identity (KIP-360) gets the next epoch if the identity is the current one, the current
-      one again if the answer with it was lost, and PRODUCER_FENCED otherwise: an old instance aborts no newer
+    - A transaction is open: it is aborted with an epoch that no producer gets; the producer has to retry.
+    - A producer with an identity in its request (KIP-360) gets the next epoch if the identity is the current one, the
+      current epoch again if that answer was lost, and PRODUCER_FENCED otherwise: an old instance must not abort a newer
       transaction.
     """
     if is_pending:
@@ -298,7 +297,7 @@ Ended = tuple[Transaction | None, ProducerIdentity | NeedsProducerId | Completed
 
 
 def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, now_ms: int) -> Ended:
-    """The transaction as it will be, and the answer. `is_pending`: a change of it is on its way into the log.
+    """The next state of the transaction, and the answer. `is_pending`: a record of it is staged.
 
     | The transaction is | commit | abort |
     |---|---|---|
@@ -338,7 +337,7 @@ def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, 
 
 
 def fenced(transactional_id: str, transaction: Transaction, producer_epoch: int) -> KafkaError:
-    """A newer instance has taken over, or the transaction took too long."""
+    """PRODUCER_FENCED: a newer instance has replaced the producer, or the transaction has timed out."""
     return KafkaError(
         ErrorCode.PRODUCER_FENCED,
         f"epoch {producer_epoch} of {transactional_id!r} is not {transaction.producer_epoch}, the epoch of now",
@@ -346,12 +345,12 @@ def fenced(transactional_id: str, transaction: Transaction, producer_epoch: int)
 
 
 def concurrent(transactional_id: str) -> KafkaError:
-    """Something else has to be done first: ask again."""
+    """CONCURRENT_TRANSACTIONS: another change has to be complete first."""
     return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last change of {transactional_id!r} is not complete")
 
 
 def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:
-    """Whether the producer has ended it with this identity before, and has not heard the answer."""
+    """Whether the producer has ended it with this identity before: the answer was lost."""
     if not transaction.has_epoch_per_transaction or transaction.last_producer_epoch == NO_EPOCH:
         return False
     if command.producer_epoch != transaction.last_producer_epoch:
@@ -363,7 +362,7 @@ def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:
 
 
 def _is_its_id(transaction: Transaction, command: EndTransaction) -> bool:
-    """Whether the producer has this id, or has it from the moment when the end is complete."""
+    """Whether this is the producer's id, or will be when the end is complete."""
     if command.producer_id == transaction.producer_id:
         return True
     return transaction.state.is_prepared and command.producer_id == transaction.next_producer_id

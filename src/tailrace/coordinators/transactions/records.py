@@ -1,7 +1,7 @@
-"""Records of `__transaction_state`, in Kafka's formats: the state of each transactional id, as of its last change.
+"""Records of `__transaction_state`, in Kafka's formats: the state of each transactional id.
 
-A key starts with an int16, 0; a value with an int16, its version. An empty value is a tombstone. Other keys are passed
-over. Version 0 of a value is only read; what it does not have (KIP-890) counts as not there.
+A key starts with an int16, 0; a value with an int16, its version. A null value is a tombstone. Other keys are skipped.
+Version 0 of a value is only read; the fields of KIP-890 have their defaults then.
 """
 
 import struct as binary
@@ -39,7 +39,7 @@ class TransactionLogValue:
     next_producer_id: Int64 = field(versions="1+", tag=1, default=-1)
     producer_epoch: Int16
     next_producer_epoch: Int16 = field(versions="1+", tag=3, default=-1)
-    """Of a transaction in two phases (KIP-939), which cannot be begun here."""
+    """Of a transaction with two-phase commit (KIP-939), which is not supported."""
     transaction_timeout_ms: Int32
     transaction_status: Int8
     transaction_partitions: tuple[PartitionsSchema, ...] | None
@@ -47,12 +47,12 @@ class TransactionLogValue:
     transaction_start_timestamp_ms: Int64
     client_transaction_version: Int16 = field(versions="1+", tag=2, default=0)
     last_producer_epoch: Int16 = field(versions="1+", tag=10_000, default=NO_EPOCH)
-    """Ours: Kafka's coordinators have it in memory, so a retry after their move is fenced (KIP-360)."""
+    """Ours: Kafka keeps it in memory, so that a retry after a change of the coordinator is fenced (KIP-360)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
-    """A transactional id stands like this now; None: it is forgotten."""
+    """The new state of a transactional id; None: it is deleted."""
 
     transactional_id: str
     transaction: Transaction | None
@@ -90,7 +90,7 @@ def _value(transaction: Transaction) -> TransactionLogValue:
 
 
 def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord | None:
-    """The record, or None if it is of a kind that is not ours. Raises CorruptRecords."""
+    """The record; None for an unknown kind. Raises CorruptRecords."""
     try:
         if key is None:
             raise MalformedMessage("a record without a key")

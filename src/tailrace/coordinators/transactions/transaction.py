@@ -1,4 +1,4 @@
-"""One transactional id: its producer, its transaction and that one's state. A value; each step gives another (pure)."""
+"""One transactional id: its producer and the state of its transaction. A value; each step returns another (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ from tailrace.model.partitions import TopicPartition
 
 
 class TransactionState(IntEnum):
-    """As it stands in the log."""
+    """The state, with its number in the log."""
 
     EMPTY = 0
     ONGOING = 1
     PREPARE_COMMIT = 2
-    """Decided: it will be committed, and its markers are being written."""
+    """The commit is decided, and its markers are being written."""
     PREPARE_ABORT = 3
     COMPLETE_COMMIT = 4
     COMPLETE_ABORT = 5
@@ -27,7 +27,7 @@ class TransactionState(IntEnum):
 
     @property
     def label(self) -> str:
-        """`PrepareCommit`, as clients show it."""
+        """The name for clients, as `PrepareCommit`."""
         return "".join(word.capitalize() for word in self.name.split("_"))
 
     @property
@@ -50,17 +50,17 @@ TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = MappingPro
         _S.ONGOING: frozenset((_S.ONGOING, _S.PREPARE_COMMIT, _S.PREPARE_ABORT)),
         _S.PREPARE_COMMIT: frozenset((_S.COMPLETE_COMMIT,)),
         _S.PREPARE_ABORT: frozenset((_S.COMPLETE_ABORT,)),
-        # To abort what never began is how a producer of KIP-890 makes sure of that.
+        # A producer of KIP-890 may abort a transaction that has not begun, so that it never will.
         _S.COMPLETE_COMMIT: frozenset((_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT)),
         _S.COMPLETE_ABORT: frozenset((_S.EMPTY, _S.ONGOING, _S.PREPARE_ABORT)),
     }
 )
-"""From each state that can be in a log, those that may follow; any of EMPTY, COMPLETE_* may also be forgotten."""
+"""The states that may follow each state in a log. EMPTY and COMPLETE_* may also be deleted."""
 
 
 NO_EPOCH: Final = -1
 LAST_EPOCH: Final = 2**15 - 2
-"""The last epoch that a producer is given: there is always one more left to fence it with."""
+"""The last epoch of a producer: the one after it is reserved for fencing."""
 EPOCH_PER_TRANSACTION: Final = 2
 """The transaction.version from which each transaction of a producer has an epoch of its own (KIP-890)."""
 
@@ -72,27 +72,27 @@ class Transaction:
     producer_id: int
     producer_epoch: int
     last_producer_epoch: int = NO_EPOCH
-    """The epoch of before, if the producer itself had it raised: a producer with it may ask again (KIP-360)."""
+    """The previous epoch, if the producer itself has raised it: a request with it may be a retry (KIP-360)."""
     previous_producer_id: int = NO_PRODUCER_ID
-    """The id of before, whose epochs were used up."""
+    """The previous id, whose epochs were used up."""
     next_producer_id: int = NO_PRODUCER_ID
-    """The id that takes over when the end is complete."""
+    """The id of the producer after the end is complete."""
     timeout_ms: int
     state: TransactionState = TransactionState.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
-    """Of a transaction that is open or being ended: where it has written, or may have."""
+    """The partitions of a transaction that is open or prepared."""
     started_at_ms: int = -1
     updated_at_ms: int
     client_version: int = 0
-    """The transaction.version that its producer goes by, as of its last change."""
+    """The transaction.version of its producer at the last change."""
 
     @property
     def is_exhausted(self) -> bool:
-        """There is no epoch left that its producer could be given."""
+        """Whether the epochs of the producer id are used up."""
         return self.producer_epoch >= LAST_EPOCH
 
     def is_held_by(self, producer_epoch: int) -> bool:
-        """Whether this is its producer's epoch. The one beyond the last fences, and belongs to no producer."""
+        """Whether this is the producer's epoch. The epoch after the last one fences, and belongs to no producer."""
         return producer_epoch == self.producer_epoch <= LAST_EPOCH
 
     @property
@@ -102,7 +102,7 @@ class Transaction:
     def with_partitions(
         self, partitions: frozenset[TopicPartition], *, client_version: int, now_ms: int
     ) -> "Transaction":
-        """Open, if it was not, and about to write to these too."""
+        """The transaction is open, with these partitions too."""
         return replace(
             self,
             state=TransactionState.ONGOING,
@@ -113,7 +113,7 @@ class Transaction:
         )
 
     def prepared(self, *, is_commit: bool, now_ms: int) -> "Transaction":
-        """Its end is decided."""
+        """The end is decided."""
         return replace(
             self,
             state=TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT,
@@ -122,7 +122,7 @@ class Transaction:
         )
 
     def prepared_with_next_epoch(self, *, is_commit: bool, next_producer_id: int, now_ms: int) -> "Transaction":
-        """Its end is decided, and its producer has the next epoch; or a next id, if this was the last epoch."""
+        """The end is decided, and the producer has the next epoch; a next id after the last epoch."""
         return replace(
             self.prepared(is_commit=is_commit, now_ms=now_ms),
             producer_epoch=self.producer_epoch + 1,
@@ -132,7 +132,7 @@ class Transaction:
         )
 
     def fenced(self, *, now_ms: int) -> "Transaction":
-        """To be aborted, and nothing of its producer is accepted any more. No producer gets this epoch."""
+        """The abort is decided, with an epoch that no producer gets: requests of its producer are refused."""
         return replace(
             self.prepared(is_commit=False, now_ms=now_ms),
             producer_epoch=self.producer_epoch + 1,
@@ -159,7 +159,7 @@ class Transaction:
         )
 
     def initialized(self, *, timeout_ms: int, is_resumed: bool, now_ms: int) -> "Transaction":
-        """Its producer has the next epoch. `is_resumed`: it is the same one, and may ask with the one of before."""
+        """The producer has the next epoch. `is_resumed`: the same producer, which may retry with the previous epoch."""
         return self._empty(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch + 1,
@@ -169,7 +169,7 @@ class Transaction:
         )
 
     def rotated(self, producer_id: int, *, timeout_ms: int, is_resumed: bool, now_ms: int) -> "Transaction":
-        """Its producer has another id, since the epochs of the one it had are used up."""
+        """The producer has another id, since the epochs of its id are used up."""
         return self._empty(
             producer_id=producer_id,
             producer_epoch=0,
@@ -179,7 +179,7 @@ class Transaction:
         )
 
     def initialized_again(self, *, timeout_ms: int, now_ms: int) -> "Transaction":
-        """Its producer has not heard the last answer."""
+        """The last answer was lost: the producer has the same epoch again."""
         return self._empty(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,

@@ -1,5 +1,5 @@
-"""Consumer groups of KIP-848: the coordinator assigns, and each member is led to its assignment by heartbeats.
+"""Consumer groups of KIP-848: the coordinator assigns, and leads each member to its assignment by heartbeats.
 
-A replicated machine through and through: epochs, subscriptions, targets and what each member holds are records in
-`__consumer_offsets`, in Kafka's formats. Only the sessions are the coordinator's own.
+Epochs, subscriptions, target and current assignments are records of `__consumer_offsets`, in Kafka's formats. Only the
+sessions are in the memory of the coordinator alone.
 """

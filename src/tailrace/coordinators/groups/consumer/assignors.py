@@ -1,7 +1,7 @@
 """The assignors that run in the coordinator (KIP-848; pure).
 
-`uniform` spreads all partitions evenly and moves as few as it can. `range` gives each member a run of every topic, so
-that topics with equally many partitions fall to the members alike.
+`uniform` spreads all partitions evenly and moves as few as possible. `range` gives each member a run of every topic, so
+that partitions of the same number in topics of the same size go to the same member.
 """
 
 import heapq
@@ -13,14 +13,14 @@ from tailrace.coordinators.groups.consumer.group import Assignment
 
 @dataclass(frozen=True, slots=True)
 class Subscriber:
-    """A member as an assignor sees it."""
+    """A member, for an assignor."""
 
     member_id: str
     order: str
-    """Its place among the others: the instance id of a static member, which outlives its member id."""
+    """The key for the order of members: the instance id of a static member, which outlives its member id."""
     topic_ids: frozenset[bytes]
     target: Assignment
-    """The partitions assigned to it so far."""
+    """The present target assignment of the member."""
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[bytes, int]], dict[str, Assignment]]
@@ -56,7 +56,7 @@ def assign_uniform(members: Sequence[Subscriber], topics: Mapping[bytes, int]) -
 
 
 class _Spread:
-    """An assignment on its way."""
+    """An assignment while it is computed."""
 
     def __init__(self, members: Sequence[Subscriber], topics: Mapping[bytes, int]) -> None:
         self._members = sorted(members, key=lambda member: member.order)
@@ -66,7 +66,7 @@ class _Spread:
         self._place = {member.member_id: index for index, member in enumerate(self._members)}
         self._free: dict[bytes, set[int]] = {topic_id: set(range(count)) for topic_id, count in topics.items()}
         self._heaps: dict[frozenset[str], list[tuple[int, int, str]]] = {}
-        """For each set of readers, these by load; entries that are out of date are put right when they come up."""
+        """For each set of readers, the readers by load; a stale entry is corrected when it is at the top."""
         readers: dict[bytes, list[str]] = {topic_id: [] for topic_id in topics}
         for member in self._members:
             for topic_id in member.topic_ids & topics.keys():
@@ -74,7 +74,7 @@ class _Spread:
         self._readers = {topic_id: frozenset(names) for topic_id, names in readers.items()}
 
     def keep(self) -> None:
-        """Members keep their partitions, up to the even share if all want the same."""
+        """Members keep their partitions, up to the even share if all have the same subscription."""
         is_alike = len({frozenset(member.topic_ids & self._topics.keys()) for member in self._members}) == 1
         total = sum(self._topics[topic_id] for topic_id in self._members[0].topic_ids & self._topics.keys())
         least, more = divmod(total, len(self._members))
@@ -131,7 +131,7 @@ class _Spread:
         self.result[member_id][topic_id].discard(partition)
         self._loads[member_id] -= 1
         for readers, heap in self._heaps.items():
-            # A load that sank would hide behind its old entry.
+            # A lower load needs an entry of its own: the old one is further down in the heap.
             if member_id in readers:
                 heapq.heappush(heap, (self._loads[member_id], self._place[member_id], member_id))
 

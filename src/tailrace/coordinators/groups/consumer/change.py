@@ -1,4 +1,4 @@
-"""A consumer group while a request changes it: the records so far, and the group as they make it (pure)."""
+"""A consumer group while a request changes it: the records so far, and the group with these records (pure)."""
 
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
@@ -22,10 +22,10 @@ _OF_A_MEMBER: Final = (Kind.CURRENT, Kind.TARGET_MEMBER, Kind.MEMBER)
 
 @dataclass(slots=True, kw_only=True)
 class ConsumerGroupDecision(Generic[R]):
-    """The records and the answer, and what the coordinator has to remember."""
+    """The records and the answer of a decision, with the events for the history."""
 
     group: ConsumerGroup
-    """As it will be; without members if it will be none."""
+    """The group after the records; without members if it ends."""
     response: R
     records: tuple[GroupLogRecord, ...]
     events: tuple[tuple[GroupEventKind, str, str], ...]
@@ -36,7 +36,7 @@ class ConsumerGroupDecision(Generic[R]):
 
 @dataclass(slots=True)
 class GroupChange:
-    """A group that is being changed: copied when the first record comes, so that most requests copy nothing."""
+    """A group that is being changed. It is copied at the first record, so that most requests copy nothing."""
 
     group_id: str
     group: ConsumerGroup
@@ -48,7 +48,7 @@ class GroupChange:
         self._apply(ConsumerGroupRecord(kind=kind, group_id=self.group_id, member_id=member_id, value=value))
 
     def resolve(self, expression: str, value: RegularExpressionValue | None) -> None:
-        """The expression matches these topics now; None: no member subscribes to it any more."""
+        """Record the topics that the expression matches; None: no member subscribes to it any more."""
         self._apply(
             ConsumerGroupRecord(
                 kind=Kind.EXPRESSION, group_id=self.group_id, regular_expression=expression, value=value
@@ -62,17 +62,17 @@ class GroupChange:
         self.group.apply(record)
 
     def forget(self, member_id: str) -> None:
-        """Tombstones for all that is recorded of a member."""
+        """Add tombstones for all records of a member."""
         for kind in _OF_A_MEMBER:
             self.emit(kind, None, member_id)
 
     def forget_expressions(self, subscribed: frozenset[str]) -> None:
-        """Tombstones for the regular expressions that are none of these."""
+        """Add tombstones for all regular expressions except these."""
         for expression in sorted(self.group.expressions.keys() - subscribed):
             self.resolve(expression, None)
 
     def retire(self) -> None:
-        """Tombstones for all that is recorded of the group."""
+        """Add tombstones for all records of the group."""
         for member_id in self.group.member_ids:
             self.forget(member_id)
         self.forget_expressions(frozenset())
@@ -80,13 +80,13 @@ class GroupChange:
         self.emit(Kind.GROUP, None)
 
     def become(self, classic: GroupRecord) -> None:
-        """The group is a classic one from now on."""
+        """Make the group a classic one."""
         self.retire()
         self.records.append(classic)
         self.is_conversion = True
 
     def bump_epoch(self, metadata_hash: int) -> None:
-        """The next group epoch."""
+        """Begin the next group epoch."""
         epoch = (self.group.epoch or 0) + 1
         self.emit(Kind.GROUP, ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=metadata_hash))
 
@@ -104,7 +104,7 @@ class GroupChange:
 
 
 def retirement(group_id: str, group: ConsumerGroup) -> tuple[GroupLogRecord, ...]:
-    """Tombstones for all that is recorded of the group."""
+    """Tombstones for all records of the group."""
     change = GroupChange(group_id, group)
     change.retire()
     return tuple(change.records)

@@ -1,8 +1,9 @@
 """Members of a consumer group that speak the classic protocol (KIP-848, "Upgrading"; pure).
 
-They are led to their assignments as the others are, by other words: a Heartbeat says that there is something to do, a
-JoinGroup is the heartbeat that says what the member wants and owns, and a SyncGroup tells what it may read. None of
-them leads or waits for another: a JoinGroup is answered when it is committed. A member's epoch is its generation.
+These members come to their assignments by the same steps, with other messages: the answer to a Heartbeat demands a new
+JoinGroup, a JoinGroup has the member's subscription and owned partitions, and the answer to a SyncGroup has its
+assignment. No member leads or waits for another: a JoinGroup is answered when it is committed. A member's epoch is its
+generation.
 """
 
 from collections.abc import Callable
@@ -43,7 +44,7 @@ from tailrace.protocol.messages.membership import (
 ClassicDecision = ConsumerGroupDecision[MembershipResponse]
 
 _LONGEST_MEMBER_ID = 8191
-"""Characters: what is longer has no form in the group's records."""
+"""Characters: a longer id does not fit into the group's records."""
 
 
 class ClassicMembers:
@@ -67,7 +68,7 @@ class ClassicMembers:
         self._new_member_id = new_member_id
 
     def decide(self, event: Asked) -> ClassicDecision:
-        """The decision. Raises KafkaError with what Kafka answers."""
+        """The decision. Raises KafkaError with Kafka's code."""
         handlers: dict[type[Asked], Callable[..., MembershipResponse]] = {
             JoinAsked: self._join,
             SyncAsked: self._sync,
@@ -94,7 +95,7 @@ class ClassicMembers:
         )
         is_changed = steps.subscribe(self._change, member_id, None if before is None else before.subscription, new)
         if steps.downgrade(self._change, self._topics, self._config):
-            # A static member took the place of the last one with the other protocol: it joins the classic group next.
+            # A static member has replaced the last one with the other protocol: it joins the classic group next.
             return answers.join_refused(ErrorCode.REBALANCE_IN_PROGRESS, member_id)
         self._settle(member_id if is_changed else None)
         owned = subscription_of(next(iter(protocols.values()))).owned_partitions
@@ -135,7 +136,7 @@ class ClassicMembers:
         return protocols
 
     def _joining_member(self, event: JoinAsked) -> tuple[ConsumerMember | None, str | None]:
-        """The member as it was, None for a new one, and its id; no id if it has to come back with one."""
+        """The present member, None for a new one, and its id; no id if the member has to join again with one."""
         request, group = event.request, self._group
         if request.member_id:
             former = group.static_member(request.group_instance_id) if request.group_instance_id is not None else None
@@ -143,7 +144,7 @@ class ClassicMembers:
             if request.group_instance_id is not None or (known is not None and not known.is_classic):
                 return _existing(known, former, request.member_id, request.group_instance_id), request.member_id
             if known is None:
-                # It was given its id by this group, or by the classic one that this was: ids are no secret of a group.
+                # This group has given it the id, or the classic group before the conversion did.
                 steps.check_room(self._change, self._config)
             return known, request.member_id
         if request.group_instance_id is None:
@@ -180,7 +181,7 @@ class ClassicMembers:
         request = event.request
         member = self._member(request.member_id, request.group_instance_id)
         _check_generation(member, request.generation_id)
-        # Classic members other than a leader do not look for changes of the topics: it is done for them.
+        # Classic members except a leader do not check for changes of topics: the coordinator does.
         self._settle(None)
         group = self._change.group
         must_join = (
@@ -216,7 +217,7 @@ class ClassicMembers:
 
     def _member_that_leaves(self, identity: MemberIdentity) -> ConsumerMember:
         if not identity.member_id and identity.group_instance_id is not None:
-            # An administrator removes a static member, of either protocol, and knows only the name it was given.
+            # An administrator removes a static member, of either protocol, by its instance id alone.
             member = self._group.static_member(identity.group_instance_id)
             if member is not None:
                 return member
@@ -242,7 +243,7 @@ def _check_generation(member: ConsumerMember, generation_id: int) -> None:
 
 
 def _is_all_free(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether all of its target that it waits for has been given up by the others."""
+    """Whether the other members have given up all partitions of the member's target."""
     held = group.held_by_others(member.member_id)
     target = group.targets.get(member.member_id, {})
     return all(partitions.isdisjoint(held.get(topic_id, ())) for topic_id, partitions in target.items())

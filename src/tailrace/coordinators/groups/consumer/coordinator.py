@@ -1,4 +1,4 @@
-"""The consumer groups of one partition of `__consumer_offsets`: decisions on what is appended, and the sessions."""
+"""The consumer groups of one partition of `__consumer_offsets`: decisions on the latest state, and sessions."""
 
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMemberDescription:
-    """A member of a consumer group as clients see it."""
+    """A member of a consumer group, for clients."""
 
     member_id: str
     epoch: int
@@ -48,7 +48,7 @@ class ConsumerMemberDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupDescription:
-    """A consumer group in full."""
+    """A whole consumer group."""
 
     group_id: str
     state: ConsumerGroupState
@@ -75,14 +75,14 @@ class ConsumerGroups:
         self._histories = histories
         self._sessions = Sessions(config.session_timeout_ms)
         self._topics_seen: dict[str, int] = {}
-        """Group -> the version of the cluster's topics that its epoch was last held against."""
+        """Group -> the version of the cluster's topics at the last check of its epoch."""
 
     @property
     def next_deadline_ms(self) -> int | None:
         return self._sessions.next_deadline_ms
 
     def begin(self, group_id: str, group: ConsumerGroup, now_ms: int) -> None:
-        """The group is taken over: every session of it starts now, and every time to give up partitions."""
+        """This coordinator takes the group over: its sessions and its times for revocations start now."""
         for member_id in group.members:
             self.watch(group_id, group, member_id, now_ms)
 
@@ -94,9 +94,9 @@ class ConsumerGroups:
         *,
         conversion: tuple[GroupLogRecord, ...] = (),
     ) -> HeartbeatDecision:
-        """The decision; the member lives from now. Raises KafkaError.
+        """The decision; the member's session starts again. Raises KafkaError.
 
-        `conversion` makes the group a consumer group, in one batch with what the heartbeat changes.
+        `conversion` has the records that make the group a consumer group, in one batch with those of the heartbeat.
         """
         group_id, member_id = command.request.group_id, command.request.member_id
         topics_version = self._topics.version
@@ -121,7 +121,7 @@ class ConsumerGroups:
         return decision
 
     def classic(self, group_id: str, group: ConsumerGroup, event: Asked, now_ms: int) -> ClassicDecision:
-        """The decision on the request of a member that speaks the classic protocol. Raises KafkaError."""
+        """The decision on the request of a member with the classic protocol. Raises KafkaError."""
         topics_version = self._topics.version
         members = ClassicMembers(
             group_id,
@@ -139,7 +139,7 @@ class ConsumerGroups:
         return decision
 
     def _watch_classic(self, group_id: str, decision: ClassicDecision, event: Asked, now_ms: int) -> None:
-        """The member lives, and has its rebalance timeout to join or to ask for its assignment if it has to."""
+        """The session starts again; so does the rebalance timeout, if the member has to join or to sync."""
         if isinstance(event, LeaveAsked):
             return
         response = decision.response
@@ -160,7 +160,7 @@ class ConsumerGroups:
             self._sessions.expect_nothing(key)
 
     def committed(self, group_id: str, group: ConsumerGroup, member_id: str, now_ms: int) -> None:
-        """A member has committed offsets, which shows that it lives if it speaks the classic protocol."""
+        """A member has committed offsets, which keeps its session alive if it has the classic protocol."""
         member = group.members.get(member_id)
         if member is not None and member.is_classic:
             self._heard(MemberKey(group_id, member_id), member, now_ms)
@@ -172,7 +172,7 @@ class ConsumerGroups:
     def _take_down(
         self, group_id: str, before: ConsumerGroup | None, decision: ConsumerGroupDecision[Any], now_ms: int
     ) -> None:
-        """Note the events of a decision, and forget the sessions of members that are gone."""
+        """Record the events of a decision, and end the sessions of removed members."""
         for former in before.members.keys() - decision.group.members.keys() if before is not None else ():
             self._sessions.forget(MemberKey(group_id, former))
         if decision.events:
@@ -207,7 +207,7 @@ class ConsumerGroups:
     def write_failed(
         self, key: MemberKey, group: ConsumerGroup | None, now_ms: int, *, keeps_history: bool = False
     ) -> None:
-        """A change was not written: watch the sessions of the members that the log has, and no others."""
+        """A change was not written: keep sessions for the members in the log, and for no others."""
         group_id = key.group_id
         if group is None or key.member_id not in group.members:
             self._sessions.forget(key)
@@ -224,7 +224,7 @@ class ConsumerGroups:
         yield from self._sessions.take_due(now_ms)
 
     def remove(self, key: MemberKey, group: ConsumerGroup | None, reason: str, now_ms: int) -> HeartbeatDecision | None:
-        """Throw a member out; None if it is not there any more."""
+        """Remove a member; None if it is not in the group any more."""
         if group is None or key.member_id not in group.members:
             return None
         decision = removal(key.group_id, group, key.member_id, reason, self._topics, self._config)
@@ -232,7 +232,7 @@ class ConsumerGroups:
         return decision
 
     def close(self, group_id: str, *, keeps_history: bool = False) -> None:
-        """The group is no more; its history is kept for a classic group that takes its name."""
+        """The group has ended; `keeps_history` for a classic group that takes its name."""
         self._topics_seen.pop(group_id, None)
         if not keeps_history:
             self._histories.pop(group_id, None)
@@ -243,7 +243,7 @@ class ConsumerGroups:
 
 
 def _revokes_anew(before: ConsumerGroup | None, after: ConsumerGroup, member_id: str) -> bool:
-    """Whether the member has given up what it had to, and has to give up something else: the time begins again."""
+    """Whether the member has completed a revocation and has another one: its time starts again."""
     known = None if before is None else before.members.get(member_id)
     member = after.members.get(member_id)
     if known is None or member is None:
@@ -272,7 +272,7 @@ def fault_of_commit(
 
 
 def described(group_id: str, group: ConsumerGroup) -> ConsumerGroupDescription:
-    """The group in full."""
+    """The whole group."""
     return ConsumerGroupDescription(
         group_id=group_id,
         state=group.state,

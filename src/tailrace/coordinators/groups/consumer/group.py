@@ -1,8 +1,8 @@
-"""A consumer group as its records tell it, and the topics that its members may subscribe to.
+"""A consumer group, made by its records, and the topics that its members may subscribe to.
 
 Invariants:
-1. It changes by `apply` only, so it equals the replay of its records. It equals that of those alone which compaction
-   keeps as well: the last one of each key, where it was written.
+1. It changes by `apply` only, so it equals the replay of its records. It also equals the replay of the records that
+   compaction keeps: the last one of each key, at its place.
 2. No partition is held by two members: `assigned` and `pending_revocation` of all members are disjoint.
 3. A member is in the group iff it has a subscription. It is in state STABLE iff it holds its target.
 """
@@ -29,11 +29,11 @@ Assignment = Mapping[bytes, frozenset[int]]
 
 NOTHING: Assignment = {}
 NOT_THERE = -2
-"""The epoch of a static member that left to come back."""
+"""The epoch of a static member that has left temporarily."""
 
 
 def stored(assignment: Assignment) -> tuple[StoredTopicPartitions, ...]:
-    """The assignment as records keep it."""
+    """The assignment in the form of records."""
     return tuple(
         StoredTopicPartitions(topic_id=topic_id, partitions=tuple(sorted(assignment[topic_id])))
         for topic_id in sorted(assignment)
@@ -46,13 +46,13 @@ def read_assignment(topics: Iterable[StoredTopicPartitions]) -> Assignment:
 
 
 class MemberState(IntEnum):
-    """The state of a member, as records have it."""
+    """The state of a member, with its number in records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """It has to give up `pending_revocation` and say so."""
+    """The member has to give up `pending_revocation` and confirm it."""
     UNRELEASED_PARTITIONS = 2
-    """Some of its target is still held by others."""
+    """Other members still hold partitions of its target."""
     UNKNOWN = 127
 
 
@@ -60,7 +60,7 @@ _STATES = frozenset(MemberState)
 
 
 class ConsumerGroupState(StrEnum):
-    """The state under the name that clients see."""
+    """The state, with its name for clients."""
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
@@ -70,7 +70,7 @@ class ConsumerGroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """One member: what it wants and what it holds."""
+    """One member: its subscription and its partitions."""
 
     member_id: str
     subscription: ConsumerGroupMemberMetadataValue
@@ -81,7 +81,7 @@ class ConsumerMember:
     pending_revocation: Assignment = field(default_factory=dict)
 
     def current(self) -> CurrentMemberAssignmentValue:
-        """Its state, for the log."""
+        """The record of its state."""
         return CurrentMemberAssignmentValue(
             member_epoch=self.epoch,
             previous_member_epoch=self.previous_epoch,
@@ -92,11 +92,11 @@ class ConsumerMember:
 
     @property
     def is_classic(self) -> bool:
-        """Whether it speaks the classic protocol: it was in the group before the group was converted, or joined so."""
+        """Whether it has the classic protocol: from before the conversion of the group, or by its join."""
         return self.subscription.classic_member_metadata is not None
 
     def is_at(self, epoch: int) -> bool:
-        """Whether it holds its target of this epoch."""
+        """Whether it holds its whole target of this epoch."""
         return self.state is MemberState.STABLE and self.epoch == epoch
 
 
@@ -107,13 +107,13 @@ class ConsumerGroup:
 
     def __init__(self) -> None:
         self.epoch: int | None = None
-        """None: the group is no more."""
+        """None: the group has ended."""
         self.metadata_hash = 0
         self.expressions: dict[str, frozenset[str]] = {}
-        """Subscribed regular expression -> the topics that it matched when that was last looked at."""
+        """Subscribed regular expression -> the topics that it matches, as last recorded."""
         self.members: dict[str, ConsumerMember] = {}
         self.places: dict[str, CurrentMemberAssignmentValue] = {}
-        """States of members whose subscriptions come further on in the log: compaction removed the earlier ones."""
+        """States of members whose subscriptions are later in the log: compaction has removed the earlier ones."""
         self.target_epoch = 0
         self.targets: dict[str, Assignment] = {}
 
@@ -143,7 +143,7 @@ class ConsumerGroup:
         return list(dict.fromkeys((*self.members, *self.places, *self.targets)))
 
     def apply(self, record: ConsumerGroupRecord) -> None:
-        """Take one record. The only place where the group changes."""
+        """Apply one record. The only place where the group changes."""
         value, member_id = record.value, record.member_id
         match value:
             case ConsumerGroupMetadataValue():
@@ -219,7 +219,7 @@ class ConsumerGroup:
     @property
     def topics(self) -> frozenset[str]:
         """The topics that any member subscribes to, by name or by a regular expression."""
-        # Most members subscribe alike, and to compare costs a tenth of what a set does.
+        # Most members have the same subscription: a comparison costs a tenth of a set operation.
         names = {member.subscription.subscribed_topic_names for member in self.members.values()}
         return frozenset().union(*names, *map(self.matches, self.subscribed_expressions))
 
@@ -242,11 +242,11 @@ class ConsumerGroup:
 
     @property
     def classic_members(self) -> list[ConsumerMember]:
-        """The members that speak the classic protocol."""
+        """The members with the classic protocol."""
         return [member for member in self.members.values() if member.is_classic]
 
     def held_by_others(self, member_id: str) -> dict[bytes, set[int]]:
-        """Partitions that other members own or have yet to revoke."""
+        """Partitions that other members own or have not revoked yet."""
         held: dict[bytes, set[int]] = {}
         for other in self.members.values():
             if other.member_id != member_id:
@@ -256,7 +256,7 @@ class ConsumerGroup:
         return held
 
     def assignor(self, default: str) -> str:
-        """The assignor that most members ask for."""
+        """The assignor that most members name."""
         votes = Counter(
             member.subscription.server_assignor
             for member in self.members.values()
@@ -266,7 +266,7 @@ class ConsumerGroup:
 
 
 def with_record(group: ConsumerGroup | None, record: ConsumerGroupRecord) -> ConsumerGroup | None:
-    """The group after this record, in place; None: there is no group."""
+    """Apply the record, in place; None: there is no group."""
     group = group or ConsumerGroup()
     group.apply(record)
     return None if group.is_gone else group
@@ -281,11 +281,11 @@ class SubscribableTopic:
 
 
 class Topics(Protocol):
-    """The topics that there are now."""
+    """The present topics of the cluster."""
 
     @property
     def version(self) -> int:
-        """Another number after each change of a topic, or of what an expression matches."""
+        """Another number after each change of a topic, or of the matches of an expression."""
         ...
 
     def find(self, name: str) -> SubscribableTopic | None:
@@ -297,5 +297,5 @@ class Topics(Protocol):
         ...
 
     def matches(self, expression: str) -> RegularExpressionValue | None:
-        """The topics that an expression matches; None while not known yet: `version` is another when they are."""
+        """The topics that an expression matches; None until they are known, which changes `version`."""
         ...

@@ -1,8 +1,4 @@
-"""The outcome of a ConsumerGroupHeartbeat, given the group as it stands (KIP-848; pure).
-
-A heartbeat may take four steps, each with its records: the member's subscription is new; that, or a change of the
-topics, begins a new group epoch; a new epoch needs a new target; and the member goes one step towards its target.
-"""
+"""The decision on a ConsumerGroupHeartbeat, given the group (KIP-848; pure): the steps are those of `steps`."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -33,24 +29,24 @@ HeartbeatDecision = ConsumerGroupDecision[ConsumerGroupHeartbeatResponse]
 
 JOINING, LEAVING = 0, -1
 MOST_EXPRESSIONS: Final = 100
-"""Regular expressions of one group that differ: each is looked at whenever the topics change."""
+"""The most different regular expressions of a group: each is matched again when topics change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A heartbeat, with the client that sent it. The request is valid in itself."""
+    """A heartbeat and its client. `check_heartbeat` has accepted the request."""
 
     request: ConsumerGroupHeartbeatRequest
     client_id: str
     client_host: str
     must_check_topics: bool = True
-    """The topics may have changed since this group was last looked at."""
+    """The topics may have changed since the last check of this group."""
 
 
 def heartbeat(
     group: ConsumerGroup | None, command: ConsumerHeartbeat, topics: Topics, config: GroupConfig
 ) -> HeartbeatDecision:
-    """The decision. Raises KafkaError with what Kafka answers."""
+    """The decision. Raises KafkaError with Kafka's code."""
     request = command.request
     if group is None and request.member_epoch != JOINING:
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {request.group_id!r}")
@@ -101,7 +97,7 @@ def _answered(assignment: Assignment) -> HeartbeatAssignment:
 def _find_member(
     change: GroupChange, request: ConsumerGroupHeartbeatRequest, owned: Assignment | None, config: GroupConfig
 ) -> ConsumerMember | None:
-    """The member that asks, None for a new one. A static member that is back has taken its former self's place."""
+    """The member of the request, None for a new one. A static member that is back has replaced its former id."""
     group, member_id = change.group, request.member_id
     known = group.members.get(member_id)
     former = group.static_member(request.instance_id) if request.instance_id is not None else None
@@ -139,7 +135,7 @@ def _existing(
 
 
 def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -> None:
-    """The member's epoch; or the one before, if the answer with the new one may have been lost."""
+    """Accept the member's epoch; also the previous one, if the answer with the new one may have been lost."""
     if epoch == member.epoch:
         return
     may_have_missed = (
@@ -156,7 +152,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -
 
 
 def _subscribe(change: GroupChange, before: ConsumerMember | None, command: ConsumerHeartbeat) -> bool:
-    """Record what the member wants, if that is new; True if the group needs another assignment for it."""
+    """Record the member's subscription if it has changed; True if the group needs another assignment for it."""
     old = before.subscription if before is not None else None
     is_changed = steps.subscribe(change, command.request.member_id, old, _merged(old, command))
     if is_changed and len(change.group.subscribed_expressions) > MOST_EXPRESSIONS:
@@ -168,7 +164,7 @@ def _subscribe(change: GroupChange, before: ConsumerMember | None, command: Cons
 def _merged(
     old: ConsumerGroupMemberMetadataValue | None, command: ConsumerHeartbeat
 ) -> ConsumerGroupMemberMetadataValue:
-    """The fields of the request; for those it leaves out, the values of before."""
+    """The fields of the request; the previous values of those that it leaves out."""
     request = command.request
     names = request.subscribed_topic_names
     return ConsumerGroupMemberMetadataValue(
@@ -179,7 +175,7 @@ def _merged(
         subscribed_topic_names=tuple(sorted(set(names)))
         if names is not None
         else (old.subscribed_topic_names if old else ()),
-        subscribed_topic_regex=(request.subscribed_topic_regex or None)  # empty: none from now on
+        subscribed_topic_regex=(request.subscribed_topic_regex or None)  # empty: no expression any more
         if request.subscribed_topic_regex is not None
         else (old.subscribed_topic_regex if old else None),
         rebalance_timeout_ms=request.rebalance_timeout_ms
@@ -214,7 +210,7 @@ def _leave(
 def removal(
     group_id: str, group: ConsumerGroup, member_id: str, reason: str, topics: Topics, config: GroupConfig
 ) -> HeartbeatDecision:
-    """A member that is in the group is thrown out, for a reason that people read."""
+    """Remove a member that is in the group; `reason` is a text for `describe`."""
     change = GroupChange(group_id, group)
     change.add_event(GroupEventKind.EXPIRED, reason, member_id)
     steps.remove(change, (member_id,), topics, config)
@@ -223,7 +219,7 @@ def removal(
 
 _FIRST_WITH_OWN_MEMBER_ID = 1
 _LONGEST_NAME = 8191
-"""Characters: what is longer has no form in the group's records."""
+"""Characters: a longer name does not fit into the group's records."""
 
 
 def check_heartbeat(request: ConsumerGroupHeartbeatRequest, version: int, *, max_bytes: int) -> None:
@@ -255,7 +251,7 @@ def _fault(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
 
 
 def _fault_of_size(request: ConsumerGroupHeartbeatRequest, max_bytes: int) -> str | None:
-    """A member's subscription becomes one record."""
+    """The fault of a subscription that is too large for one record."""
     names = request.subscribed_topic_names or ()
     if sum(len(name.encode()) + 4 for name in names) > max_bytes:
         return f"the names of the subscribed topics take more than group.max.metadata.bytes={max_bytes}"

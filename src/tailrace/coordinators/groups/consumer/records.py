@@ -1,6 +1,6 @@
 """Records of a consumer group in `__consumer_offsets` (KIP-848), in Kafka's formats.
 
-The kind of a record is the version that leads its key. Values have version 0.
+The kind of a record is the int16 at the start of its key. Values have version 0.
 """
 
 from dataclasses import dataclass
@@ -31,14 +31,14 @@ class StoredTopicPartitions:
 
 @message(versions="3-6")
 class GroupKey:
-    """The key of the kinds that are the whole group's: 3 and 6."""
+    """The key of the kinds of the whole group: 3 and 6."""
 
     group_id: str
 
 
 @message(versions="5-8")
 class GroupMemberKey:
-    """The key of the kinds that are a member's: 5, 7 and 8."""
+    """The key of the kinds of a member: 5, 7 and 8."""
 
     group_id: str
     member_id: str
@@ -46,7 +46,7 @@ class GroupMemberKey:
 
 @message(versions="16")
 class ExpressionKey:
-    """The key of the kind that is a regular expression's."""
+    """The key of the kind of a regular expression: 16."""
 
     group_id: str
     regular_expression: str
@@ -62,7 +62,7 @@ class ConsumerGroupMetadataValue:
 
 @struct
 class ClassicProtocol:
-    """An assignor that a member with the classic protocol supports, and what it said for it."""
+    """An assignor that a member with the classic protocol supports, with the member's metadata for it."""
 
     name: str
     metadata: bytes
@@ -80,8 +80,8 @@ class ClassicMemberMetadata:
 class ConsumerGroupMemberMetadataValue:
     """The subscription of a member.
 
-    `classic_member_metadata` is None for a member that speaks KIP-848's protocol. Kafka leaves the field out for a
-    classic member that brought nothing, so that is its default; None is written.
+    `classic_member_metadata` is None for a member with KIP-848's protocol, which is written. Kafka leaves the field out
+    for a classic member without metadata, so that is its default.
     """
 
     instance_id: str | None = None
@@ -124,7 +124,7 @@ class CurrentMemberAssignmentValue:
 
 @message(versions="0", flexible="0+")
 class RegularExpressionValue:
-    """The topics that a subscribed regular expression matches. `timestamp` in ms since 1970: when they were found.
+    """The topics that a subscribed regular expression matches. `timestamp`, in ms since 1970, is that of the match.
 
     `version` is the offset of Kafka's metadata image; -1 makes a Kafka broker resolve the expression anew.
     """
@@ -135,7 +135,7 @@ class RegularExpressionValue:
 
 
 class ConsumerRecordKind(IntEnum):
-    """The number that leads the key."""
+    """The kind of record, by the number at the start of its key."""
 
     GROUP = 3
     MEMBER = 5
@@ -166,14 +166,14 @@ ConsumerValue = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupRecord:
-    """One part of a consumer group is now this; None: it is no more."""
+    """The new value of one part of a consumer group; None: it is deleted."""
 
     kind: ConsumerRecordKind
     group_id: str
     member_id: str = ""
-    """Empty for the kinds that are no member's."""
+    """Empty for the kinds of the whole group or of an expression."""
     regular_expression: str = ""
-    """Empty for the kinds that are no expression's."""
+    """Empty for all kinds but EXPRESSION."""
     value: ConsumerValue | None
 
 
@@ -184,7 +184,7 @@ ConsumerKey = GroupKey | GroupMemberKey | ExpressionKey
 
 
 def consumer_key(record: ConsumerGroupRecord) -> ConsumerKey:
-    """The type of the record's key."""
+    """The key of the record."""
     if record.kind is ConsumerRecordKind.EXPRESSION:
         return ExpressionKey(group_id=record.group_id, regular_expression=record.regular_expression)
     if record.kind in _OF_GROUP:
@@ -193,14 +193,14 @@ def consumer_key(record: ConsumerGroupRecord) -> ConsumerKey:
 
 
 def encode_key(record: ConsumerGroupRecord) -> bytes:
-    """The key, without the kind that leads it."""
+    """The bytes of the key, without the kind at their start."""
     return encode_bytes(consumer_key(record), record.kind)
 
 
 def decode_consumer_record(
     kind: ConsumerRecordKind, key: Buffer, key_position: int, value: Buffer | None, value_position: int
 ) -> ConsumerGroupRecord:
-    """The record, of a key and a value behind the numbers that lead them. Raises MalformedMessage."""
+    """The record of a key and a value, which begin at these positions. Raises MalformedMessage."""
     decoded = None if value is None else decode(VALUE_OF[kind], 0, value, value_position)
     if kind in _OF_GROUP:
         return ConsumerGroupRecord(

@@ -1,4 +1,4 @@
-"""Deadlines of consumer group members: for the next heartbeat, and for the revocation they were asked for."""
+"""Deadlines of members of consumer groups: of the next heartbeat, and of a requested revocation."""
 
 import heapq
 from collections.abc import Callable
@@ -20,12 +20,12 @@ class _Session:
     heard_at_ms: int
     ends_at_ms: int
     end: str
-    """The reason for removal then."""
+    """The reason for removal at `ends_at_ms`."""
     act_by_ms: int | None = None
     fault: str = ""
     """The reason for removal at `act_by_ms`."""
     alarm_at_ms: int | None = None
-    """The earliest entry of the heap that is this member's: not later than either deadline."""
+    """The member's earliest entry in the heap, not later than either deadline."""
 
     @property
     def deadline_ms(self) -> int:
@@ -33,17 +33,17 @@ class _Session:
 
 
 class Sessions:
-    """Deadlines in ms of the host's monotonic clock. A heartbeat costs no heap operation: an alarm is put off late."""
+    """Deadlines in ms of the host's monotonic clock. A heartbeat costs no heap operation: an alarm moves when due."""
 
     def __init__(self, timeout_ms_of: Callable[[str], int]) -> None:
-        """`timeout_ms_of` says how long a member of the group of this id may be silent now."""
+        """`timeout_ms_of` returns the present session timeout of a group by its id."""
         self._timeout_ms_of = timeout_ms_of
         self._sessions: dict[MemberKey, _Session] = {}
         self._heap: list[tuple[int, MemberKey]] = []
-        """An alarm that was put off or forgotten stays until it comes up, or there are too many of them."""
+        """A replaced alarm stays in the heap until it is due, or there are too many of them."""
 
     def __len__(self) -> int:
-        """The number of alarms it keeps: at most twice as many as there are members, and some."""
+        """The number of alarms in the heap: at most twice the number of members, and `_SPARE_ALARMS`."""
         return len(self._heap)
 
     @property
@@ -52,7 +52,7 @@ class Sessions:
         return self._heap[0][0] if self._heap else None
 
     def heard(self, key: MemberKey, now_ms: int, classic_timeout_ms: int | None = None) -> None:
-        """The member lives. One with the classic protocol has said for how long it may be silent."""
+        """Start the session again. `classic_timeout_ms` is the timeout of a member with the classic protocol."""
         if classic_timeout_ms is None:
             timeout_ms, setting = self._timeout_ms_of(key.group_id), "group.consumer.session.timeout.ms"
         else:
@@ -65,7 +65,7 @@ class Sessions:
         self._set_alarm(key, session)
 
     def expect(self, key: MemberKey, timeout_ms: int, now_ms: int, fault: str) -> None:
-        """It has to do something within this time, which goes on from when that began; `fault` says what it did not."""
+        """Set a deadline for an action of the member, unless one is set; `fault` is the reason if it passes."""
         session = self._sessions.get(key)
         if session is not None and session.act_by_ms is None:
             session.act_by_ms = now_ms + timeout_ms
@@ -73,7 +73,7 @@ class Sessions:
             self._set_alarm(key, session)
 
     def expect_nothing(self, key: MemberKey) -> None:
-        """It has done what it had to."""
+        """The member has done the expected action."""
         session = self._sessions.get(key)
         if session is not None:
             session.act_by_ms = None
@@ -82,7 +82,7 @@ class Sessions:
         self._sessions.pop(key, None)
 
     def silent_ms(self, key: MemberKey, now_ms: int) -> int | None:
-        """The time since its last heartbeat."""
+        """The time since the member's last heartbeat."""
         session = self._sessions.get(key)
         return None if session is None else now_ms - session.heard_at_ms
 
@@ -110,7 +110,7 @@ class Sessions:
                 self._drop_old_alarms()
 
     def _drop_old_alarms(self) -> None:
-        """Members that come and go do not pile up: what is dropped has paid for it."""
+        """Keep the heap in bounds while members come and go; the cost is constant per dropped alarm."""
         alarms = ((session.alarm_at_ms, key) for key, session in self._sessions.items())
         self._heap = [(at_ms, key) for at_ms, key in alarms if at_ms is not None]
         heapq.heapify(self._heap)

@@ -1,7 +1,7 @@
-"""Steps that any request may lead to in a consumer group, whichever protocol its member speaks (KIP-848; pure).
+"""The steps of a request in a consumer group, with either protocol, each with its records (KIP-848; pure).
 
-A subscription is new; that, or a change of the topics, begins a new group epoch; a new epoch needs a new target; and
-the member goes one step towards its target.
+1. The member has a new subscription. 2. This, or a change of the topics, begins a new group epoch. 3. A new epoch needs
+a new target assignment. 4. The member goes one step towards its target.
 """
 
 from collections.abc import Collection, Mapping, Set
@@ -23,7 +23,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 
 
 def check_room(change: GroupChange, config: GroupConfig) -> None:
-    """Raises KafkaError GROUP_MAX_SIZE_REACHED (81) if the group has its fill of members."""
+    """Raises KafkaError GROUP_MAX_SIZE_REACHED (81) if the group has as many members as its limit."""
     size = len(change.group.members)
     if size >= config.group_consumer_max_size:
         detail = f"group {change.group_id!r} has {size} members, as many as group.consumer.max.size lets in"
@@ -31,7 +31,7 @@ def check_room(change: GroupChange, config: GroupConfig) -> None:
 
 
 def take_place(change: GroupChange, former: ConsumerMember, member_id: str) -> ConsumerMember:
-    """A static member is back under another id: what was its former self's is its own."""
+    """A static member is back under another id: it takes over subscription and partitions of the former id."""
     target = change.group.targets.get(former.member_id)
     change.forget(former.member_id)
     change.emit(Kind.MEMBER, former.subscription, member_id)
@@ -49,7 +49,7 @@ def subscribe(
     old: ConsumerGroupMemberMetadataValue | None,
     new: ConsumerGroupMemberMetadataValue,
 ) -> bool:
-    """Record what the member wants, if that is new; True if the group needs another assignment for it."""
+    """Record the member's subscription if it has changed; True if the group needs another assignment for it."""
     if old == new:
         return False
     if old is None:
@@ -64,7 +64,7 @@ def subscribe(
 
 
 def settle(change: GroupChange, topics: Topics, *, newly_subscribed: str | None, must_check_topics: bool) -> None:
-    """A new epoch with a new target, if a member has subscribed anew, or the topics are not what they were."""
+    """Begin a new epoch with a new target, if a member's subscription or the topics have changed."""
     if newly_subscribed is not None or must_check_topics:
         _resolve_expressions(change, topics)
         _begin_epoch(change, topics, newly_subscribed)
@@ -73,7 +73,7 @@ def settle(change: GroupChange, topics: Topics, *, newly_subscribed: str | None,
 
 
 def _resolve_expressions(change: GroupChange, topics: Topics) -> None:
-    """Record what the group's regular expressions match where that is not what it was."""
+    """Record the matches of the group's regular expressions that have changed."""
     subscribed = change.group.subscribed_expressions
     for expression in sorted(subscribed):
         found = topics.matches(expression)
@@ -92,7 +92,7 @@ def _begin_epoch(change: GroupChange, topics: Topics, newly_subscribed: str | No
 
 
 def _hash(names: frozenset[str], topics: Topics) -> int:
-    """Other topics, other partition counts: another number. 0 for no topics."""
+    """A hash of the topics and their partition counts; 0 for no topics."""
     found = [(name, topic) for name in sorted(names) if (topic := topics.find(name)) is not None]
     if not found:
         return 0
@@ -103,7 +103,7 @@ def _hash(names: frozenset[str], topics: Topics) -> int:
 
 
 def _assign(change: GroupChange, topics: Topics) -> None:
-    """A target for all members, for the group's present epoch."""
+    """Record a target for all members, for the group's present epoch."""
     group = change.group
     known = {name: topic for name in group.topics if (topic := topics.find(name)) is not None}
     wishes = {_wish(member) for member in group.members.values()}
@@ -133,12 +133,12 @@ def _assign(change: GroupChange, topics: Topics) -> None:
 
 
 def _wish(member: ConsumerMember) -> tuple[tuple[str, ...], str | None]:
-    """Its subscription: names, and an expression."""
+    """The subscription of a member: topic names and an expression."""
     return member.subscription.subscribed_topic_names, member.subscription.subscribed_topic_regex
 
 
 def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> ConsumerMember:
-    """The member's next step towards its target. `owned` is what it said it reads, None if it did not say."""
+    """Record the member's next step towards its target. `owned` are the partitions in its request, if any."""
     group = change.group
     member = group.members[member_id]
     if member.is_at(group.target_epoch):
@@ -156,7 +156,7 @@ def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> Co
 
 
 def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, config: GroupConfig) -> None:
-    """The members are gone. If none is left that speaks KIP-848's protocol, the group is a classic one again."""
+    """Remove the members. If no member with KIP-848's protocol is left, the group becomes a classic one again."""
     metadata_hash = change.group.metadata_hash
     for member_id in member_ids:
         change.forget(member_id)
@@ -169,7 +169,7 @@ def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, con
 
 
 def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
-    """Make it a classic group, if only classic members are left, the settings let it and a batch takes it."""
+    """Make it a classic group, if only classic members are left, the settings allow it and one batch has room."""
     classic = as_classic(change.group_id, change.group, topics, config)
     if classic is None or not fits((*change.records, *retirement(change.group_id, change.group), classic)):
         return False
@@ -179,7 +179,7 @@ def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
 
 
 def owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
-    """Whether a member that says it owns these owns any of those; one that does not say may."""
+    """Whether a member that reports `owned` may own any of `partitions`; without a report it may."""
     if owned is None:
         return bool(partitions)
     return any(not owned.get(topic_id, frozenset()).isdisjoint(numbers) for topic_id, numbers in partitions.items())
@@ -193,11 +193,11 @@ def reconcile(
     owned: Assignment | None,
     held_by_others: Mapping[bytes, Set[int]],
 ) -> ConsumerMember:
-    """The member's next step. `owned` is what it said it reads, None if it did not say.
+    """The member's next step. `owned` are the partitions in its request; None if it has none.
 
-    1. Revocation comes first: it stays in its epoch until it owns none of the revoked partitions.
-    2. It gets a new partition only when no other member owns it.
-    3. It enters the target's epoch when it has nothing to give up; it is stable when nothing is missing either.
+    1. Revocation comes first: the member stays in its epoch until it owns none of the revoked partitions.
+    2. It gets a new partition only when no other member owns that.
+    3. It enters the target's epoch when nothing is to be revoked; it is stable when no partition is missing either.
     """
     if member.is_at(target_epoch):
         return member
@@ -223,7 +223,7 @@ def reconcile(
         assigned=assigned,
         pending_revocation={},
     )
-    # A member that waits for others makes no step by asking again.
+    # A repeated request of a member that waits for others is no step.
     unchanged = (step.epoch, step.state, step.assigned) == (member.epoch, member.state, member.assigned)
     return member if unchanged else step
 
