@@ -4,6 +4,7 @@
 tests/allowed_skips.txt fails the run: a test that silently stops running protects nothing.
 """
 
+import logging
 import os
 import signal
 from collections import Counter
@@ -114,6 +115,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         for reason in refused:
             reporter.write_line(f"  {reason}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """No log lines: disks and nodes fail on purpose, and say so."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """Brokers and their channel to the active controller in a simulated world: what is acknowledged stays, done once."""
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 
 from simulation.broker_cluster import BrokerCluster, BrokerPlan
 from simulation.network import NetworkFaults
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 SEEDS = 8
 STORMY = BrokerPlan(
@@ -15,13 +15,6 @@ STORMY = BrokerPlan(
     crashes_per_s=0.4,
     isolations_per_s=0.5,
 )
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_in_calm_all_clients_administer_through_any_broker_and_none_is_fenced() -> None:

@@ -4,9 +4,7 @@ A failing test is a seed: `QuorumPlan.of(seed)` says what happens, `QuorumCluste
 event by event. Many seeds: `python -m simulation nodes --first 1000 --count 500`.
 """
 
-import logging
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,15 +23,9 @@ from tailrace.server.quorum.flushes import QuorumFlushes
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.testing.disk import TOTAL_SPACE
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 SEEDS = range(28)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Disks fail on purpose here, and say so."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def run(seed: int, plan: QuorumPlan) -> QuorumCluster:

@@ -1,7 +1,6 @@
 """A broker's life: it registers, serves, is registered again where it must be, and hands over before it goes."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -21,18 +20,13 @@ from tailrace.server.controller_link.broker_lifecycle import BrokerSession, Brok
 from tailrace.testing.clock import ManualClock
 from testkit.ports import DeferredController
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 BROKER = BrokerId(3)
 INTERVAL_MS, SESSION_MS, REGISTRATION_MS = 500, 2_500, 60_000
 FENCED = BrokerStanding(is_caught_up=True, is_fenced=True, should_shut_down=False)
 SERVING = BrokerStanding(is_caught_up=True, is_fenced=False, should_shut_down=False)
 MAY_GO = BrokerStanding(is_caught_up=True, is_fenced=True, should_shut_down=True)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class LifecycleBench:

@@ -1,7 +1,6 @@
 """A broker's commands to the active controller, which is on another node."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -44,14 +43,9 @@ from tailrace.model.partitions import PartitionState
 from tailrace.server.controller_link.channel import HEARTBEAT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from tailrace.server.transactions.producer_ids import ProducerIdPool
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 Answers = list[ControllerResponse | KafkaError]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class ChannelBench:

@@ -1,7 +1,5 @@
 """Requests of brokers and controllers to the active controller: every version, and Kafka's error codes."""
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -37,6 +35,8 @@ from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsReques
 from tailrace.protocol.messages.transactions import AllocateProducerIdsRequest
 from tailrace.protocol.schema import replace
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 FEATURES = tuple(
     RegisteredFeature(name=name, min_supported_version=first, max_supported_version=last)
     for name, first, last in OWN_FEATURES
@@ -52,13 +52,6 @@ REGISTRATION = BrokerRegistrationRequest(
     log_dirs=(b"a log directory.",),
 )
 DIRECTORY = b"a log directory."
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class ControllerPeersBench:

@@ -1,7 +1,6 @@
 """A controller is known to the cluster, again and again if it must be."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -15,15 +14,10 @@ from tailrace.server.controller_link.controller_registration import RETRY_MS, Co
 from tailrace.testing.clock import ManualClock
 from testkit.ports import DeferredController
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 ID = BrokerId(3)
 COMMAND = RegisterController(controller_id=ID, incarnation_id=b"this controller.", endpoints=())
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class RegistrationBench:

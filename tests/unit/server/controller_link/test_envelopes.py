@@ -1,7 +1,5 @@
 """Envelopes (58): requests are sealed in them; the active controller carries out each request once."""
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -36,6 +34,8 @@ from tailrace.server.controller_link.envelopes import (
     encode_address,
     encode_principal,
 )
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 CLIENT = Client("a-client", 77, "User:alice", "/::1")
 ANSWER = UpdateFeaturesResponse(error_message=None, results=())
@@ -115,13 +115,6 @@ CALM = BrokerPlan(voters=1, observers=0, requests_per_s=0, chaos_ms=2_000)
 REMOTE_CLIENT = Client("a-client", 9, "User:alice", "/10.1.2.3")
 SENDER = b"one start of one"
 CREATE_VERSION = 7
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class EnvelopesBench:

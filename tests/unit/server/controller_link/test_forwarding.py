@@ -1,7 +1,6 @@
 """Requests of administrators: carried out where the active controller is, answered where the client asks."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,15 +21,10 @@ from tailrace.server.controller_link.envelopes import EnvelopeSender
 from tailrace.server.controller_link.forwarding import MAX_FORWARDED, SHORTEST_MS
 from testkit.ports import RecordingConnection
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 CALM = BrokerPlan(requests_per_s=0, chaos_ms=2_000)
 CREATE_VERSION = 7
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class ForwardingBench:

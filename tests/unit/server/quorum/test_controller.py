@@ -1,7 +1,6 @@
 """The controller on a quorum's log: the one that decides, when changes are visible, and the end of waiting requests."""
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -26,15 +25,10 @@ from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, Response
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.quorum.host import LONGEST_WAIT_MS
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 CALM = QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000)
 Answers = list[ControllerResponse | KafkaError]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

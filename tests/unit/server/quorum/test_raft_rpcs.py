@@ -1,7 +1,5 @@
 """Requests of replicas and administrators to a quorum over the wire, and Kafka's answers to them."""
 
-import logging
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -32,16 +30,11 @@ from tailrace.server.quorum.raft_rpcs import (
 from tailrace.server.response_errors import ResponseErrors
 from testkit.ports import RecordingConnection
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 TOPIC = "__cluster_metadata"
 LISTENERS = (quorum.RaftVoterListener(name="CONTROLLER", host="there", port=9093),)
 TOO_MANY_LISTENERS = tuple(quorum.RaftVoterListener(name=f"L{n}", host="there", port=9093) for n in range(101))
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture
