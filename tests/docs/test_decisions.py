@@ -25,11 +25,12 @@ def test_a_number_is_used_once() -> None:
 
 
 def test_a_record_that_is_superseded_names_its_successor() -> None:
-    for path in RECORDS.values():
-        if "superseded" in _title(path):
-            successors = re.findall(r"\d{4}", _title(path).partition("superseded by")[2])
-            assert successors
-            assert all(number in RECORDS for number in successors), path.name
+    titles = [title for path in RECORDS.values() if "superseded" in (title := _title(path))]
+    assert titles
+    for title in titles:
+        successors = re.findall(r"\d{4}", title.partition("superseded by")[2])
+        assert successors
+        assert all(number in RECORDS for number in successors), title
 
 
 def test_every_record_that_is_cited_is_there() -> None:

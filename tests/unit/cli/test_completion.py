@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 
@@ -49,10 +50,13 @@ def test_completion_of_a_noun_imports_no_other() -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_for_a_shell_is_printed(shell: str) -> None:
-    command = [sys.executable, "-m", "tailrace", "--show-completion", shell]
+def test_the_script_for_the_shell_is_printed(shell: str) -> None:
+    if (path := shutil.which(shell)) is None:
+        path = shutil.which("bash") or pytest.fail("there is no bash")
+        shell = "bash"
+    command = [path, "-c", '"$0" -m tailrace --show-completion; exit $?', sys.executable]  # the shell is the parent
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    assert "_TAILRACE_COMPLETE=complete_" in done.stdout
+    assert f"complete_{shell}" in done.stdout
 
 
 def test_every_command_but_those_that_list_nothing_prints_json_if_wanted() -> None:

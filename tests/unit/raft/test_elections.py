@@ -186,6 +186,7 @@ class TestPreVotes:
         bench = RaftBench(state=QuorumState(5, 2), log=[5])
         bench.advance(60_000)
         assert bench.node.epoch == 5
+        assert bench.sent(Vote)
         assert all(one.request.pre_vote for one in bench.sent(Vote))  # type: ignore[union-attr]
 
     def test_when_they_are_lost_it_goes_back_to_the_leader(self) -> None:

@@ -50,7 +50,9 @@ def test_timestamps_lie_within_the_bounds_around_the_brokers_clock(offset_ms: in
 
 
 def test_a_batch_without_timestamps_is_within_every_bound() -> None:
-    admit(TopicConfig(message_timestamp_before_max_ms=0), batch_of(b"a", now=lambda: -1))
+    batch = batch_of(b"a", now=lambda: -1)
+    stored, header = admit(TopicConfig(message_timestamp_before_max_ms=0), batch)
+    assert (stored, header.max_timestamp) == (batch, -1)
 
 
 def test_log_append_time_replaces_every_timestamp_and_seals_the_batch_again() -> None:

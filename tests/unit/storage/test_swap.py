@@ -46,3 +46,4 @@ def test_a_segment_never_comes_without_its_aborted_transactions(seed: int) -> No
         # Too much may be said: of the old transactions, whose markers are all there.
         assert is_new or disk.read_bytes(f"{STEM}.txnindex") == b"old"
         assert sorted(name for name in disk.list_dir(DIRECTORY) if not name.endswith("index")) == [f"{0:020d}.log"]
+    assert operation > 5, "the power was cut at few operations"
