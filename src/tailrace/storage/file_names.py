@@ -7,7 +7,7 @@ INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 SNAPSHOT_SUFFIX: Final = ".snapshot"
-"""Of what was known of the producers when the log ended at this offset."""
+"""The state of the producers when the log ended at this offset."""
 
 _DIGITS: Final = 20
 _MAX_OFFSET: Final = 2**63 - 1

@@ -50,7 +50,7 @@ class FlushTicket:
         self.files = files
         """All files to sync, pinned meanwhile."""
         self.finished_files = finished_files
-        """Those of them that are not written to any more."""
+        """The files among them that are complete, to be closed afterwards."""
         self.directories = directories
         """Directories whose new names are to become durable."""
         self.end_offset = end_offset
@@ -76,7 +76,7 @@ class FlushTicket:
 
 
 class Flushes:
-    """The flushes of one log, one at a time, and what the next one has to see to beside the batches."""
+    """The flushes of one log, one at a time, and the other files and names that the next one syncs."""
 
     __slots__ = ("_files", "_generation", "_ticket", "epochs_crc", "unsynced_directories", "unsynced_files")
 
@@ -110,7 +110,7 @@ class Flushes:
 
     @property
     def has_unsynced_names(self) -> bool:
-        """Whether names were made that no flush has made durable yet; one that is under way may be about to."""
+        """Whether there are new names that no finished flush has synced."""
         return bool(self.unsynced_directories or (self._ticket is not None and self._ticket.directories))
 
     @property
@@ -119,16 +119,16 @@ class Flushes:
         return bool(self.unsynced_directories or self.unsynced_files)
 
     def note_new(self, file: File, directory: str) -> None:
-        """A file was written, with others beside it perhaps, whose names are in this directory."""
+        """Add a new file, perhaps one of several, to be synced with the names in this directory."""
         self.unsynced_files += (file,)
         self.unsynced_directories = self.unsynced_directories or (directory,)
 
     def note_truncation(self) -> None:
-        """The records of a flush that is under way may be gone: its result is ignored."""
+        """Have the result of a flush that is under way ignored: its records may be gone."""
         self._generation += 1
 
     def forget_removed_files(self) -> None:
-        """Leave out what is not there any more."""
+        """Close and forget files that were removed."""
         unsynced = self.unsynced_files
         self.unsynced_files = tuple(file for file in unsynced if self._files.exists(file.path))
         for file in unsynced:
@@ -174,7 +174,7 @@ class Flushes:
         return self._ticket
 
     def finish(self, ticket: FlushTicket, epochs: EpochCache) -> bool:
-        """Take over what `ticket.sync` has made durable; whether it counts: not if the log was truncated meanwhile."""
+        """Take the result of `ticket.sync`; False, and ignored, if the log was truncated meanwhile."""
         assert ticket is self._ticket, "not the flush that is under way"
         self._ticket = None
         for file in ticket.files:

@@ -5,15 +5,15 @@ the power went (a torn tail, cut). The recovery point of the whole node is writt
 new as the last acknowledged flush. It is written after the sync of the batches and never before.
 
 The note is written in place, without a sync of its own: it survives every crash of the process. A power cut may take
-it back to an older one, which is true as well, or tear it, which its checksum tells; then the checkpoints of the node
-say how far the log was flushed. Every `SYNC_INTERVAL` flushes it is synced with the batches.
+it back to an older one, which is true as well, or tear it, which its checksum shows; then the checkpoints of the node
+have the flushed offset. Every `SYNC_INTERVAL` flushes it is synced with the batches.
 
 One line of ours beside Kafka's files, always of the same length:
 
     0 00000000000000000500 1b2c3d4e 5f607182
 
-That is a version, the offset, the CRC-32C of `leader-epoch-checkpoint` as it stood then (Kafka's format has none), and
-the CRC-32C of what stands before it.
+These are a version, the offset, the CRC-32C of `leader-epoch-checkpoint` at that time (Kafka's format has none), and
+the CRC-32C of all that precedes it.
 """
 
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ from tailrace.storage.file_system import FileSystem, Note, join
 
 FLUSHED_OFFSET: Final = "flushed-offset-checkpoint"
 SYNC_INTERVAL: Final = 128
-"""So many flushes of a log, and the note of them is synced too."""
+"""The number of flushes of a log after which its note is synced too."""
 _VERSION: Final = "0"
 _UNKNOWN: Final = "--------"
 _LINE_BYTES: Final = 41
@@ -35,7 +35,7 @@ class FlushedEnd(NamedTuple):
     """The content of a note."""
 
     offset: int
-    """Below it all is durable."""
+    """Everything below it is durable."""
     epochs_crc: int | None
     """The checksum of the file of leader epochs at that time; None if it was not known."""
 
@@ -62,7 +62,7 @@ def parse_note(line: bytes) -> FlushedEnd | None:
 
 
 def read_note(files: FileSystem, directory: str) -> FlushedEnd | None:
-    """The note in a log's directory; None if there is none that can be believed. Raises StorageError."""
+    """The note in a log's directory; None if it is missing or not valid. Raises StorageError."""
     path = join(directory, FLUSHED_OFFSET)
     return parse_note(files.read_bytes(path)) if files.exists(path) else None
 
@@ -91,16 +91,16 @@ class FlushedNote:
         self._count += 1
 
     def take_due(self) -> str | None:
-        """The path of the note if the flush that begins now is to sync it, with its name."""
+        """The path of the note if the flush that begins now has to sync it, with its name; else None."""
         if self._count < SYNC_INTERVAL:
             return None
         self._count = 0
         return join(self._directory, FLUSHED_OFFSET)
 
     def lower(self, offset: int) -> None:
-        """Have it durable that no more than this is promised: the log is about to be cut. Raises StorageError.
+        """Lower the note to this offset, durably, before the log is cut. Raises StorageError.
 
-        Below `offset` all must be flushed: a note that cannot be read is replaced by one that says so.
+        Everything below `offset` must be flushed: a note that cannot be read is replaced by one with this offset.
         """
         path = join(self._directory, FLUSHED_OFFSET)
         noted = self._noted

@@ -1,4 +1,4 @@
-"""One partition on one disk: a run of segments that is appended to at one end and retired at the other.
+"""One partition on one disk: segments that are appended to at one end and retired at the other.
 
 Invariants:
 
@@ -6,7 +6,7 @@ Invariants:
 2. `log_end_offset` moves after all bytes of an append are written, never before. An append that fails leaves the log,
    its indexes, its producers and its epochs as they were.
 3. All below `flushed_offset` survives a power cut: batches, segment names, and the epochs they were written in.
-4. A reader owns the bytes it was given. Nothing is overwritten: a segment that goes is another inode than any to come.
+4. A reader owns the bytes it was given. Nothing is overwritten: a new segment is a new inode.
 5. After a failure that could not be undone the log is offline: it refuses everything with StorageError until it is
    opened again, which checks what is on the disk.
 
@@ -89,17 +89,17 @@ class Log(ReadableLog):
             producers=loaded.producers,
         )
         self.first_dirty_offset = loaded.log_start_offset
-        """Below it the log is compacted; a checkpoint that the owner writes now and then."""
+        """Everything below it is compacted; the owner writes it to a checkpoint now and then."""
         damage = loaded.report.damage
         self._failure = str(damage) if damage is not None else ""
         self.is_damaged = damage is not None
         """Whether something that was flushed is known to be lost or unreadable; the log is offline then."""
         self.good_end_offset = loaded.log_end_offset
-        """Of a damaged log: as far as is known, nothing is wrong below it."""
+        """Of a damaged log: no damage is known below it."""
         self._on_offline: Callable[[], None] | None = None
         self._on_write_outcome: Callable[[StorageError | None], None] | None = None
         self._writes_fail = False
-        # After a crash it is not known whether the names were ever synced; the first flush syncs them.
+        # After a crash the names may never have been synced; the first flush syncs them.
         is_unsure = damage is None and (loaded.is_new or not loaded.report.clean)
         self._flushes = Flushes(
             files,
@@ -184,8 +184,8 @@ class Log(ReadableLog):
     ) -> "Log":
         """The log that was closed like this: what `open` with `clean` gives, without reading the directory.
 
-        `is_new` says that names in the directory, and the directory's own, may not be durable yet, `unsynced_files`
-        what else in it: the first flush sees to them. Raises CorruptRecords or StorageError if the files are not those
+        `is_new`: names in the directory, and its own, may not be durable yet, and neither may `unsynced_files`: the
+        first flush syncs them. Raises CorruptRecords or StorageError if the files are not those
         that were closed; then `open` must look.
         """
         loaded = reload(
@@ -219,7 +219,7 @@ class Log(ReadableLog):
         self._on_write_outcome = callback
 
     def condemn(self, damage: str, *, offset: int = 0) -> None:
-        """Put the log offline: this was found damaged, below what is flushed, and nothing is wrong before `offset`."""
+        """Put the log offline for damage in its flushed part; all below `offset` is good."""
         if not self.is_damaged:
             self.good_end_offset = min(max(offset, self.log_start_offset), self.log_end_offset)
         self.is_damaged = True
@@ -233,7 +233,7 @@ class Log(ReadableLog):
         )
 
     def read(self, limits: ReadLimits, end_offset: int | None = None) -> ReadResult:
-        """As `ReadableLog.read`. Bytes that are not what was written put the log offline: StorageError."""
+        """As `ReadableLog.read`. Damage puts the log offline: StorageError."""
         try:
             return super().read(limits, end_offset)
         except CorruptRecords as fault:
@@ -280,7 +280,7 @@ class Log(ReadableLog):
         return part
 
     def finish_scrub_slice(self, scrub: Scrub, part: ScrubSlice) -> None:
-        """Take a slice back that was run. Damage that it has found puts the log offline. A closed log has none."""
+        """Take back a slice that was run. Damage that it has found puts the log offline."""
         part.segment.file.unpin()
         if self._failure:
             return
@@ -301,12 +301,12 @@ class Log(ReadableLog):
         self._limits.update(config)
 
     def _must_note_gaps(self, *, is_compacted: bool) -> bool:
-        """Whether it must be known for good, before cleanup.policy changes to this, where offsets may be missing."""
+        """Whether the gap bound must be on the disk before cleanup.policy changes to this."""
         if self._gaps.is_known:
             return False
         if is_compacted:
-            # Old segments that are not durable have no gaps: if one is lost, that must not pass for one because the log
-            # is compacted from now on. Of later ones the next roll sees to it.
+            # Old segments that are not durable have no gaps. If one is lost, that must not pass for a gap because the
+            # log is compacted from now on. For later segments the next roll does this.
             return self.flushed_offset < self._segments.active.base_offset
         return self.size_bytes > 0  # another program may have compacted what it found
 
@@ -316,7 +316,7 @@ class Log(ReadableLog):
         With `may_have_gaps` they only have to ascend: they come from a leader whose log may have been compacted, under
         settings of an earlier time. In a compacted log they always may.
 
-        Staged producer batches (`producers.stage`) are taken over with them, and forgotten if the append fails. Raises
+        Staged producer batches (`producers.stage`) are applied with them, and discarded if the append fails. Raises
         StorageError, also for damage of the log's own files; only a failure that could not be undone puts the log
         offline.
         """
@@ -373,20 +373,20 @@ class Log(ReadableLog):
         return end_offset
 
     def _note_that_gaps_are_known(self) -> None:
-        """Before a segment begins whose predecessor is not durable yet: if that is lost, it must not pass for a gap.
+        """Note the gap bound before a roll: if the old segment, not durable yet, is lost, it must not pass for a gap.
 
-        A directory that another program has filled may have gaps anywhere. Ours have none that are not noted.
+        A directory that another program has filled may have gaps anywhere. Ours have only noted ones.
         """
         if self._config.is_compacted and not self._gaps.is_known:
             self._gaps.allow(self.flushed_offset)
 
     def _sync_before_gap(self) -> None:
-        """Have all that was appended durable, unless it is: a follower that flushes has nothing else."""
+        """Make all appended batches durable, unless they are: under flushed durability a follower's always are."""
         if self.flushed_offset < self.log_end_offset:
             self._sync_below_gaps(self._segments.all)
 
     def _sync_below_gaps(self, segments: Iterable[Segment]) -> None:
-        """Have these durable, with the names of all: where gaps are legal, a segment that is lost passes for one."""
+        """Sync these segments and all names: where gaps are legal, a segment that is lost passes for one."""
         try:
             for segment in segments:
                 if segment.unsynced_files or segment is self._segments.active:
@@ -421,7 +421,7 @@ class Log(ReadableLog):
         try:
             self._segments.remove_after(segment_count)
             self._segments.active.cut_to(size_bytes, self.log_end_offset)
-            # A snapshot of producers at an offset that other batches will lead to is not to be believed.
+            # Other batches will lead to these offsets: the producers' snapshots there would be wrong.
             self._log_producers.remove_snapshots_above(self.log_end_offset)
             self._flushes.forget_removed_files()
             self._files.sync_dir(self._directory)
@@ -442,21 +442,21 @@ class Log(ReadableLog):
                 on_offline()
 
     def refuse(self) -> None:
-        """Raise StorageError: the log is offline, and why."""
+        """Raise StorageError with the reason why the log is offline."""
         raise StorageError(f"the log in {self._directory} is offline: {self._failure}")
 
     def _roll(self, base_offset: int) -> None:
         """Begin a new segment at this offset. The next flush syncs its name.
 
-        Nothing of it counts before: if the power goes, recovery cuts the log where the old segment is not whole, and a
-        torn snapshot has a wrong checksum. The first segment's name alone must be durable: without it the log would
-        begin at the new one, as if retention had been there.
+        Until then a power cut may take it back: recovery cuts the log where the old segment is not whole, and a torn
+        snapshot has a wrong checksum. Only the first segment's name must be durable: without it the log would begin at
+        the new segment, as after retention.
         """
         if len(self._segments) == 1 and self._flushes.has_unsynced_names:
             self._sync_first_name()
         self._note_that_gaps_are_known()
         if self._gaps.is_legal_before(base_offset, is_compacted=self._config.is_compacted):
-            # Cut by a truncation below the bound, or a follower's: what is lost here would pass for a gap.
+            # After a truncation below the gap bound, or on a follower: a lost segment would pass for a gap.
             self._sync_below_gaps((self._segments.active,))
         self._segments.active.write_indexes()
         self._flushes.note_new(self._log_producers.begin_snapshot(base_offset), self._directory)
@@ -484,7 +484,7 @@ class Log(ReadableLog):
         )
 
     def finish_flush(self, ticket: FlushTicket) -> None:
-        """Take over what `ticket.sync` has made durable. Nothing counts if the log was truncated meanwhile."""
+        """Take the result of `ticket.sync`; it is ignored if the log was truncated meanwhile."""
         if self._flushes.finish(ticket, self.epochs):
             self.flushed_offset = max(self.flushed_offset, ticket.end_offset)
             # After the sync, and before any callback.
@@ -531,10 +531,10 @@ class Log(ReadableLog):
             segment.remove_index_files()
             self._log_producers.remove_snapshots_above(end_offset)
             self._flushes.forget_removed_files()
-            # Names first: bytes of a cut segment that came back after a power cut would be taken for the log.
+            # Names first: a removed segment that came back after a power cut would be taken for the log.
             self._files.sync_dir(self._directory)
             if end_offset > segment.end_offset_before(position):
-                # The log ends in a gap now. A segment that starts there says so, also to a recovery.
+                # The log ends in a gap now. A segment that starts there keeps that end, also in a recovery.
                 self._segments.add(end_offset)
                 self._files.sync_dir(self._directory)
             segment.cut_to(position, end_offset)
@@ -550,7 +550,7 @@ class Log(ReadableLog):
         except (StorageError, CorruptRecords) as fault:
             reason = f"a truncation to {offset} failed: {fault.detail}"
             if isinstance(fault, CorruptRecords):
-                self.condemn(reason)  # it has looked at more than one segment
+                self.condemn(reason)  # the damage may be in any segment that was read
             else:
                 self._fail(reason)
             raise
@@ -558,8 +558,8 @@ class Log(ReadableLog):
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the log is empty and begins at this offset. For a replica that fell behind its leader.
 
-        The owner must first have taken back the recovery point, durably: a crash on the way leaves any part of the old
-        segments, or none.
+        The owner must first have lowered the recovery point, durably: a crash meanwhile leaves any part of the old
+        segments.
         """
         if self._failure:
             self.refuse()
@@ -584,7 +584,7 @@ class Log(ReadableLog):
         return self.log_start_offset == self.log_end_offset and not self.size_bytes and self.segment_count == 1
 
     def begin_within(self, first: AppendBatch) -> None:
-        """Let an empty log begin with this batch, in which its start lies; the start stays. For a replica.
+        """Begin an empty log with this batch, which contains the log start; the start stays. For a replica.
 
         The batch is durable when this returns, and a crash leaves either the empty log or this one: no recovery point
         has to be lowered. Raises StorageError; if the log is not offline then, it is as it was.
@@ -611,7 +611,7 @@ class Log(ReadableLog):
         self.log_end_offset = end_offset
 
     def advance_log_start(self, offset: int) -> None:
-        """Let the log begin at this offset; what lies below goes with the next retention. Never moves back.
+        """Raise the log start to this offset; the next retention removes what lies below. It never falls.
 
         Raises OFFSET_OUT_OF_RANGE above the log's end.
         """
@@ -659,7 +659,7 @@ class Log(ReadableLog):
         self._is_changed = True
         self.abort_compaction()
         start_offset = segments.all[len(reasons)].base_offset
-        # It alone says from now on what was known of producers there, and a roll leaves it to the next flush.
+        # The only record, from now on, of the producers there; a roll leaves its sync to the next flush.
         self._log_producers.sync_snapshot(start_offset)
         self.advance_log_start(start_offset)
         segments.retire(len(reasons), deadline_ms=now_ms + self._config.file_delete_delay_ms)
@@ -677,11 +677,11 @@ class Log(ReadableLog):
         )
 
     def begin_compaction(self, now_ms: int, *, end_offset: int, memory_bytes: int) -> Compaction | None:
-        """Begin to keep only the last record of each key; None if nothing is dirty. One at a time.
+        """Begin a compaction, which keeps the last record of each key; None if nothing is dirty. One at a time.
 
-        Only what is flushed is looked at: a record goes when the one that replaces it is safe. The caller makes the
-        steps, and flushes the log when it asks for that; then `finish_compaction`. `memory_bytes` bounds the map of
-        keys: what it cannot hold is left for the next compaction.
+        It reads flushed records only: a record goes when the one that replaces it is durable. The caller makes the
+        steps, and flushes the log when `needs_sync`; then `finish_compaction`. `memory_bytes` bounds the map of keys:
+        keys beyond that are left for the next compaction.
         """
         if self._failure:
             self.refuse()
@@ -697,7 +697,7 @@ class Log(ReadableLog):
         )
 
     def finish_compaction(self, compaction: Compaction) -> None:
-        """Take over what a compaction that is over has achieved."""
+        """Take the result of a compaction that is over."""
         self.first_dirty_offset = max(self.first_dirty_offset, self._compactions.finish(compaction))
 
     def abort_compaction(self) -> None:
@@ -706,7 +706,7 @@ class Log(ReadableLog):
 
     def _before_swap(self, bound: int) -> None:
         self._is_changed = True
-        # Records that are not durable yet may be lost, and must not pass for compacted then.
+        # Records that are not durable yet may be lost, and must not pass for compacted ones then.
         self._gaps.allow(bound if self._gaps.is_known else max(bound, self.flushed_offset))
 
     def compact(self, now_ms: int, *, end_offset: int, memory_bytes: int = 1 << 27) -> Compaction | None:
@@ -739,7 +739,7 @@ class Log(ReadableLog):
             snapshot_offset=self._log_producers.snapshot_offset,
             has_producers=bool(self.producers),
             segments=tuple(ClosedSegment(segment.base_offset, segment.size_bytes) for segment in self._segments.all),
-            # As recovery: an epoch without a record is begun anew by the elected leader.
+            # As in recovery: an epoch without a record is begun again by the elected leader.
             epochs=tuple(entry for entry in self.epochs.entries if entry.start_offset < self.log_end_offset),
         )
 

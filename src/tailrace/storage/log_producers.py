@@ -34,7 +34,7 @@ class LogProducers:
         """The offset of the newest snapshot, -1 for none."""
 
     def append(self, segment: Segment, batches: Sequence[AppendBatch]) -> None:
-        """Take over batches that are in this segment now: what was staged if that is all there is to it."""
+        """Apply batches that were just appended to this segment: the staged state, if they have no transactions."""
         state = self._state
         if state.has_staged and not state.stages_transactions:
             state.apply_staged()
@@ -43,7 +43,7 @@ class LogProducers:
         self.apply(segment, batches)
 
     def apply(self, segment: Segment, batches: Iterable[AppendBatch]) -> None:
-        """Take over batches one by one, and enter the transactions that they abort."""
+        """Apply batches one by one, and index the transactions that they abort."""
         state = self._state
         for buffer, header in batches:
             if header.producer_id < 0:
@@ -68,7 +68,7 @@ class LogProducers:
         self.snapshot_offset = offset
 
     def sync_snapshot(self, offset: int) -> None:
-        """Have the snapshot at this offset durable, if there is one that says anything."""
+        """Sync the snapshot at this offset, if there is one with producers."""
         path = snapshot_path(self._directory, offset)
         if self._state and self._files.exists(path):
             self._files.sync_file(path)
@@ -78,7 +78,7 @@ class LogProducers:
         self.snapshot_offset = remove_snapshots_above(self._files, self._directory, offset)
 
     def reload(self, end_offset: int) -> None:
-        """Know what is known where the log ends now: it was cut."""
+        """Load the producers at the log's new end, after a truncation."""
         found, self.snapshot_offset, _ = load_producers(
             self._files,
             self._directory,

@@ -12,7 +12,7 @@ from tailrace.model.buffers import has_no_views, new_buffer
 SMALLEST: Final = 16 * 1024
 """The size of the smallest buffer in bytes; the others are this, doubled as often as needed."""
 LARGEST: Final = 4 << 20
-"""A larger one would be kept for reads that few clients ask for."""
+"""The size of the largest kept buffer: few clients ask for larger reads."""
 KEEP_BYTES: Final = 16 << 20
 """Four answers (fetch.max.bytes): one is being read while those before it are being sent."""
 
@@ -37,7 +37,7 @@ class ReadBuffers:
         if ring is None:
             ring = self._rings[size] = deque()
         elif ring:
-            # The one that was lent first is the one that was sent first.
+            # The buffer that was lent first was sent first.
             oldest = ring[0]
             if has_no_views(oldest):
                 ring.rotate(-1)
@@ -50,6 +50,6 @@ class ReadBuffers:
         return buffer
 
     def _forget_one(self, ring: deque[bytearray]) -> None:
-        """Let one buffer go: of another size, which may be out of use, or the oldest of this one."""
+        """Drop one buffer: of another size, which may be out of use, or the oldest of this ring."""
         other = next((other for other in self._rings.values() if other and other is not ring), ring)
         self.kept_bytes -= len(other.popleft())

@@ -47,7 +47,7 @@ def max_timestamp_offset(segments: Segments, *, log_start_offset: int) -> Timest
     found = _find(holder, largest, from_offset=log_start_offset)
     if found is not None or holder is not first:
         return found
-    # It lies below the log start: what else is in that segment counts. Only one segment is ever looked through.
+    # It lies below the log start: the other records of that segment decide. Only one segment is ever searched.
     largest, holder = _largest_readable(first, log_start_offset), first
     for segment in later:
         if segment.max_timestamp > largest:

@@ -1,19 +1,19 @@
-"""From the files of a partition to the state of its log: what to trust, what to check, what to cut.
+"""Recovery of a log from its files: the parts to trust, to check and to cut.
 
 1. After a clean stop everything is trusted; only the batches behind the last index entry are walked over.
 2. Otherwise every batch is checked from the segment that holds the recovery point on: checksum, offsets that continue
    the ones before, leader epochs that are those of the metadata and of `leader-epoch-checkpoint`, batches that tile the
    file, nothing behind the last one.
-3. Below the *flushed end* a fault is damage: nothing is cut, and the log is neither written to nor taken for a short
+3. Below the *flushed end* a fault is damage: nothing is cut, and the log is neither written to nor used as a shorter
    one. The flushed end is the largest of the recovery point, the log's own note (`storage.flushed_note`) and, where a
    high watermark is never above what is flushed (log.durability=flushed), the one that was written down last.
 4. A fault at or above it is a write that was never reported as flushed, which a power cut may tear in any order: the
-   log is cut there, whatever follows, and the report says what went.
-5. Under page-cache durability a power cut may take what lies below the high watermark. Such a log is cut, can be used,
-   and the report says that it has lost something (`lost_acknowledged`).
-6. A log start above the end is believed where the end may have been lost, and the log begins there, empty. Where a high
-   watermark is never above what is flushed, a log start is not either: a log that has all that was flushed shows that
-   its checkpoint is wrong, which has no checksum. Then the log begins with its first segment.
+   log is cut there, whatever follows, and the report names the cut.
+5. Under page-cache durability a power cut may take records below the high watermark. Such a log is cut and can be used,
+   and the report has `lost_acknowledged`.
+6. A log start above the end is accepted where the end may have been lost: the log begins there, empty. With
+   log.durability=flushed a log start is never above the flushed end: if all that was flushed is there, the checkpoint,
+   which has no checksum, is wrong, and the log begins with its first segment.
 7. Recovery may be cut short itself: doing it again gives the same log. It never makes a log longer.
 """
 
@@ -37,13 +37,13 @@ from tailrace.storage.file_names import (
 )
 from tailrace.storage.file_system import FileSystem, join, parent
 from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
-from tailrace.storage.leftovers import remove_leftovers
 from tailrace.storage.producers.snapshots import load_producers, rebuild_aborted, snapshot_offsets, snapshot_path
 from tailrace.storage.producers.state import ProducerState
 from tailrace.storage.recovery_report import UNKNOWN_GAPS, Acknowledged, Damage, LoadedLog, RecoveryReport
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import epochs_of_batches, holds_epochs_of
+from tailrace.storage.stale_files import remove_stale_files
 from tailrace.storage.swap import finish_swaps
 
 _SMALL_BYTES: Final = 1 << 16
@@ -117,7 +117,7 @@ class Loader:
     def load(self) -> LoadedLog:
         """The log. With damage, the part before it (`report.damage`)."""
         finish_swaps(self._files, self._directory, limits=self._limits)
-        self._names = remove_leftovers(self._files, self._directory, limits=self._limits)
+        self._names = remove_stale_files(self._files, self._directory, limits=self._limits)
         self._read_notes()
         has_gap_bound = self._read_gap_bound()
         bases = sorted(base for name in self._names if (base := offset_in_name(name, LOG_SUFFIX)) is not None)
@@ -146,11 +146,11 @@ class Loader:
             producers, snapshot_offset = self._producers(end_offset, checked_from)
             self._settle_aborted(checked_from)
             for segment in self._segments[checked_from:-1]:
-                segment.forget_indexes()  # what was made of the whole log would stay in memory
+                segment.forget_indexes()  # or the indexes of the whole log stay in memory
         log_start_offset = min(max(self._log_start_offset, self._segments[0].base_offset), end_offset)
         epochs = self._epochs(log_start_offset, end_offset, checked_from)
         if epochs.is_dirty and not self._report.clean and not self._report.damaged:
-            # The log is about to call itself flushed; the next recovery may not look at these batches again.
+            # The log will be noted as flushed; the next recovery may not read these batches again.
             self._epochs_content = epochs.to_bytes()
             replace_file(self._files, join(self._directory, LEADER_EPOCHS), self._epochs_content)
             epochs.is_dirty = False
@@ -171,7 +171,7 @@ class Loader:
         )
 
     def _read_gap_bound(self) -> bool:
-        """Read where offsets may be missing; whether it need not be noted anew. Raises CorruptRecords."""
+        """Read the gap bound; False if it must be written again. Raises CorruptRecords."""
         if GAP_BOUND not in self._names:
             return True
         try:
@@ -179,13 +179,13 @@ class Loader:
         except CorruptRecords:
             if not self._cuts_damage:
                 raise
-            # That there was a bound says that there may be gaps. In what was never flushed a gap is a torn write.
+            # The file shows that there may be gaps. At or above the flushed end a gap is a torn write.
             self._gap_bound = self._flushed_end
             return False
         return True
 
     def _read_notes(self) -> None:
-        """Read the directory's own notes of how far the log was flushed, and in which leader epochs."""
+        """Read the directory's own notes of the flushed offset and the leader epochs."""
         if LEADER_EPOCHS in self._names:
             self._epochs_content = self._files.read_bytes(join(self._directory, LEADER_EPOCHS))
         note = read_note(self._files, self._directory) if FLUSHED_OFFSET in self._names else None
@@ -194,13 +194,13 @@ class Loader:
         self._noted_end = note.offset
         report = self._report
         if not report.clean:
-            # After a clean stop the recovery point says it, and another program may have cut the log since the note.
+            # After a clean stop the recovery point holds; another program may have cut the log since the note.
             self._synced_end = max(self._synced_end, note.offset)
             self._flushed_end = max(self._flushed_end, note.offset)
             report.acknowledged_end_offset = max(report.acknowledged_end_offset, note.offset)
         if self._epochs_content is None or note.epochs_crc is None:
             return
-        # If it is another, a batch is wrong or that file is, whose format has no checksum; nothing tells which.
+        # If they differ, a batch is wrong or that file is, whose format has no checksum.
         self._epochs_fit = crc32c(self._epochs_content) == note.epochs_crc
         if self._epochs_fit:
             try:
@@ -237,7 +237,7 @@ class Loader:
         # A small segment is walked over faster than its index files are read.
         start = active.last_indexed_position() if active.size_bytes > _SMALL_BYTES else 0
         for position, header in active.headers(start):
-            # The batches before the last index entry are not known here. Nor would the checksum cover the offset.
+            # The end of the batch before the last index entry is not known here; no checksum covers an offset.
             is_known = position > start or not start
             if is_known and not self._continues(header.base_offset, end_offset):
                 raise CorruptRecords(f"offset {header.base_offset} follows offset {end_offset - 1}")
@@ -246,13 +246,13 @@ class Loader:
         return end_offset
 
     def _check_epoch(self, header: BatchHeader) -> None:
-        """Blame a batch whose leader epoch, which no checksum covers, is another than it was appended in."""
+        """Raise CorruptRecords for a batch with a wrong leader epoch, which no checksum covers."""
         epoch = header.partition_leader_epoch
         if epoch > self._leader_epoch:
             raise CorruptRecords(f"leader epoch {epoch} has not begun; the partition's is {self._leader_epoch}")
         known = self._known_epochs
         if known is None or header.base_offset >= self._synced_end:
-            return  # epochs are durable with the first batch of theirs, not before
+            return  # an epoch is durable with its first batch, not before
         expected = known.epoch_of(header.base_offset)
         if expected not in (epoch, UNDEFINED.epoch):
             raise CorruptRecords(f"leader epoch {epoch} where {LEADER_EPOCHS} says {expected}")
@@ -315,7 +315,7 @@ class Loader:
         return scan
 
     def _cut(self, at: int, scan: _Scan) -> None:
-        """Cut the log where the scan of segment `at` ended, unless what lies there was flushed."""
+        """Cut the log where the scan of segment `at` ended, unless the rest was flushed: that is damage."""
         segment, later = self._segments[at], self._segments[at + 1 :]
         # A segment that does not continue the one before it goes whole, but a log keeps at least one.
         is_misplaced = at > 0 and not self._continues(segment.base_offset, scan.end_offset) and not scan.valid_bytes
@@ -344,15 +344,15 @@ class Loader:
     def _is_given_up(self, at: int) -> bool:
         """Whether an operator has chosen to lose what is damaged in this segment.
 
-        Not before the one that holds `check_from`: nothing was known of damage there, and nothing was copied.
+        Not before the segment that holds `check_from`: damage there was not known, and nothing was copied.
         """
         is_last = at + 1 == len(self._segments)
         return self._cuts_damage and (is_last or self._segments[at + 1].base_offset > self._cuts_from)
 
     def _judge_log_start(self, end_offset: int) -> None:
-        """Ignore a log start that is above what was flushed of this log, if all of that is there."""
+        """Ignore a log start above the flushed end if all that was flushed is there: rule 6."""
         base_offset = self._segments[0].base_offset
-        # Before a log is dropped to begin anew, what was promised of it is taken back, and so is no more than its base.
+        # Before a log is dropped to begin anew, its flushed offset is lowered, to its base offset or below.
         is_whole = base_offset < self._synced_end <= end_offset
         if self._is_durable and is_whole and end_offset < self._log_start_offset:
             self._report.ignored_log_start = self._log_start_offset
@@ -362,7 +362,7 @@ class Loader:
         """Make what was found durable and complete: indexes, files, names. The log's end offset."""
         segments = self._segments
         if end_offset < self._log_start_offset:
-            # Records below the log start are not readable any more; the log goes on where it must.
+            # Records below the log start cannot be read any more; the log begins at its start.
             for segment in reversed(segments):
                 self._report.bytes_cut += segment.size_bytes
                 segment.remove()
@@ -379,7 +379,7 @@ class Loader:
                 self._report.indexes_rebuilt += 1
         if not self._report.clean and (end_offset > self._recovery_point or self._report.cut_reason):
             for segment in segments[checked_from:]:
-                # The last process may have died of a sync that failed.
+                # The last process may have stopped because a sync failed.
                 if self._is_durable:
                     segment.sync_unsure(self._recovery_point)
                 else:
@@ -409,8 +409,8 @@ class Loader:
             except CorruptRecords:
                 was_right = False
         if not self._epochs_fit:
-            # The file is damaged, or newer than the note. Epochs are durable with the first batch of theirs: it need
-            # not know those of batches that were not flushed.
+            # The file is damaged, or newer than the note. An epoch is durable with its first batch, so the file need
+            # not have the epochs of batches that were not flushed.
             known_end = end_offset if self._report.clean else self._synced_end
             if not holds_epochs_of(cache, self._segments, log_start_offset, known_end):
                 cache, was_right = EpochCache(), False
@@ -418,7 +418,7 @@ class Loader:
             checked_offset = self._segments[checked_from].base_offset
             found = [entry for entry in cache.entries if entry.start_offset < checked_offset]
             for first in self._found_epochs:
-                # Where batches are missing, the checkpoint knows better than those that are left when an epoch began.
+                # Where batches are missing, the checkpoint has the start of an epoch, and the batches do not.
                 between = (
                     entry for entry in cache.entries if first.previous_end <= entry.start_offset <= first.base_offset
                 )
@@ -465,10 +465,10 @@ class Loader:
         return state, newest
 
     def _settle_aborted(self, checked_from: int) -> None:
-        """Have what was found of aborted transactions in files, durably, but for the active segment's.
+        """Write and sync the aborted transactions of all segments but the active one.
 
-        The active segment's index files go: they may be of a time when it was rolled, and say more than a power cut has
-        left of it. The next clean close trusts `.txnindex` of an empty segment as it stands.
+        The active segment's index files are removed: they may be from its roll, and have more than a power cut has left
+        of it. The next clean close trusts the `.txnindex` of an empty segment.
         """
         segments, is_written = self._segments, False
         if checked_from < len(segments) and not self._names.isdisjoint(segments[-1].index_names):
@@ -476,7 +476,7 @@ class Loader:
             is_written = True
         written_from = checked_from
         if 0 < checked_from < len(segments) and segments[checked_from].base_offset >= self._recovery_point:
-            # Nothing was flushed since the roll: all of the segment before is durable, but for what the roll wrote.
+            # Nothing was flushed since the roll: the segment before is durable, except for the files of the roll.
             written_from -= 1
             rebuild_aborted(self._files, self._directory, segments, segments[written_from])
         for segment in segments[written_from:-1]:

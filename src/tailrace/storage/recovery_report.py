@@ -11,7 +11,7 @@ from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 
 UNKNOWN_GAPS: Final = -1
-"""There is no note of gaps: a log that was never compacted here, or that another program has filled."""
+"""No gap bound is noted: the log was never compacted here, or another program has filled it."""
 
 
 class Damage(NamedTuple):
@@ -23,14 +23,14 @@ class Damage(NamedTuple):
     good_end_offset: int
     """Below it the log is good: it can be read up to here."""
     flushed_end_offset: int
-    """The flushed part ended here, or further up."""
+    """The lowest end that the flushed part can have had."""
 
     def __str__(self) -> str:
         return f"{self.path} at position {self.position}: {self.reason}"
 
 
 class DamagedLog(CorruptRecords):
-    """A log that does not open: something that was flushed is not there any more."""
+    """A log that does not open: flushed records are lost or damaged."""
 
     def __init__(self, damage: Damage) -> None:
         super().__init__(
@@ -53,14 +53,14 @@ class RecoveryReport:
     bytes_cut: int = 0
     segments_removed: int = 0
     cut_reason: str = ""
-    """File, position and fault of what was cut, empty if nothing was."""
+    """File, position and fault of the cut; empty without one."""
     indexes_rebuilt: int = 0
     snapshots_discarded: int = 0
     ignored_log_start: int | None = None
     """The log start that was noted, if it cannot be the log's: the log begins with its first segment instead."""
     damage: Damage | None = None
     acknowledged_end_offset: int = 0
-    """Up to here the log was acknowledged, as far as is noted: it was flushed, or lay below the high watermark."""
+    """The highest offset known to have been flushed, or below the high watermark."""
     end_offset: int = 0
     """The end of the log that can be used; with damage, the end of its good part."""
 
@@ -70,7 +70,7 @@ class RecoveryReport:
 
     @property
     def lost_acknowledged(self) -> bool:
-        """Whether this copy lacks something that was acknowledged: it must not be elected for what it has."""
+        """Whether this copy lacks acknowledged records, and so must not be elected."""
         return self.damage is not None or self.end_offset < self.acknowledged_end_offset
 
 
@@ -100,8 +100,7 @@ class LoadedLog:
 
 
 class Acknowledged(NamedTuple):
-    """Knowledge outside a log of how far it reaches and was acknowledged. A part that is not known holds nothing
-    against any bytes."""
+    """Offsets and epoch of a log that are stored outside it. An unknown one excludes nothing."""
 
     recovery_point: int = 0
     """The flushed offset that was last made durable outside."""

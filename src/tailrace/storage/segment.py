@@ -7,8 +7,8 @@ Invariants:
 2. Only the last segment of a log, the active one, is appended to. Its indexes live in memory; the files `.index` and
    `.timeindex` are written when the segment is rolled or closed, and are a cache: a missing or wrong one is made anew
    from the batches.
-3. So is `.txnindex`, but it takes the batches before the segment to make it anew, and there is none for a segment
-   without abort markers: that a file is missing tells nothing. It is durable before anything trusts the segment.
+3. `.txnindex` is a cache too, but earlier segments are needed to rebuild it, and a segment without abort markers has
+   none, so a missing file proves nothing. It is durable before the segment is trusted.
 """
 
 import errno
@@ -124,7 +124,7 @@ class Segment(BatchFile):
         self.aborted.note(completed)
 
     def take_aborted(self, aborted: TransactionIndex) -> None:
-        """Know these, whatever the file says."""
+        """Replace the aborted transactions; the file is rewritten."""
         self._aborted = aborted
         aborted.is_dirty = True
 
@@ -169,7 +169,7 @@ class Segment(BatchFile):
             self.forget_indexes()
 
     def count_that_fit(self, batches: Sequence[AppendBatch]) -> int:
-        """The number of these batches that go into this segment before the next one must begin (Kafka's roll rules)."""
+        """The number of these batches that fit into this segment by Kafka's roll rules."""
         limits = self._limits
         if self._offset_index is None:
             self._load_indexes()
@@ -200,9 +200,9 @@ class Segment(BatchFile):
         return len(self._offset_index) >= limits.index_entries or len(self._time_index) >= limits.time_index_entries
 
     def append(self, batches: Sequence[AppendBatch]) -> None:
-        """Write the batches in one call. `count_that_fit` must have been asked before.
+        """Write the batches in one call. They must fit (`count_that_fit`).
 
-        Raises StorageError unless all bytes were written; the caller then has to `cut_back` what was.
+        Raises StorageError unless all bytes were written; the caller then has to `cut_back`.
         """
         total = 0
         buffers = []
@@ -220,13 +220,13 @@ class Segment(BatchFile):
         self.size_bytes = position
 
     def cut_back(self) -> None:
-        """Remove, durably, what a failed append has left behind the last batch."""
+        """Remove, durably, the bytes of a failed append."""
         self.file.truncate(self.size_bytes)
         # Batches of an append that was answered with an error must not come back after others have been written there.
         self.file.sync()
 
     def note(self, position: int, header: BatchHeader) -> None:
-        """Enter a batch that lies at this position into the indexes, which are loaded."""
+        """Add a batch at this position to the indexes, which are loaded."""
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
         if timestamp > self._max_timestamp and header.records_count:  # a compaction may have left none
@@ -246,7 +246,7 @@ class Segment(BatchFile):
             self._time_index.append(self._max_timestamp, self._max_timestamp_offset - self.base_offset)
 
     def cut_to(self, size_bytes: int, end_offset: int) -> None:
-        """Drop what lies from this position on, batches or the remains of some; what stays ends at this offset.
+        """Cut the file at this position; the batches that stay end at this offset.
 
         The caller removes the index files, after it has loaded `aborted`.
         """
@@ -263,7 +263,7 @@ class Segment(BatchFile):
         try:
             self._load_timestamps()
         except CorruptRecords:
-            self.rebuild_indexes()  # the last entry that is left is a wrong one; the batches decide
+            self.rebuild_indexes()  # the last entry that is left is wrong: rebuild from the batches
 
     def _load_indexes(self) -> None:
         """Have both indexes in memory, from their files or, if those are not right, from the batches."""
@@ -276,7 +276,7 @@ class Segment(BatchFile):
                 self._load_timestamps()
                 return
             except CorruptRecords:
-                pass  # An entry leads into the middle of a batch, or the batches are wrong: the next walk tells.
+                pass  # An entry leads into the middle of a batch, or the batches are damaged: the rebuild finds out.
         self.rebuild_indexes()
 
     def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
@@ -288,7 +288,7 @@ class Segment(BatchFile):
         return offset_index, TimeIndex.from_bytes(self._files.read_bytes(time_path))
 
     def take_indexes(self, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
-        """Have these in the place of wrong ones, and in new files that are still to be synced."""
+        """Replace wrong indexes by these, and write new files, which are still to be synced."""
         self._offset_index, self._time_index = offset_index, time_index
         self._load_timestamps()
         self.write_indexes()
@@ -353,7 +353,7 @@ class Segment(BatchFile):
         self.write_aborted()
 
     def write_aborted(self) -> None:
-        """Write the `.txnindex` file if it does not say what is in memory; it is still to be synced then."""
+        """Write the `.txnindex` file if it differs from memory; it is still to be synced then."""
         aborted = self._aborted
         if aborted is None or not aborted.is_dirty:
             return
@@ -367,14 +367,14 @@ class Segment(BatchFile):
         aborted.is_dirty = False
 
     def sync_unsure(self, recovery_point: int) -> None:
-        """Have the batches durable although a sync of those from the recovery point on may have failed before."""
+        """Make the batches durable although an earlier sync, from the recovery point on, may have failed."""
         position = self.locate(recovery_point)
         if position < self.size_bytes:
             self.file.rewrite(position)
         self.sync()
 
     def sync(self) -> None:
-        """Have the batches durable, and the index files if they were written since the last time."""
+        """Sync the batches, and the index files that were written since the last time."""
         files = self.unsynced_files or (self.file,)
         for file in files:
             file.sync()
@@ -399,8 +399,8 @@ class Segment(BatchFile):
     def locate(self, offset: int, *, gap_limit: int = LAST_OFFSET) -> int:
         """The position of the first batch that ends at or after this offset; `size_bytes` if there is none.
 
-        Up to there each batch continues the one before, but where offsets below `gap_limit` are missing. Raises
-        CorruptRecords.
+        Raises CorruptRecords if a batch before it does not continue the one before, except for gaps below
+        `gap_limit`.
         """
         self._load_indexes()
         position, last = self._offset_index.floor(max(offset - self.base_offset, 0))  # type: ignore[union-attr]
@@ -410,12 +410,12 @@ class Segment(BatchFile):
         except CorruptRecords:
             if last < 0:
                 raise
-        # Either the index or the log is wrong; the batches themselves decide.
+        # Either the index or the log is wrong: rebuild from the batches.
         self.rebuild_indexes()
         return self._walk_to(offset, 0, first_end=-1, gap_limit=gap_limit)
 
     def floor_of_time(self, timestamp: int) -> int:
-        """An offset before which no record is as late as this."""
+        """An offset below which every timestamp is lower than this."""
         self._load_indexes()
         assert self._time_index is not None
         entry = self._time_index.below(timestamp)
@@ -448,7 +448,7 @@ class Segment(BatchFile):
         return end_offset
 
     def remove_index_files(self) -> None:
-        """Remove the index files, which no longer say the truth; those in memory stay."""
+        """Remove the index files, which are out of date; the indexes in memory stay."""
         self._close_index_files()
         if self._aborted is not None:
             self._aborted.is_dirty = True

@@ -1,7 +1,7 @@
-"""The segments of one log, oldest first: one is found by its offset, added at the end, retired at the start.
+"""The segments of one log, oldest first: found by offset, added at the end, retired at the start.
 
-The last one is active. Of the others only the indexes of the few that were read last stay in memory. Files of retired
-segments are renamed to `.deleted` and removed some time later.
+The last one is active. Of the older segments, only the few that were read last keep their indexes in memory. Files of
+retired segments are renamed to `.deleted` and removed some time later.
 """
 
 from bisect import bisect_right
@@ -48,7 +48,7 @@ class Segments:
         self._limits = limits
         self._segments = segments
         self.active = segments[-1]
-        """The one that is appended to."""
+        """The last segment, which is appended to."""
         self._older_bytes = sum(segment.size_bytes for segment in segments[:-1])
         self._hints: dict[int, tuple[Segment, int]] | None = None
         self._loaded: tuple[Segment, ...] = ()
@@ -83,7 +83,7 @@ class Segments:
         self.keep_loaded(segment)
         result = segment.read(position, limits, expected, first_offset=first_offset)
         if result.size_bytes:
-            # A reader comes back for what follows: then no index has to be asked.
+            # A reader comes back for the next batches: then no index is searched.
             if len(hints) >= _MAX_READ_HINTS:
                 del hints[next(iter(hints))]
             hints[result.next_offset] = (segment, result.end_position)
@@ -135,7 +135,7 @@ class Segments:
         return None
 
     def keep_loaded(self, segment: Segment) -> None:
-        """Have this segment's indexes in memory for a while. Bounds how many old segments have theirs there."""
+        """Keep this segment's indexes in memory; beyond the limit, drop those of the one that was read longest ago."""
         if segment is self.active or (self._loaded and segment is self._loaded[-1]):
             return
         others = [other for other in self._loaded if other is not segment]
@@ -144,7 +144,7 @@ class Segments:
         self._loaded = (*others, segment)
 
     def add(self, base_offset: int) -> None:
-        """Begin a new segment with a new file; the one that was active has its index files written."""
+        """Begin a new segment, with a new file, behind the active one."""
         old = self.active
         new = Segment(self._directory, base_offset, files=self._files, limits=self._limits, create=True)
         self._segments.append(new)
@@ -182,7 +182,7 @@ class Segments:
         going = self._segments[:count]
         self._segments = self._segments[count:]
         self._settle()
-        # The names of the segments that stay must be durable before those before them go.
+        # The names of the segments that stay must be durable before older segments go.
         self._files.sync_dir(self._directory)
         renamed: list[tuple[int, str]] = []
         try:
@@ -198,7 +198,7 @@ class Segments:
         self._files.sync_dir(self._directory)
 
     def write_cleaned(self, batch: AppendBatch) -> None:
-        """Write a segment of this batch alone that waits, durable, as `.cleaned`. If that fails, nothing is left."""
+        """Write a segment with this batch alone, durably, as `.cleaned`. If that fails, nothing is left."""
         base_offset = batch.header.base_offset
         segment = Segment(
             self._directory, base_offset, files=self._files, limits=self._limits, create=True, suffix=CLEANED_SUFFIX
@@ -215,10 +215,7 @@ class Segments:
         segment.close()
 
     def swap(self, base_offset: int, count: int) -> None:
-        """Put the segment that waits as `.cleaned` in the place of `count` segments from this offset on.
-
-        Or, if it begins before the first one, of the oldest ones.
-        """
+        """Replace `count` segments from this offset on by the `.cleaned` one; the oldest if it begins before all."""
         at = self.index_of(base_offset)  # 0 if it begins before all
         going = self._segments[at : at + count]
         for segment in going:
@@ -230,7 +227,7 @@ class Segments:
         self._settle()
 
     def unlink_retired(self, now_ms: int | None) -> None:
-        """Remove the retired files whose time has come; all of them without a time."""
+        """Remove the retired files whose deadline has passed; without a time, all of them."""
         due = [item for item in self._retired if now_ms is None or item[0] <= now_ms]
         if due:
             self._retired = tuple(item for item in self._retired if now_ms is not None and item[0] > now_ms)

@@ -1,13 +1,13 @@
-"""A compacted segment takes the place of those it was made of: Kafka's names, and an order that survives any cut.
+"""The swap of a compacted segment for its sources: Kafka's names, and an order that survives any power cut.
 
 | On the disk | Meaning | Recovery |
 |---|---|---|
 | `<base>.log.cleaned` | being written, or written and not yet agreed on | removes it: the old segments are whole |
-| `<base>.log.swap` | the truth; every byte of it is durable | removes what it replaces, gives it its name |
+| `<base>.log.swap` | in force; every byte of it is durable | removes what it replaces, gives it its name |
 | `<base>.log` | done | nothing |
 
 1. The cleaned files are synced before the first rename.
-2. `.cleaned` becomes `.swap`, and the directory is synced: from here on the new segment counts.
+2. `.cleaned` becomes `.swap`, and the directory is synced: from here on the new segment is in force.
 3. The segments that it replaces are removed, and the old index files, and the directory is synced: an old segment that
    came back after step 4 would lie across the new one.
 4. `.swap` gives way to the plain name, which takes the first old segment's place, and the directory is synced.
@@ -15,10 +15,10 @@
 A log that begins within a batch (`Log.begin_within`) goes the same way: the old segment is an empty one, which starts
 later than the new.
 
-Index files go the same way. They are a cache: recovery makes anew those that did not arrive. All but `.txnindex`, of
-which it is not known whether there was one: it becomes `.swap`, durably, before step 2, and has its name, durably,
-before the `.log` in step 4. If recovery finds none, it has its name already, or the old one stays: what that says too
-much is of transactions whose markers are all there.
+Index files go the same way. They are a cache, and recovery rebuilds those that are missing; except `.txnindex`, since
+nothing shows whether there was one: it becomes `.swap`, durably, before step 2, and has its name, durably, before the
+`.log` in step 4. If recovery finds no `.swap` of it, it has its name already, or the old one stays, whose extra entries
+are of transactions with all their markers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -91,7 +91,7 @@ def _finish(
 
 
 def remove_cleaned(files: FileSystem, directory: str, base_offset: int) -> None:
-    """Remove what a compaction that was given up has written."""
+    """Remove the files of a compaction that was given up."""
     stem = join(directory, segment_name(base_offset))
     for suffix in (LOG_SUFFIX, *_INDEXES):
         path = stem + suffix + CLEANED_SUFFIX
@@ -100,7 +100,7 @@ def remove_cleaned(files: FileSystem, directory: str, base_offset: int) -> None:
 
 
 def finish_swaps(files: FileSystem, directory: str, *, limits: SegmentLimits) -> bool:
-    """Carry out the swaps that a crash has cut short, and forget the others; whether there was anything to do.
+    """Finish the swaps that a crash has interrupted after step 2, and undo the others; whether there were any.
 
     Raises CorruptRecords if a segment to be swapped in is damaged: the ones it replaces may be gone.
     """

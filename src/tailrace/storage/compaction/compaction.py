@@ -89,7 +89,7 @@ class Compaction:
 
     @property
     def planned(self) -> tuple[int, int]:
-        """From where to where the log was to be made clean."""
+        """The first and the end offset of the part that was to be made clean."""
         return self._plan.first_dirty_offset, self._plan.end_offset
 
     @property
@@ -128,7 +128,7 @@ class Compaction:
         return done
 
     def abort(self) -> None:
-        """Give up. Nothing of what was not swapped in is left, or recovery removes it."""
+        """Give up. Segments that were not swapped in are removed, here or by recovery."""
         if self.is_over:
             return
         self.is_over = True
@@ -169,7 +169,7 @@ class Compaction:
             yield from self._rewrite(group, filter_, last_source)
 
     def _collect_keys(self) -> Iterator[int]:
-        """Learn the last offset of every key of the dirty part."""
+        """Collect the last offset of every key of the dirty part."""
         collected, plan = self._collected, self._plan
         segments = self._segments.all[: plan.segment_count]
         for at, segment in enumerate(segments):
@@ -282,7 +282,7 @@ class Compaction:
         self.swaps += 1
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        """Whether this batch says how far its producer has come, as far as it is durable."""
+        """Whether this batch has the last durable sequence number of its producer."""
         entry = self._producers.producers.get(header.producer_id)
         if entry is None:
             return False  # forgotten: silent for too long
@@ -294,7 +294,7 @@ class Compaction:
 
 
 class Compactions:
-    """One at a time."""
+    """The compactions of one log, one at a time."""
 
     __slots__ = ("_current", "_directory", "_files", "_known_ends", "_known_from", "_limits", "_producers", "_segments")
 
@@ -349,7 +349,7 @@ class Compactions:
         on_broken: Callable[[str], None],
         memory_bytes: int,
     ) -> Compaction | None:
-        """Begin one of what lies below `durable_end`; None if nothing is dirty. Otherwise as `Compaction`."""
+        """Begin a compaction of the log below `durable_end`; None if nothing is dirty. See `Compaction`."""
         assert self._current is None, f"{self._directory}: a compaction is under way"
         plan = self.cleanable(
             config,
@@ -386,7 +386,7 @@ class Compactions:
             self._current.mark_synced(files)
 
     def finish(self, compaction: Compaction) -> int:
-        """Let go of one that is over; where the log is dirty from then on, 0 if that was not achieved."""
+        """Drop a compaction that is over; the new first dirty offset, or 0 if it was not reached."""
         if compaction is not self._current:
             return 0
         assert compaction.is_over, f"{self._directory}: the compaction is under way"
@@ -395,7 +395,7 @@ class Compactions:
         return compaction.end_offset if compaction.is_complete else 0
 
     def abort(self) -> int:
-        """Give up the one that is under way, if there is one: the log is about to be changed. Otherwise as `finish`."""
+        """Give up the compaction that is under way, if any, before the log changes. Returns as `finish`."""
         end_offset = 0
         if self._current is not None:
             self._current.abort()

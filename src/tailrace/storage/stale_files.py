@@ -1,6 +1,6 @@
-"""The end of deletions and replacements that a crash has interrupted in a log's directory.
+"""Stale files of a log's directory: those of deletions and replacements that a crash has interrupted.
 
-A swap that was under way is `storage.swap`'s.
+A swap that was under way is finished before, by `storage.swap`.
 """
 
 from collections.abc import Iterable
@@ -23,8 +23,8 @@ from tailrace.storage.segments import DELETED_SUFFIX
 _INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
 
 
-def remove_leftovers(files: FileSystem, directory: str, *, limits: SegmentLimits) -> set[str]:
-    """Remove, durably, what is not of the log any more. The names of what is left."""
+def remove_stale_files(files: FileSystem, directory: str, *, limits: SegmentLimits) -> set[str]:
+    """Remove, durably, the files that are not part of the log any more; returns the names of the others."""
     names = files.list_dir(directory)
     retired = _newest_retired(files, directory, names, limits)
     gone = {name for name in names if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))}
