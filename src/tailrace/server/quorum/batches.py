@@ -22,7 +22,7 @@ _BATCH_HEADROOM: Final = 256
 
 
 class Prepared(NamedTuple):
-    """A decision that can be appended at once: the log ends where it was made for."""
+    """A decision that can be appended at once: the end of the log is the offset that it was made for."""
 
     response: ControllerResponse
     image: ClusterImage
@@ -46,7 +46,7 @@ def prepared(machine: ControllerMachine, log: QuorumLog, command: ControllerComm
         values = yield from _encoded(decision.records)
         if log.end_offset == offset:
             break
-        # Commands wait for each other; control records do not wait for them.
+        # A control record was appended meanwhile: those do not wait for commands.
         offset = log.end_offset
         decision = machine.at_offset(decision, offset)
     size_bytes = _BATCH_HEADROOM + sum(record_size_bound(None, value) for value in values)
@@ -73,7 +73,7 @@ SLICE_BYTES: Final = 64 * 1024
 
 
 class CommittedRecords(NamedTuple):
-    """Some batches."""
+    """The records of some committed batches."""
 
     records: list[StoredRecord]
     end: SnapshotId

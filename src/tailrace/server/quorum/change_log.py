@@ -25,7 +25,7 @@ from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.ports import Clock
 
 _LONGEST: Final = 300
-"""Characters of what a client may have made up."""
+"""The most characters of a client's text in a line."""
 
 
 class ChangeLog:
@@ -51,7 +51,7 @@ class ChangeLog:
         self._lines: Mapping[str, BoundedLines] = lines
 
     def steps(self, before: ClusterImage, image: ClusterImage, delta: ImageDelta, cause: "Cause") -> Steps[None]:
-        """Tell of one change, some partitions per step."""
+        """Log one change, some partitions per step."""
         changed: list[tuple[ChangedPartition, PartitionState]] = []
         added: Counter[str] = Counter()
         for number, one in enumerate(delta.changed_partitions, 1):
@@ -150,7 +150,7 @@ class Cause:
     """The cause of a change, if it is known: a broker's silence, or a client."""
 
     def __init__(self, command: ControllerCommand | None, *, silent_ms: int = 0) -> None:
-        """`silent_ms`: for how long the broker that is fenced for its silence has not been heard."""
+        """`silent_ms`: the time since the last heartbeat of a broker that is fenced for its silence."""
         self.silent_ms = silent_ms if isinstance(command, FenceSilentBroker) else None
         requested_by = getattr(command, "requested_by", "")
         self.by = f" by={requested_by!r}" if requested_by else ""

@@ -1,15 +1,16 @@
-"""Runs the controller on a metadata log that several nodes keep: the state machine of `QuorumHost`.
+"""The host of the controller: the state machine on the metadata log of a `QuorumHost`.
 
     following --elected, all before applied, own epoch committed--> active --leadership gone--> following
 
-1. Only an active controller decides, on `latest` (all that it has appended); all others see `committed` only: images,
-   snapshots, and answers, also refusals, come out when the high watermark has passed the records they were based on.
-2. A decision is tried on the image before it is appended: a record that does not fit must never reach the log.
-3. A failed append changes nothing: no image, and the caller gets the error.
-4. On loss of leadership `latest` and the waiting answers are dropped with NOT_CONTROLLER; whatever of it is committed
-   later comes back from the log.
-5. Listeners of images get a change before its answer goes out. The answer does not wait for their work in later turns
-   of the event loop: it is true already. `when_applied` waits for that work too.
+1. Only an active controller decides, on the latest state (all that it has appended). Images, snapshots and answers,
+   refusals included, use the committed state: they come out when the high watermark has passed the records that they
+   depend on.
+2. A decision is tried on the image before it is appended: a record that cannot be applied must never reach the log.
+3. A failed append changes no image, and the caller gets the error.
+4. On loss of leadership the latest state is dropped, and waiting requests are answered with NOT_CONTROLLER. Records of
+   it that are committed later come back from the log.
+5. Listeners of images get a change before its answer leaves. The answer does not wait for their work in later turns of
+   the event loop; `when_applied` waits for that work too.
 
 A node that follows, or has not caught up yet, applies committed records from snapshots and log, in slices, and reports
 several batches as one change.
@@ -48,16 +49,16 @@ from tailrace.server.quorum.snapshots import MetadataSnapshots, SnapshotLoading
 OnDone = Callable[[ControllerResponse | KafkaError], None]
 OnImage = Callable[[ClusterImage, ImageDelta], None]
 WhenSettled = Callable[[Callable[[], None]], None]
-"""Runs a callback when this node has acted on all changes that it knows of now."""
+"""Runs a callback when this node has acted on all changes that it has received."""
 
 _logger = logging.getLogger("tailrace.server")
 
 
 def notify_each(listeners: Iterable[OnImage], image: ClusterImage, delta: ImageDelta) -> None:
-    """Have each listener act on a change, one after the other.
+    """Call each listener with a change, one after the other.
 
-    The change is committed, and nothing that a listener meets undoes it. So a fault in one, be it a failed log of one
-    partition, is logged and ends there.
+    The change is committed, and no fault of a listener undoes it. So a fault, such as a failed log of one partition, is
+    logged and does not reach the caller.
     """
     for listener in listeners:
         call_safely("metadata-listener-failed", listener, image, delta)
@@ -73,7 +74,7 @@ class _Change(NamedTuple):
     size_bytes: int
     appended_ms: int
     cause: Cause | None = None
-    """For the log of the controller that has decided on it."""
+    """The cause that the active controller logs; None on other nodes."""
 
 
 class _Pending(NamedTuple):
@@ -86,7 +87,7 @@ class _Pending(NamedTuple):
 
 
 class _Leadership(NamedTuple):
-    """This node leads, in this epoch, which begins there."""
+    """The epoch in which this node leads, and its first offset."""
 
     epoch: int
     start_offset: int
@@ -166,11 +167,11 @@ class QuorumController:
 
     @property
     def applied_end_offset(self) -> int:
-        """Everything below is in `image`; listeners of images may not have all of it yet: `when_applied`."""
+        """The end offset of the records in `image`; listeners may not have acted on all of them yet: `when_applied`."""
         return self._applied.end_offset
 
     def when_applied(self, end_offset: int, callback: Callable[[], None]) -> None:
-        """Call `callback` once when `image` includes everything below, and this node has acted on it (`answer_when`).
+        """Call `callback` once when `image` has all records below, and this node has acted on them (`answer_when`).
 
         Perhaps before this returns; never, if the controller is closed before.
         """
@@ -185,11 +186,11 @@ class QuorumController:
         return measure_of(self._host, self._snapshots.measures, image=self._committed, applied=self._applied)
 
     def on_image(self, callback: OnImage) -> None:
-        """Report every later change of `image` to this listener, before the answer to its cause goes out."""
+        """Call this listener with every later change of `image`, before the answer to its cause leaves."""
         self._listeners.append(callback)
 
     def answer_when(self, settled: WhenSettled) -> None:
-        """Have `when_applied` wait also for what the changes lead to on this node."""
+        """Have `when_applied` wait for the work on this node that follows from the changes, too."""
         self._when_settled = settled
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
@@ -205,7 +206,7 @@ class QuorumController:
     # Life
 
     def start(self) -> None:
-        """Begin with the newest snapshot, and take part."""
+        """Load the newest snapshot, and take part in the quorum."""
         snapshots = self._host.log.snapshots
         if snapshots:
             self._begin_loading(snapshots[-1].id)
@@ -267,7 +268,7 @@ class QuorumController:
         return _Change(made.image, made.delta, appended, made.size_bytes, self._clock.now_ms(), cause), made.response
 
     def _cause(self, command: ControllerCommand) -> Cause:
-        """Asked before the decision: it ends the session of the broker that it fences."""
+        """The cause of a change, to be taken before the decision: a decision to fence ends the broker's session."""
         now_ms, heartbeats = self._clock.monotonic_ms(), self._machine.heartbeats
         silent = heartbeats.silent(now_ms) if isinstance(command, FenceSilentBroker) else ()
         return Cause(command, silent_ms=heartbeats.silent_for_ms(silent[0], now_ms) if silent else 0)
@@ -275,18 +276,18 @@ class QuorumController:
     # Callbacks of the quorum, in the middle of its steps
 
     def committed(self, high_watermark: int) -> None:
-        """All below is committed."""
+        """All records below are committed."""
         self._high_watermark = max(self._high_watermark, high_watermark)
         self._host.perform(self._advance)
 
     def role_changed(self, change: RoleChanged) -> None:
-        """This node leads from now on, or does not any more."""
+        """This node leads from now on, or no longer leads."""
         start_offset = change.epoch_start_offset
         leadership = None if start_offset is None else _Leadership(change.epoch, start_offset)
         self._host.perform(lambda: self._take_role(leadership))
 
     def load_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """The log begins here now: all that was applied gives way to the snapshot."""
+        """This snapshot has replaced the log: load it in place of everything that was applied."""
         self._begin_loading(snapshot_id)
         self._host.perform(self._advance)
 
@@ -324,7 +325,7 @@ class QuorumController:
     # Applying
 
     def _advance(self) -> None:
-        """Bring the image nearer to the high watermark, by one step; more in later turns."""
+        """Apply committed records to the image: one step now, more in later turns."""
         if self._host.failure is None:
             self._applying.advance()
 
@@ -332,7 +333,7 @@ class QuorumController:
         self._clock.call_soon(lambda: self._host.perform(task))
 
     def _next_change(self) -> Steps[None] | None:
-        """The next work for the image; one after the other, in any role of this node."""
+        """The next work on the image, in any role of this node; one work is under way at a time."""
         if self._is_active:
             return self._publish() if self._has_something_to_publish else None
         if self._host.failure is not None:
@@ -346,7 +347,7 @@ class QuorumController:
     def _guarded(self, steps: Steps[None]) -> Steps[None]:
         try:
             yield from steps
-        except KafkaError as fault:  # damage, a disk that fails, and records of a kind that a newer release writes
+        except KafkaError as fault:  # damage, a failed disk, or a kind of record of a newer release
             self._host.fail(fault)
 
     def _caught_up(self) -> None:
@@ -371,7 +372,7 @@ class QuorumController:
             self._snapshots.measures.loaded.add(self._clock.monotonic_ms() - begun_ms)
 
     def _follow(self) -> Steps[None]:
-        """Apply what is committed and can be read in one go."""
+        """Apply the committed records of one read."""
         read = yield from read_committed(self._host.log, self._applied.end_offset, self._high_watermark, self._reader)
         replay = Replay(self._committed)
         yield from replay.steps(read.records)
@@ -391,7 +392,7 @@ class QuorumController:
         self._perhaps_snapshot()
 
     def _show(self, image: ClusterImage, delta: ImageDelta) -> Steps[None]:
-        """The new image is visible at once; listeners that act on changes get them in portions."""
+        """Make the image visible at once, and call the listeners with its changes in slices."""
         applied = self._applied
         self._committed = image
         for number, portion in enumerate(delta.pieces(self._slice_partitions)):
@@ -406,20 +407,20 @@ class QuorumController:
             self.write_snapshot()
 
     def write_snapshot(self) -> bool:
-        """Begin to write a snapshot of what is applied, due or not. Whether it may be written. In a task."""
+        """Begin to write a snapshot of the applied image, due or not; returns whether it may be written. In a task."""
         return self._loading is None and self._snapshots.begin(self._committed, self._applied, self._applied_ms)
 
     # Leading
 
     def _perhaps_become_active(self) -> None:
         leadership = self._leadership
-        # Only when a record of the own epoch is committed nothing of earlier epochs can still turn up.
+        # Only a committed record of the own epoch shows that no record of an earlier epoch can still be committed.
         if self._is_active or leadership is None or self._high_watermark <= leadership.start_offset:
             return
         self._is_active = True
         self._latest_end = self._applied.end_offset
         self._machine.adopt(self._committed)
-        # Also one that shuts down: if it dies during that, it must be fenced.
+        # Brokers in controlled shutdown too: one that dies meanwhile must be fenced.
         unfenced = (broker.broker_id for broker in self._committed.brokers.values() if not broker.fenced)
         self._machine.heartbeats.restart(unfenced, self._clock.monotonic_ms())
         _logger.info(
@@ -436,7 +437,7 @@ class QuorumController:
         return bool(self._pending) and self._pending[0].end_offset <= self._high_watermark
 
     def _publish(self) -> Steps[None]:
-        """Make visible, in order, what the high watermark has passed."""
+        """Act on the changes that the high watermark has passed, and answer them, in order."""
         while self._has_something_to_publish:
             pending = self._pending.popleft()
             if pending.change is not None:
@@ -448,7 +449,7 @@ class QuorumController:
         self._host.perform(partial(on_done, answer))
 
     def broker_gone(self, broker_id: BrokerId) -> None:
-        """The connection of a broker's heartbeats has been closed: its session is shortened."""
+        """Shorten the session of a broker: the connection of its heartbeats was closed."""
         self._host.perform(lambda: self._sessions.shorten(broker_id))
 
 

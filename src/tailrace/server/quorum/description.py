@@ -1,7 +1,7 @@
-"""DescribeQuorum (55) of a log that several nodes keep: how the voters and observers stand, by their leader.
+"""DescribeQuorum (55): the progress of the voters and observers of the metadata log, from its leader.
 
-v1 times (KIP-836), v2 directories and addresses (KIP-853). Other replicas answer NOT_LEADER_OR_FOLLOWER and name
-the leader, and the voters as far as it knows them. A request names the metadata log's partition and nothing else, as
+v1 times (KIP-836), v2 directories and addresses (KIP-853). Other replicas answer NOT_LEADER_OR_FOLLOWER, with
+the leader and the voters that they know. A request names the metadata log's partition and nothing else, as
 in Kafka.
 """
 
@@ -41,7 +41,7 @@ class QuorumDescriptionHandler:
     """Describes the quorum, as this node's replica knows it."""
 
     def __init__(self, host: QuorumHost, *, clock: Clock, controller: Controller) -> None:
-        """`controller` knows where the broker of a voter listens that has no listener of its own: one that is alone."""
+        """`controller` has the addresses of brokers, for a lone voter that has no listener for controllers."""
         self._host = host
         self._clock = clock
         self._controller = controller
@@ -92,14 +92,14 @@ class QuorumDescriptionHandler:
         )
 
     def _wall_ms(self, monotonic_ms: int) -> int:
-        """The machine's time as one that people read; -1 stays."""
+        """A time of the monotonic clock as wall-clock time; -1 stays -1."""
         if monotonic_ms < 0:
             return -1
         return self._clock.now_ms() - self._clock.monotonic_ms() + monotonic_ms
 
 
 def _known(voters: VoterSet) -> tuple[QuorumReplica, ...]:
-    """The voters, of which only the leader could say more."""
+    """The voters without their progress, which only the leader has."""
     return tuple(
         QuorumReplica(replica_id=key.id, replica_directory_id=key.directory_id, log_end_offset=-1)
         for key in voters.keys
@@ -130,7 +130,7 @@ NO_EPOCH: Final = -1
 
 
 class FounderHandler:
-    """Answers with the replica that waits here for the other founders.
+    """Describes the replica that waits here for the other founders.
 
     The answer has no voters, and one observer: this replica, by its id and the directory of its log.
     """
@@ -158,14 +158,14 @@ class FounderHandler:
 
 
 class NotFoundedHandler:
-    """Refuses everything else for now. The APIs are announced all the same, since clients cache the list."""
+    """Refuses all other requests for now. The APIs are announced all the same, since clients cache the list."""
 
     def handle(self, request: Any, context: RequestContext) -> None:
         raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "the quorum is being founded")
 
 
 def waiting_founder(response: DescribeQuorumResponse) -> ReplicaKey | None:
-    """The replica that gave this answer, if it knows of no quorum yet."""
+    """The replica that sent this answer, if it has no quorum yet."""
     partition = _partition(response)
     if partition is None or partition.leader_epoch != NO_EPOCH or partition.current_voters:
         return None
@@ -174,7 +174,7 @@ def waiting_founder(response: DescribeQuorumResponse) -> ReplicaKey | None:
 
 
 def stated_voters(response: DescribeQuorumResponse) -> VoterSet | None:
-    """The voters that an answer names, of a quorum that there is."""
+    """The voters in an answer; None if there is no quorum yet."""
     partition = _partition(response)
     if partition is None or not partition.current_voters:
         return None

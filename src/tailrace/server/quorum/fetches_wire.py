@@ -1,5 +1,5 @@
-"""Fetches of records and snapshots of the metadata log, as Kafka's messages: Fetch (1), FetchSnapshot (59).
-For `raft_wire`."""
+"""Fetches of records and snapshots of the metadata log as Kafka's messages, for `raft_wire`: Fetch (1), FetchSnapshot
+(59)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -29,7 +29,7 @@ from tailrace.server.quorum.metadata_partition_wire import (
 )
 
 _MOST_SNAPSHOTS: Final = 16
-"""Asked for in one request: a replica asks for one, and each takes a step of the machine."""
+"""The most snapshots in one request: a replica requests one, and each takes a step of the machine."""
 
 # Requests
 
@@ -101,9 +101,9 @@ def fetch_asked(message: fetch.FetchRequest) -> FetchRecords:
 
 
 def fetch_snapshots_asked(message: quorum.FetchSnapshotRequest) -> tuple[FetchSnapshot, ...]:
-    """One for each snapshot, or position in one, that is asked for; partitions without snapshots have none.
+    """A request for each position in a snapshot that the message names; partitions without snapshots have none.
 
-    Each may have `max_bytes` of the message, which is what all of them together may have.
+    Each has the `max_bytes` of the message, which is the limit for all of them together.
     """
     wanted = [part for topic in message.topics if topic.name == TOPIC for part in topic.partitions]
     wanted = [part for part in wanted if part.partition == INDEX]
@@ -159,7 +159,7 @@ def fetch_response(response: FetchRecordsReply, where: Where) -> fetch.FetchResp
 def fetch_snapshot_response(
     responses: Sequence[FetchSnapshotReply], request: quorum.FetchSnapshotRequest, where: Where
 ) -> quorum.FetchSnapshotResponse:
-    """`responses` answer, in order, what `fetch_snapshots_asked` has made of the request."""
+    """`responses` answer the requests of `fetch_snapshots_asked`, in their order."""
     for response in responses:
         if is_for_all(response):
             return quorum.FetchSnapshotResponse(error_code=response.error, topics=())

@@ -1,7 +1,7 @@
-"""The flushes of the metadata log: one at a time, and none while a snapshot is put in the place of the log.
+"""The flushes of the metadata log: one at a time, and none while a snapshot replaces the log.
 
-A flush that cannot be begun is a failure of the log. In a step it is raised, as those of all other effects; between two
-steps there is no caller to raise to, so the host is called.
+A flush that cannot be begun is a failure of the log. In a step it is raised, as for all other effects; between two
+steps there is no caller to raise to, so `on_failed` is called.
 """
 
 from collections.abc import Callable
@@ -42,16 +42,16 @@ class QuorumFlushes:
         self._begin()
 
     def hold(self) -> None:
-        """Begin none from now on."""
+        """Begin no flush before `resume`."""
         self._is_on_hold = True
 
     def resume(self) -> None:
-        """Go on with what is wanted. Between two steps."""
+        """Begin the flush that is requested, if any. Between two steps."""
         self._is_on_hold = False
         self._go_on()
 
     def close(self) -> None:
-        """Finish what is under way: the disk has been stopped before, and will not. Raises StorageError."""
+        """Finish the flush that is under way: the disk has been stopped. Raises StorageError."""
         if self._under_way is not None:
             self._under_way.sync()
             self._log.finish_flush(self._under_way)
@@ -69,7 +69,7 @@ class QuorumFlushes:
         if self._has_failed():
             return
         self._log.finish_flush(flush)
-        self._on_flushed(number)  # first, whatever becomes of the next
+        self._on_flushed(number)  # first: the next flush may fail
         self._go_on()
 
     def _go_on(self) -> None:

@@ -1,14 +1,15 @@
-"""Runs one replica of the metadata log: feeds `RaftNode` with messages, time and the disk's news, and obeys it.
+"""The host of one replica of the metadata log: passes messages, time and finished disk work to `RaftNode`, and carries
+its effects out.
 
 1. The effects of a step are carried out in their order before the next step. Events meanwhile, and work of a state
    machine between two steps, are tasks that wait for their turn (`perform`).
 2. Work that waits for the disk is begun here and done by `Disk.carry_out`, one after the other: the file
    `quorum-state`, flushes, snapshots that are checked and published. The machine itself keeps back effects that
    depend on them.
-3. One flush at a time, and none while a snapshot is put in the place of the log (`quorum_flushes`).
-4. When the disk fails where nothing can be taken back (a write, a read of what was written), this replica says so to
-   the machine and never touches its log again: it neither votes nor leads, and tells the others, until it is started
-   anew. A failure of a flush ends the process (`server.ports.Disk`).
+3. One flush at a time, and none while a snapshot replaces the log (`server.quorum.flushes`).
+4. After a failure of the disk that cannot be undone (of a write, or of a read of written bytes), the host reports
+   StorageFailed to the machine and never touches the log again: until its restart the replica neither votes nor leads,
+   and the others are informed. A failed flush ends the process (`server.ports.Disk`).
 """
 
 import logging
@@ -51,7 +52,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class StateMachine(Protocol):
-    """The state machine of the log. Called in the middle of a step: it notes events, and acts in tasks of its own."""
+    """The state machine of the log. Its methods are called in the middle of a step: they queue tasks and return."""
 
     def committed(self, high_watermark: int) -> None:
         """All below is committed."""
@@ -60,12 +61,12 @@ class StateMachine(Protocol):
     def role_changed(self, change: do.RoleChanged) -> None: ...
 
     def load_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """The log begins here now."""
+        """This snapshot has replaced the log."""
         ...
 
 
 def read_quorum_state(directory: MetadataDirectory) -> QuorumState:
-    """The promises of this replica. Raises CorruptRecords."""
+    """The epoch and the vote of this replica, from its file. Raises CorruptRecords."""
     stored = directory.read_quorum_state()
     voted = None if stored.voted_id < 0 else ReplicaKey(stored.voted_id, stored.voted_directory_id)
     return QuorumState(stored.leader_epoch, stored.leader_id, voted)
@@ -93,8 +94,8 @@ class QuorumHost:
         on_broken_step: Callable[[Exception], None],
     ) -> None:
         """`bootstrap_ids` are names below -1 of places that `peer` knows; `listeners` are this replica's own for
-        others. `on_broken_step` gets an exception that is no fault of the log's storage: the state of the machine and
-        that of the log differ. Raises CorruptRecords if `quorum-state` is illegible."""
+        others. `on_broken_step` gets an exception that is no fault of the log's storage: the state of the machine
+        differs from that of the log. Raises CorruptRecords if `quorum-state` is illegible."""
         self.log = log
         log.set_clock_offset(wall_ahead_ms=clock.now_ms() - clock.monotonic_ms())
         self.cluster_id = cluster_id
@@ -145,7 +146,7 @@ class QuorumHost:
         self.step(Tick())
 
     def shut_down(self, on_done: Callable[[], None]) -> None:
-        """Leave in good order, then call `on_done`: another node leads, or none can. `close` comes next."""
+        """Hand the leadership over, then call `on_done`: another node leads, or none can. `close` comes next."""
         self._on_shut_down.append(on_done)
         self.step(events.Shutdown())
 
@@ -165,11 +166,11 @@ class QuorumHost:
     # Tasks and steps
 
     def perform(self, task: Task) -> None:
-        """Do this between two steps: now, if nothing else is under way, or when all before it is done."""
+        """Run this task between two steps: now if nothing else is running, otherwise after all tasks before it."""
         self._tasks.perform(task)
 
     def step(self, event: events.Event) -> None:
-        """Let the machine take this event when its turn has come."""
+        """Pass this event to the machine, after all tasks before it."""
         self.perform(lambda: self._step(event))
 
     def _step(self, event: events.Event) -> None:
@@ -186,7 +187,7 @@ class QuorumHost:
                 self._is_stepping = False
 
     def _stepped(self, event: events.Event) -> events.Event | None:
-        """Carry out one step; the event that must come next, if there is one."""
+        """Carry out one step; returns the event that must come next, if there is one."""
         following: events.Event | None = None
         for effect in self.node.step(event, self._clock.monotonic_ms()):
             if self.failure is not None:
@@ -206,7 +207,7 @@ class QuorumHost:
         self._on_storage_failed(fault)
 
     def fail(self, fault: KafkaError) -> None:
-        """The log is of no use any more: stop to vote and to lead. For a task of a state machine."""
+        """Give the log up: neither vote nor lead any more. Only in a task."""
         if self.failure is None:
             self._fail(fault)
             self._step(events.StorageFailed(fault.detail))
@@ -214,7 +215,7 @@ class QuorumHost:
     def _schedule_tick(self) -> None:
         deadline_ms = self.node.next_deadline_ms
         if not self.is_closed and deadline_ms is not None:
-            # At once is the next turn at the soonest: a machine that is never satisfied must not stop the world.
+            # The next turn at the soonest: a machine that is always due must not block the event loop.
             self._alarm.set(max(deadline_ms, self._clock.monotonic_ms() + 1))
 
     def _tick(self) -> None:
@@ -225,7 +226,8 @@ class QuorumHost:
     def leader_endpoint(self, listener_name: str, leader_id: int) -> VoterListener | None:
         """The address of this leader, of the listener of this name if it has one; None if it is not known.
 
-        It is the one that an answer names: another may lead when the answer leaves, which has waited for the disk.
+        `leader_id` is the leader that an answer names: the answer may have waited for the disk, and another may lead
+        now.
         """
         leader = self.node.voters.find(leader_id)
         if leader is None or not leader.endpoints:
@@ -233,7 +235,8 @@ class QuorumHost:
         return next((one for one in leader.endpoints if one.name == listener_name), leader.endpoints[0])
 
     def receive(self, request: Request, on_answer: OnAnswer) -> None:
-        """A replica asks. It is answered once, now or later; never, if this replica closes before."""
+        """Serve a request of another replica: `on_answer` is called once, now or later; never, if this replica closes
+        before."""
         if isinstance(request, FetchRecords) and request.max_wait_ms > LONGEST_WAIT_MS:
             request = replace(request, max_wait_ms=LONGEST_WAIT_MS)
         self.step(events.RequestReceived(on_answer, request))
@@ -255,13 +258,13 @@ class QuorumHost:
         timeout_ms: int = 30_000,
         ack_when_committed: bool = True,
     ) -> None:
-        """Have one voter added, removed or described anew, if this replica leads."""
+        """Add or remove one voter, or change its description, if this replica leads."""
         self.step(events.ChangeVoters(on_done, change, timeout_ms, ack_when_committed))
 
     # Requests of the state machine
 
     def append(self, epoch: int, values: tuple[bytes, ...]) -> int:
-        """Append these records in one batch as leader of this epoch; where they end. Only in a task.
+        """Append these records in one batch as leader of this epoch; returns their end offset. Only in a task.
 
         Raises NOT_CONTROLLER if this replica does not lead in that epoch any more, and StorageError; nothing is
         appended then.
@@ -275,11 +278,11 @@ class QuorumHost:
         return self.log.end_offset
 
     def carry_out(self, work: Callable[[], None], task: Task) -> None:
-        """Have the disk do this work, and this task done then."""
+        """Run this work on the disk's thread, then this task."""
         self._disk.carry_out(work, lambda: self.perform(task))
 
     def publish(self, publication: Publication, task: Task) -> None:
-        """Have a snapshot checked and given its name, some megabytes at a time, and this task done then."""
+        """Check a snapshot and rename it, some megabytes at a time, then run this task."""
 
         def stepped() -> None:
             if publication.is_over:
@@ -365,9 +368,10 @@ class QuorumHost:
                 assert self.failure is not None, f"not an effect: {effect}"
 
     def _log_role(self, change: do.RoleChanged) -> None:
-        """While a replica waits for its peers it goes to and fro between roles of little news: a line a minute each.
+        """Log a role. A replica that waits for its peers alternates between the waiting roles: one line a minute for
+        each.
 
-        The first of them behind any other role is news: a leader is lost.
+        The first waiting role after any other is logged: a leader is lost.
         """
         role = change.role.lower()
         if role not in _WAITING_ROLES:
@@ -422,7 +426,7 @@ class QuorumHost:
             _logger.warning("event=fetched-snapshot-refused id=%s reason=%s", outcome.snapshot_id, outcome.detail)
         else:
             _logger.info("event=snapshot-installed id=%s", outcome.snapshot_id)
-        self._step(outcome)  # first, whatever becomes of the next flush
+        self._step(outcome)  # first: the next flush may fail
         self._flushes.resume()
 
     def _remove_files(self) -> None:

@@ -1,14 +1,14 @@
 """The log of a quorum on a real disk, with its snapshots: the view and the operations of the Raft machine.
 
-1. Only committed records are noted as safe: the recovery point is the smaller of flushed offset and high
-   watermark. A replica cuts its log above the high watermark only, so a shorter log than that is always damage.
-2. A snapshot stands for committed records. Where it and the end of the log disagree, the log is replaced by it: also at
-   the next start, if the power goes after the snapshot had its name and before the log was replaced.
-3. Work that waits for the disk is an object with a method for the thread that waits, begun and finished here:
-   `QuorumFlush.sync`, `Publication.step`, `Installation.step`, `Removal`. They are carried out one after the other, in
-   the order in which they were begun (`server.ports.Disk.carry_out`).
-4. After a StorageError the host says StorageFailed to the machine; a CorruptRecords of `open` names file and position,
-   and the node has no log to vote with.
+1. The recovery point covers committed records only: it is the smaller of flushed offset and high watermark. A replica
+   cuts its log above the high watermark only, so a log that ends below the recovery point is always damaged.
+2. A snapshot holds committed records. If it and the end of the log disagree, the snapshot replaces the log: also at the
+   next start, if the power goes after the snapshot was renamed and before the log was replaced.
+3. Work that waits for the disk is an object with a method for the disk's thread, begun and finished here:
+   `QuorumFlush.sync`, `Publication.step`, `Removal`. The disk runs these one after the other, in the order in which
+   they were begun (`server.ports.Disk.carry_out`).
+4. After a StorageError the host passes StorageFailed to the machine. A CorruptRecords of `open` names file and
+   position; a node with such a log does not start.
 
 Records are the values of a state machine's records; a snapshot ends where a batch of the log ends.
 """
@@ -81,7 +81,7 @@ class QuorumLog:
     def open(
         cls, directory: str, partition: TopicPartition, *, files: FileSystem, config: TopicConfig, now_ms: int
     ) -> "QuorumLog":
-        """The log in this directory, made if it is not there; what a crash has left is put in order (KIP-630).
+        """The log in this directory, created if it is missing, and repaired after a crash (KIP-630).
 
         Raises CorruptRecords that names the file if a snapshot is damaged, if the log is damaged where it was safe, or
         if the two do not fit: such a node neither votes nor leads until it is repaired.
@@ -108,7 +108,7 @@ class QuorumLog:
         opened._voters_in_log = opened._check_log()
         opened._drop_old_snapshots()
         log.flush()
-        # A process that was killed may have left names that no sync has covered yet.
+        # A killed process may have left directory entries that were never synced.
         files.sync_dir(directory)
         files.sync_dir(parent(directory))
         return opened
@@ -152,7 +152,7 @@ class QuorumLog:
         return self._snapshots
 
     def set_clock_offset(self, *, wall_ahead_ms: int) -> None:
-        """Have `snapshots` tell times of the machine's clock, which never jumps and is so far behind."""
+        """Convert the times in `snapshots` to the monotonic clock, which is so far behind the wall clock."""
         self._wall_ahead_ms = wall_ahead_ms
         self._take_snapshots()
 
@@ -160,7 +160,7 @@ class QuorumLog:
         self._snapshots = tuple(
             SnapshotFile(SnapshotId(*one.id), one.size_bytes, one.header.last_contained_ms - self._wall_ahead_ms)
             for one in self._store.snapshots
-            if one.id.offset > 0  # Kafka's bootstrap snapshot stands for no record
+            if one.id.offset > 0  # Kafka's bootstrap snapshot holds no record
         )
 
     # The log
@@ -184,7 +184,7 @@ class QuorumLog:
         self._log.append([AppendBatch(built, read_header(built))])
 
     def append_fetched(self, fetched: AppendFetched) -> LogAppended | AppendRejected:
-        """Check and append what a leader has sent. Raises StorageError; records that do not fit are rejected."""
+        """Check and append records of a leader. Raises StorageError; records that do not fit are rejected."""
         assert fetched.base_offset == self.end_offset, f"{fetched.base_offset} is not the end {self.end_offset}"
         records = fetched.records
         assert isinstance(records, bytes | bytearray | memoryview), f"fetched records are bytes, not {type(records)}"
@@ -204,7 +204,7 @@ class QuorumLog:
         return LogAppended(self.end_offset, self.last_epoch, tuple(voters))
 
     def _checked(self, records: Buffer, leader_epoch: int) -> Iterator[tuple[AppendBatch, int, BatchHeader]]:
-        """The whole batches, each found right; the last may be cut short, as in any answer to Fetch (KIP-74)."""
+        """The whole batches, each checked; the last may be cut short, as in any answer to Fetch (KIP-74)."""
         end_offset, epoch = self.end_offset, self.last_epoch
         view = memoryview(records)
         for position, header in iter_batches(records):
@@ -239,7 +239,7 @@ class QuorumLog:
     def _begin_flush(self, interval: int) -> QuorumFlush:
         ticket = self._log.begin_flush()
         point = min(ticket.end_offset, self.high_watermark)
-        # While a snapshot is installed the log is about to be replaced: it must be allowed to be short.
+        # A snapshot that is being installed replaces the log, which may be short then: no recovery point.
         offsets = self._checkpoints.due(
             log_start_offset=self.log_start_offset,
             recovery_point=0 if self._is_installing else point,
@@ -248,7 +248,7 @@ class QuorumLog:
         return QuorumFlush(ticket, self._checkpoints, offsets)
 
     def finish_flush(self, flush: QuorumFlush) -> None:
-        """Take over what `sync` has made durable."""
+        """Take the outcome of `sync` over."""
         self._log.finish_flush(flush.ticket)
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int | None = None) -> list[Buffer]:
@@ -256,13 +256,13 @@ class QuorumLog:
         return self._log.read(ReadLimits(offset, max_bytes), end_offset).records
 
     def raise_log_start(self, offset: int) -> None:
-        """A snapshot stands for what lies below; its segments go with `retire_segments`."""
+        """Raise the log start; a snapshot holds the records below. `retire_segments` removes their segments."""
         assert self._snapshots, f"no snapshot stands for what is below {offset}"
         assert self._snapshots[-1].id.end_offset >= offset, f"the newest snapshot ends before {offset}"
         self._log.advance_log_start(offset)
 
     def retire_segments(self, now_ms: int) -> None:
-        """Retire the segments below the log start, and remove those retired some time ago. Now and then."""
+        """Retire the segments below the log start, and remove segments that were retired some time ago."""
         self._log.apply_retention(now_ms, self.high_watermark)
 
     @property
@@ -277,8 +277,8 @@ class QuorumLog:
         return None if first is None else voters_of_snapshot(first.header.control)
 
     def found(self, voters: VoterSet, *, now_ms: int) -> None:
-        """Note durably that these found the quorum, in Kafka's form: a snapshot of no record. Of a log that is empty,
-        or has never stated any voters. Raises StorageError."""
+        """Write the founders of the quorum durably, in Kafka's form: a snapshot without records. Only for a log that
+        has never stated any voters. Raises StorageError."""
         assert not self._voters_in_log, f"the log states its voters: {self._voters_in_log}"
         writer = self.begin_snapshot(SnapshotId(0, 0), last_contained_ms=now_ms, voters=voters)
         writer.seal()
@@ -287,9 +287,9 @@ class QuorumLog:
         self._store.finish(publication)
 
     def _check_log(self) -> list[VotersAt]:
-        """Read the whole log once: recovery trusts segments far below the recovery point, a voter must not.
+        """Read the whole log once: recovery skips segments far below the recovery point, and a voter must not.
 
-        Gives what it states of voters. Raises CorruptRecords.
+        Returns the sets of voters in it. Raises CorruptRecords.
         """
         found: list[VotersAt] = []
         newest = self._store.newest
@@ -305,7 +305,7 @@ class QuorumLog:
                     if header.is_control:
                         found += (one for one in voters_of_batch(chunk.content, position) if one.offset >= covered)
         except StorageError as fault:
-            if self._log.is_damaged:  # no disk that may answer later: what it answers is wrong
+            if self._log.is_damaged:  # the bytes are wrong, and a later read would not help
                 raise CorruptRecords(fault.detail) from fault
             raise
         return found
@@ -315,7 +315,7 @@ class QuorumLog:
     def replay(self, *, end_offset: int) -> Generator[ReplayChunk]:
         """The newest snapshot and then the log up to this offset, in chunks of about a MiB. Raises CorruptRecords.
 
-        A chunk may begin with control batches and hold more of them. It may be left at any time.
+        A chunk may begin with control batches and hold more of them. The iteration may end at any time.
         """
         offset = self.log_start_offset
         newest = self._store.newest
@@ -325,7 +325,7 @@ class QuorumLog:
         yield from self._chunks(offset, end_offset)
 
     def load(self, snapshot_id: SnapshotId) -> Generator[ReplayChunk]:
-        """The data of one snapshot. It is whole when the iteration ends by itself, not before."""
+        """The data of one snapshot. It is known to be whole when the iteration has reached its end."""
         reader = self.open_snapshot(snapshot_id)
         try:
             for content in reader.batches():
@@ -340,7 +340,7 @@ class QuorumLog:
                 for _, header in iter_batches(content):
                     offset = header.end_offset
                 yield ReplayChunk(content, offset, False)
-            if offset <= begun_at:  # a header that lies, of a batch in the middle of a segment
+            if offset <= begun_at:  # a wrong header of a batch in the middle of a segment
                 raise CorruptRecords(f"the log in {self._log.directory} cannot be read at offset {begun_at}")
 
     # Snapshots
@@ -364,7 +364,7 @@ class QuorumLog:
         return self._store.begin_writing(_stored_id(snapshot_id), header)
 
     def abandon_snapshot(self, writer: SnapshotWriter) -> None:
-        """Give up what is being written, after a StorageError for example."""
+        """Give up a snapshot that is being written, after a StorageError for example."""
         self._store.abandon(writer.part)
 
     def finish_snapshot(self, publication: Publication) -> SnapshotWritten:
@@ -378,18 +378,18 @@ class QuorumLog:
         self._store.write_part(_stored_id(part.snapshot_id), part.position, part.data)
 
     def discard_part(self, snapshot_id: SnapshotId) -> None:
-        """A part is of no use any more."""
+        """Remove a part that is not needed any more."""
         self._store.discard_part(_stored_id(snapshot_id))
 
     def begin_install(self, snapshot_id: SnapshotId) -> Publication:
-        """The part is complete: to be checked and published; then `finish_install`. No appends meanwhile."""
+        """Begin to check and publish a complete part; then `finish_install`. No appends meanwhile."""
         part = self._store.part(_stored_id(snapshot_id))
         assert part is not None, f"there is no part of {snapshot_id}"
         self._is_installing = True
         return Publication(part, after=self._checkpoints.forget_recovery_point)
 
     def finish_install(self, publication: Publication) -> SnapshotInstalled | SnapshotRejected:
-        """Replace the log by the snapshot if it is one; durable on return. Raises StorageError."""
+        """Replace the log by the snapshot, unless the snapshot is damaged; durable on return. Raises StorageError."""
         self._is_installing = False
         snapshot_id = SnapshotId(*publication.part.id)
         try:
@@ -406,7 +406,7 @@ class QuorumLog:
         return voters_of_snapshot(stored.header.control)
 
     def delete_snapshots(self, snapshot_ids: Sequence[SnapshotId]) -> None:
-        """Take these off the list; their files go with `take_removal`, or when their last reader is done."""
+        """Take these off the list. `take_removal` removes their files, or the last reader when it is done."""
         self._store.delete(map(_stored_id, snapshot_ids))
         self._take_snapshots()
 
@@ -415,7 +415,7 @@ class QuorumLog:
         return self._store.take_removal()
 
     def close(self) -> None:
-        """Make all durable and give the descriptors back. Raises StorageError."""
+        """Make everything durable and close all files. Raises StorageError."""
         flush = self._begin_flush(1)
         flush.sync()
         self.finish_flush(flush)

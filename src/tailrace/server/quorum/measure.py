@@ -22,7 +22,7 @@ class Latencies:
         self._counts = [0] * (len(_BOUNDS_MS) + 1)
 
     def add(self, milliseconds: int) -> None:
-        """It has taken so long."""
+        """Add one duration."""
         self.sum_ms += milliseconds
         self._counts[bisect_left(_BOUNDS_MS, milliseconds)] += 1
 
@@ -69,7 +69,7 @@ class QuorumMeasure:
     """Of the newest snapshot; 0 without one."""
     snapshot_size_bytes: int
     has_failed: bool
-    """The log is of no use any more: see `QuorumHost.failure`."""
+    """Whether the replica has given up its log: see `QuorumHost.failure`."""
     generated: Latencies
     loaded: Latencies
 
@@ -82,7 +82,7 @@ class QuorumMeasure:
 def measure_of(
     host: QuorumHost, measures: SnapshotMeasures, *, image: ClusterImage, applied: SnapshotId
 ) -> QuorumMeasure:
-    """The replica of this host, whose state machine has come so far."""
+    """The replica of this host, with the state of its state machine."""
     node, log = host.node, host.log
     newest = log.snapshots[-1] if log.snapshots else None
     voted = node.quorum_state.voted

@@ -23,10 +23,10 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class RefusalLines:
-    """Warnings about answers of other replicas that are of no use: one a minute for each reason.
+    """Warnings about useless answers of other replicas: one a minute for each reason.
 
-    A broken leader is asked again at once, and may give such an answer fifty times a second. Reasons that differ by
-    numbers are one: offsets and epochs differ from answer to answer.
+    A replica asks a broken leader again at once, and may get such an answer fifty times a second. Reasons that differ
+    in numbers only count as one: offsets and epochs differ from answer to answer.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -34,7 +34,7 @@ class RefusalLines:
         self._throttle = Throttle(_REFUSAL_LINE_MS)
 
     def write(self, event: str, reason: str) -> None:
-        """Write `event=EVENT reason=REASON`: a warning, or for debugging when that was said within the minute."""
+        """Write `event=EVENT reason=REASON`: a warning, or at debug level if it was logged within the minute."""
         is_news = self._throttle.admits((event, _NUMBER.sub("", reason)), self._clock.monotonic_ms())
         _logger.log(logging.WARNING if is_news else logging.DEBUG, "event=%s reason=%s", event, reason)
 
@@ -62,7 +62,7 @@ class QuorumRequests:
         self._has_logged_other_cluster = False
 
     def send(self, request_id: int, destination: int, request: Request) -> None:
-        """Ask another replica, or a place whose replica is not known yet."""
+        """Send a request to another replica, or to a place whose replica is not known yet."""
         message = request_to_wire(request, listeners=self._listeners)
 
         def replied(reply: QuorumResponse | None) -> None:
@@ -83,7 +83,7 @@ class QuorumRequests:
             return events.RequestFailed(request_id)
 
     def _log_other_cluster(self) -> None:
-        """Once: it will be said to every request."""
+        """Log it once: every request gets this answer."""
         if not self._has_logged_other_cluster:
             self._has_logged_other_cluster = True
             _logger.error(
@@ -95,13 +95,13 @@ class QuorumRequests:
 
 
 def answer(token: object, response: Response) -> None:
-    """Give the answer to the sender of the request: `token` is the callback."""
+    """Answer a request: `token` is its callback."""
     assert callable(token), "the request has no callback"
     token(response)
 
 
 def filled(log: QuorumLog, response: Response, read: do.ReadLog | do.ReadSnapshot) -> Response:
-    """The answer with its records or bytes. Raises CorruptRecords, StorageError: then no bytes are sent."""
+    """The answer with its records or bytes. Raises CorruptRecords and StorageError; nothing is sent then."""
     try:
         if isinstance(read, do.ReadLog):
             assert isinstance(response, FetchRecordsReply), f"records are for a Fetch, not {response}"
@@ -111,10 +111,10 @@ def filled(log: QuorumLog, response: Response, read: do.ReadLog | do.ReadSnapsho
     except (CorruptRecords, StorageError):
         raise
     except KafkaError as fault:
-        # The answer waited for the disk; what it is about has gone meanwhile.
+        # The answer waited for the disk, and its snapshot was deleted meanwhile.
         return replace(response, error=fault.code)
 
 
 def unreadable(response: Response) -> Response:
-    """The answer of a replica that has nothing to read any more."""
+    """The answer of a replica whose log has failed."""
     return replace(response, error=ErrorCode.KAFKA_STORAGE_ERROR)

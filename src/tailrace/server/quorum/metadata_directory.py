@@ -112,18 +112,18 @@ RECOVERY_POINT_INTERVAL: Final = 1_000
 
 
 class Checkpoints:
-    """The two numbers beside the log: how far it is known to be safe, and where it starts."""
+    """The recovery point and the log start, in two files beside the log."""
 
     def __init__(self, directory: str, partition: TopicPartition, *, files: FileSystem) -> None:
         self._directory = directory
         self._partition = partition
         self._files = files
         self.recovery_point = read_offsets(files, directory, RECOVERY_POINTS).get(partition, 0)
-        """The checkpoints on the disk, or those after the writes that were begun."""
+        """As on the disk, after the writes that were begun."""
         self.log_start_offset = read_offsets(files, directory, LOG_STARTS).get(partition, 0)
 
     def write(self, name: str, offset: int) -> None:
-        """Durable on return; on any thread."""
+        """Write one checkpoint, durably. On any thread."""
         write_offsets(self._files, self._directory, name, {self._partition: offset})
 
     def due(self, *, log_start_offset: int, recovery_point: int, interval: int) -> tuple[tuple[str, int], ...]:
@@ -138,21 +138,21 @@ class Checkpoints:
         return tuple(offsets)
 
     def forget_recovery_point(self) -> None:
-        """Before a log may get shorter."""
+        """Write recovery point 0: the log may become shorter."""
         if self.recovery_point:
             self.write(RECOVERY_POINTS, 0)
             self.recovery_point = 0
 
 
 class QuorumFlush(NamedTuple):
-    """One flush on its way to the disk."""
+    """One flush of the log, with the checkpoints that are written after it."""
 
     ticket: FlushTicket
     checkpoints: Checkpoints
     offsets: tuple[tuple[str, int], ...]
 
     def sync(self) -> None:
-        """Return when everything is durable. On any thread. A StorageError is final for the disk."""
+        """Flush, then write the checkpoints. On any thread. A StorageError is final for the disk."""
         self.ticket.sync()
         for name, offset in self.offsets:
             self.checkpoints.write(name, offset)

@@ -1,7 +1,7 @@
-"""The one partition that replicas of the metadata log speak of, as it stands in their messages.
+"""The partition of the metadata log in the messages between its replicas.
 
-The form of messages from outside is checked here: that they are about this partition alone, and in answers ids and
-epochs. Whether values make sense is for the machine to judge, but for epochs that leave none to come.
+This module checks the form of messages from outside: they name this partition alone, and answers have possible ids and
+epochs. The machine checks the values, except for epochs after which hardly any could follow.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,7 +35,7 @@ def only_requested(topics: Sequence[Any], topic_name: str, partition_name: str) 
 
 
 def checked_epoch(epoch: int) -> int:
-    """The epoch that a request would have this replica enter. Raises INVALID_REQUEST above `NEWEST_EPOCH`."""
+    """The epoch of a request, which this replica would enter. Raises INVALID_REQUEST above `NEWEST_EPOCH`."""
     if epoch > NEWEST_EPOCH:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"epoch {epoch}: hardly any could follow it")
     return epoch
@@ -47,21 +47,21 @@ def is_for_all(response: Response) -> bool:
 
 
 def only_answered(topics: Sequence[Any], is_here: Callable[[Any, Any], bool]) -> Any:
-    """The one partition that an answer is about. Raises MalformedMessage."""
+    """The one partition of an answer. Raises MalformedMessage for any other form."""
     if len(topics) == 1 and len(topics[0].partitions) == 1 and is_here(topics[0], topics[0].partitions[0]):
         return topics[0].partitions[0]
     raise MalformedMessage(f"an answer that is not about {METADATA_PARTITION} alone")
 
 
 def leadership(leader_id: int, leader_epoch: int) -> Mapping[str, int]:
-    """The leader and epoch that an answer names. Raises MalformedMessage for impossible values."""
+    """The leader and epoch in an answer. Raises MalformedMessage for impossible values."""
     if leader_id < NO_LEADER or not -1 <= leader_epoch <= NEWEST_EPOCH:
         raise MalformedMessage(f"an answer that names leader {leader_id} of epoch {leader_epoch}")
     return {"leader_id": leader_id, "leader_epoch": leader_epoch}
 
 
 def known_code(code: int) -> ErrorCode:
-    """The error of an answer, also of one that this release has no name for."""
+    """The error of an answer; UNKNOWN_SERVER_ERROR for a code that this release does not know."""
     try:
         return ErrorCode(code)
     except ValueError:

@@ -3,7 +3,7 @@
     work = StepwiseWork(next_work, later=...)
     work.advance()        whenever there may be something to do
 
-One thing is done after the other, in the order in which `next_work` gives them.
+Works run one after the other, in the order in which `next_work` returns them.
 """
 
 from collections import deque
@@ -40,16 +40,16 @@ class StepwiseWork:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether something is left to be done in a later turn."""
+        """Whether a work has steps left for a later turn."""
         return self._steps is not None
 
     def advance(self) -> None:
-        """Run the queue, up to work that takes several turns. Exceptions of a step come out here."""
+        """Run the queue, up to a work that takes several turns. Raises what a step raises."""
         if self._is_postponed or self._is_stepping:
             return
         self._is_stepping = True
         try:
-            if not self._done_what_there_is():
+            if not self._has_run_all():
                 self._is_postponed = True
                 self._later(self._go_on)
                 return
@@ -58,14 +58,14 @@ class StepwiseWork:
         self._on_idle()
 
     def drop(self) -> None:
-        """Leave what is under way as it is; nothing more is done of it."""
+        """Drop the work that is under way: no more of its steps run."""
         self._end()
 
     def _go_on(self) -> None:
         self._is_postponed = False
         self.advance()
 
-    def _done_what_there_is(self) -> bool:
+    def _has_run_all(self) -> bool:
         while True:
             if self._steps is None:
                 self._steps = self._next_work()
@@ -75,7 +75,7 @@ class StepwiseWork:
                 return False
 
     def _step(self, steps: Steps[None]) -> bool:
-        """Whether that was the last one."""
+        """Take one step; returns whether it was the last one."""
         try:
             next(steps)
         except StopIteration:
@@ -85,7 +85,7 @@ class StepwiseWork:
             self._end()
             raise
         if self._steps is not steps:
-            return True  # dropped by itself
+            return True  # the step has dropped its own work
         if not self._is_long:
             self._is_long = True
             self._on_long_work(True)
@@ -99,10 +99,10 @@ class StepwiseWork:
 
 
 class TaskQueue:
-    """Tasks in the order in which they came; what one of them asks for is done behind all that wait already."""
+    """Tasks in the order of their arrival; a task that another one adds runs after all that wait already."""
 
     def __init__(self, clock: Clock, *, on_idle: Task) -> None:
-        """`on_idle` is called when nothing is left to do."""
+        """`on_idle` is called when no task is left."""
         self._clock = clock
         self._on_idle = on_idle
         self._tasks: deque[Task] = deque()
@@ -110,7 +110,7 @@ class TaskQueue:
         self.is_closed = False
 
     def perform(self, task: Task) -> None:
-        """Do this now, if nothing else is under way, or when all before it is done."""
+        """Run this task now if no other is running, otherwise after all tasks before it."""
         if self.is_closed:
             return
         self._tasks.append(task)
@@ -118,7 +118,7 @@ class TaskQueue:
             self._work()
 
     def close(self) -> None:
-        """Do nothing more, not even what waits."""
+        """Run nothing more, not even tasks that wait."""
         self.is_closed = True
         self._tasks.clear()
 
@@ -130,7 +130,7 @@ class TaskQueue:
             while self._tasks:
                 self._tasks.popleft()()
         except BaseException:
-            # The fault is the event loop's to report; it must not keep the next ones from their turn.
+            # The event loop reports the fault; the tasks behind it run in the next turn.
             if self._tasks:
                 self._clock.call_soon(self._work)
             raise

@@ -45,7 +45,7 @@ from tailrace.server.quorum.raft_wire import (
 
 
 class RaftRpcHandler:
-    """Hands the requests of other replicas to this node's."""
+    """Passes the requests of other replicas to this node's replica."""
 
     def __init__(self, host: QuorumHost) -> None:
         self._host = host
@@ -83,12 +83,12 @@ class RaftRpcHandler:
 
 
 MAX_LISTENERS: Final = 100
-"""Listeners of one node: they stay in the metadata for good."""
+"""The most listeners of one voter: they stay in the metadata for ever."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddRaftVoterHandler:
-    """Makes a voter of a replica that has caught up. Its range of kraft.version is taken to be 0 to 1."""
+    """Makes a replica that has caught up a voter. Its range of kraft.version is assumed to be 0 to 1."""
 
     host: QuorumHost
 
@@ -113,7 +113,7 @@ class AddRaftVoterHandler:
 
 @dataclass(frozen=True, slots=True)
 class RemoveRaftVoterHandler:
-    """Lets a replica vote no more."""
+    """Removes a voter."""
 
     host: QuorumHost
 
@@ -132,7 +132,7 @@ class RemoveRaftVoterHandler:
 
 @dataclass(frozen=True, slots=True)
 class UpdateRaftVoterHandler:
-    """Describes a voter anew, if it asks the leader of the epoch that it names."""
+    """Updates the addresses and versions of a voter, if its request is for the leader's epoch."""
 
     host: QuorumHost
 
@@ -198,7 +198,10 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class VoterAddress:
-    """Checks now and then, from `start` to `stop`. Does nothing for an observer, and for a node without listeners."""
+    """Keeps the address of this voter in the log current, from `start` to `stop`: it looks once a second.
+
+    Does nothing for an observer, and for a node without listeners.
+    """
 
     def __init__(self, host: QuorumHost, *, endpoints: Sequence[VoterListener], peer: Peer, clock: Clock) -> None:
         self._host = host
@@ -209,7 +212,7 @@ class VoterAddress:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Look, and again later."""
+        """Look now, and again later."""
         if self._endpoints:
             self._timer = self._clock.call_at(self._clock.monotonic_ms() + _INTERVAL_MS, self.start)
             self._host.perform(self._look)

@@ -1,12 +1,12 @@
 """Messages between replicas of the metadata log, as Kafka's: `raft.rpc` to the wire and back.
 
-A message is made in the fullest form; encoding leaves out what an older version does not have. `oldest_version` says
-which version a request needs at least so that nothing of weight is lost. The log has one partition, so one stands in
-each message. FetchSnapshot alone may name others, which have no snapshots, and several snapshots of this one.
+A message is made in its fullest form; encoding leaves out the fields that an older version does not have.
+`oldest_version` is the lowest version in which a request loses nothing essential. The log has one partition, so each
+message has one. FetchSnapshot alone may name others, which have no snapshots, and several snapshots of this one.
 
-The form of messages from outside is checked (`metadata_partition_wire`). Whether values make sense
-(offsets, epochs, the cluster) is for the machine to judge, which answers with the code. It enters any newer
-epoch, so an epoch that leaves none to come is refused here; those of Fetch and FetchSnapshot are only compared.
+The form of messages from outside is checked here (`metadata_partition_wire`); the machine checks their values (offsets,
+epochs, the cluster). The machine enters any newer epoch, so an epoch after which hardly any could follow is refused
+here; the epochs of Fetch and FetchSnapshot are only compared.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ from tailrace.server.quorum.metadata_partition_wire import (
 
 
 def oldest_version(request: Request) -> int:
-    """The lowest version that says all that matters: directories, and that a vote is only asked about."""
+    """The lowest version with the essential fields: directories, and the mark of a pre-vote."""
     match request:
         case Vote():
             keys = (request.candidate, *([request.voter] if request.voter is not None else ()))
@@ -121,7 +121,7 @@ def response_for_snapshots(
 
 
 Answered = VoteReply | BeginEpochReply | EndEpochReply | FetchRecordsReply | FetchSnapshotReply
-"""All answers but a description, which is no replica's business."""
+"""All answers to replicas: a description is for clients only."""
 
 
 def response_to_wire(

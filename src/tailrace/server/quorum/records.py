@@ -1,4 +1,4 @@
-"""The quorum's control records: Kafka's messages for what the Raft machine means, and back."""
+"""The quorum's control records: from the Raft machine's values to Kafka's messages, and back."""
 
 from collections.abc import Iterable
 
@@ -22,10 +22,10 @@ from tailrace.storage.snapshots.format import HeaderControl
 
 
 def control_value(record: ControlRecord) -> ControlValue:
-    """The message that says this."""
+    """The message of this record."""
     match record:
         case LeaderChange(leader_id, voters, granting_voters):
-            # Version 1 would tell directories, but Kafka 4.1 neither writes nor reads it, and falls over it.
+            # Version 1 has directories, but Kafka 4.1 neither writes nor reads it, and fails on it.
             return LeaderChangeMessage(
                 version=0,
                 leader_id=leader_id,
@@ -60,7 +60,7 @@ def voters_record(voters: VoterSet) -> VotersRecord:
 
 
 def voter_set(record: VotersRecord) -> VoterSet:
-    """The set that a record states. Raises CorruptRecords if an id is there twice."""
+    """The set of voters in a record. Raises CorruptRecords if an id is there twice."""
     ids = [voter.voter_id for voter in record.voters]
     if len(set(ids)) < len(ids):
         raise CorruptRecords(f"a record of voters names one twice: {ids}")
@@ -82,7 +82,7 @@ def snapshot_control(voters: VoterSet | None) -> tuple[HeaderControl, ...]:
 
 
 def voters_of_snapshot(control: Iterable[HeaderControl]) -> VoterSet | None:
-    """The voters that a snapshot states, if it does. Raises CorruptRecords."""
+    """The voters in a snapshot's header; None if it has none. Raises CorruptRecords."""
     stated = [voter_set(value) for value in control if isinstance(value, VotersRecord)]
     return stated[-1] if stated else None
 

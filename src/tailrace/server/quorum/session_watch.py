@@ -1,4 +1,4 @@
-"""Looks after the sessions of brokers while this controller is the active one."""
+"""The watch on the sessions of brokers, while this controller is the active one."""
 
 import logging
 from collections.abc import Callable
@@ -18,10 +18,10 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class SessionWatch:
-    """Says when a broker has been silent for too long."""
+    """Calls `on_silence` when a broker's session has ended."""
 
     def __init__(self, heartbeats: Heartbeats, *, clock: Clock, later: Callable[[Callable[[], None]], None]) -> None:
-        """`later` has something done between two steps of the replica."""
+        """`later` runs a task between two steps of the replica."""
         self._heartbeats = heartbeats
         self._clock = clock
         self._alarm = Alarm(clock, lambda: later(self._look))
@@ -32,21 +32,21 @@ class SessionWatch:
         """Called when a broker's session has ended."""
 
     def start(self) -> None:
-        """This controller is the active one."""
+        """Begin: this controller is the active one."""
         self.is_on = True
         self.reschedule()
 
     def stop(self) -> None:
-        """It is not any more."""
+        """End: this controller is not the active one any more."""
         self.is_on = False
         self._alarm.cancel()
 
     def reschedule(self) -> None:
-        """Sessions may end at other times now."""
+        """Set the timer again: sessions may end at other times now."""
         deadline_ms = self._heartbeats.next_deadline_ms
         if deadline_ms is None or not self.is_on:
             return
-        # Looked at between deadlines too: sessions must not end because this process was paused.
+        # Before the deadline too: a pause of this process must be noticed, so that it ends no session.
         self._alarm.set(min(deadline_ms, self._clock.monotonic_ms() + WATCH_INTERVAL_MS))
 
     def _look(self) -> None:
@@ -55,13 +55,13 @@ class SessionWatch:
         now_ms = self._clock.monotonic_ms()
         asleep_ms = self._heartbeats.awake(now_ms)
         if asleep_ms:
-            self._tell_sleep(asleep_ms, now_ms)
+            self._log_sleep(asleep_ms, now_ms)
         if self._heartbeats.silent(now_ms):
             self.on_silence()
         self.reschedule()
 
-    def _tell_sleep(self, asleep_ms: int, now_ms: int) -> None:
-        """Once a minute, with the number of lines that were left out since."""
+    def _log_sleep(self, asleep_ms: int, now_ms: int) -> None:
+        """Log a sleep of this process once a minute, with the count of all since the last line."""
         self._sleeps += 1
         self._longest_sleep_ms = max(self._longest_sleep_ms, asleep_ms)
         if self._sleep_lines.admits("asleep", now_ms):
@@ -70,7 +70,7 @@ class SessionWatch:
             self._sleeps = self._longest_sleep_ms = 0
 
     def shorten(self, broker_id: BrokerId) -> None:
-        """The connection of a broker's heartbeats has been closed: its session is shortened."""
+        """Shorten the session of a broker: the connection of its heartbeats was closed."""
         if self.is_on:
             self._heartbeats.shorten(broker_id, self._clock.monotonic_ms(), GONE_BROKER_MS)
             self.reschedule()

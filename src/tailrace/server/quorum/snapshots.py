@@ -27,7 +27,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class _Baseline:
-    """The latest snapshot, and what has happened since."""
+    """The latest snapshot, and the changes since."""
 
     def __init__(
         self, image: ClusterImage = EMPTY_IMAGE, *, records_count: int | None = 0, size_bytes: int = 0
@@ -47,7 +47,7 @@ class SnapshotLoading:
 
     def __init__(self, log: QuorumLog, snapshot_id: SnapshotId) -> None:
         self.id = snapshot_id
-        # Opened at once: a snapshot that is being read does not vanish.
+        # Opened at once: the file of a snapshot that is being read is not removed.
         self._reader = log.open_snapshot(snapshot_id)
         self._loader = SnapshotLoader()
         self._is_closed = False
@@ -57,7 +57,7 @@ class SnapshotLoading:
         return self._loader.records_count
 
     def steps(self) -> Steps[bool]:
-        """Read it in steps; whether it was read to its end, and not closed before."""
+        """Read the snapshot in steps; returns whether it was read to its end, and not closed before."""
         for batch in self._reader.batches():
             yield from self._loader.steps(batch)
             yield
@@ -70,7 +70,7 @@ class SnapshotLoading:
         return self._loader.image()
 
     def close(self) -> None:
-        """It is read, or of no use any more."""
+        """Close the snapshot's file: it was read, or is not needed any more."""
         self._is_closed = True
         self._reader.close()
 
@@ -87,21 +87,21 @@ class MetadataSnapshots:
         self.measures = SnapshotMeasures()
 
     def appended(self, size_bytes: int) -> None:
-        """Batches of so many bytes are committed and applied."""
+        """Count the bytes of batches that were committed and applied."""
         self._baseline.log_bytes += size_bytes
 
     def changed(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """The committed and applied records have led to this image by these changes."""
+        """Count the changes of records that were committed and applied, with the image after them."""
         self._baseline.changed.note(image, delta)
 
     def loaded(self, image: ClusterImage, snapshot_id: SnapshotId, records_count: int) -> None:
-        """The image comes from this snapshot."""
+        """Begin anew: the image was loaded from this snapshot."""
         sizes = {one.id: one.size_bytes for one in self._host.log.snapshots}
         self._baseline = _Baseline(image, records_count=records_count, size_bytes=sizes.get(snapshot_id, 0))
 
     @property
     def is_due(self) -> bool:
-        """Whether it is time for another one (KIP-630, "When to Snapshot")."""
+        """Whether another snapshot is due (KIP-630, "When to Snapshot")."""
         base = self._baseline
         return self._writer is None and self._trigger.is_due(
             changed_records=len(base.changed),
@@ -112,7 +112,7 @@ class MetadataSnapshots:
         )
 
     def begin(self, image: ClusterImage, snapshot_id: SnapshotId, last_contained_ms: int) -> bool:
-        """Write this image, which ends there. Whether it may be written. In a task of the host."""
+        """Begin to write this image, which ends there; returns whether it may be written. In a task of the host."""
         if self._writer is not None or self._host.failure is not None or image.open_transaction is not None:
             return False
         if self._host.node.snapshot_fault(snapshot_id) is not None:
@@ -125,8 +125,8 @@ class MetadataSnapshots:
             return False
         self._writer = writer
         begun_ms = self._clock.monotonic_ms()
-        # Changes from now on count for the next one; the number of records of this one is known when it is written.
-        # A snapshot that is loaded meanwhile brings a baseline of its own.
+        # Changes from now on count for the next snapshot; the records of this one are counted while it is written.
+        # A snapshot that is loaded meanwhile has a baseline of its own.
         baseline = self._baseline = _Baseline(image, records_count=None)
         values = snapshot_values(image)
 

@@ -13,10 +13,10 @@ from tailrace.storage.file_system import join
 
 
 def forget_stale_epochs(files: FileSystem, directory: str, newest: OffsetAndEpoch) -> None:
-    """Before the log is opened: drop noted epochs that a snapshot disproves, of a log that it took the place of.
+    """Remove epochs from the epoch checkpoint that belong to a log which the newest snapshot has replaced.
 
-    The log forgets them when it is replaced, but its file may not have followed before the power went; later records,
-    whose epochs are lower than that of an uncommitted tail, would then seem to be damaged.
+    To be called before the log is opened. The replaced log dropped them, but a power cut may have come before the file
+    was written. Later records have lower epochs than an uncommitted tail had, and would seem to be damaged.
     """
     path = join(directory, LEADER_EPOCHS)
     if not files.exists(path):
@@ -24,14 +24,14 @@ def forget_stale_epochs(files: FileSystem, directory: str, newest: OffsetAndEpoc
     try:
         entries = EpochCache.from_bytes(files.read_bytes(path)).entries
     except CorruptRecords:
-        return  # the log makes it anew
+        return  # the log writes it again
     kept = tuple(one for one in entries if one.start_offset >= newest.offset or one.epoch <= newest.epoch)
     if kept != entries:
         replace_file(files, path, EpochCache(kept).to_bytes())
 
 
 def log_end_of(log: LogView) -> LogEnd:
-    """The end of a log and the epoch of the record before: of an empty log that of the snapshot it starts at, or 0."""
+    """The end of a log and the epoch of its last record; an empty log has that of the snapshot at its start, or 0."""
     end = log.end_offset_for_epoch((1 << 31) - 1)
     if end is not None:
         return end
@@ -40,29 +40,29 @@ def log_end_of(log: LogView) -> LogEnd:
 
 
 def takes_the_logs_place(newest: OffsetAndEpoch, log: LogView, recovery_point: int) -> bool:
-    """Whether the log is to be replaced by the newest snapshot: the log was cut short, or the snapshot was fetched and
-    the power went before it was installed.
+    """Whether the newest snapshot has to replace the log: the log was cut, or the power went between the fetch of the
+    snapshot and its installation.
 
-    KIP-630 asks whether the snapshot is "newer than the LEO". That is so if the log does not have the record that the
-    snapshot ends with, also if the log goes on behind that, or in a later epoch, with uncommitted records. If
-    it was known to be committed further than the snapshot, one of the two is damaged, and nothing is replaced.
+    KIP-630 asks whether the snapshot is "newer than the LEO". It is if the log lacks the last record of the snapshot,
+    even if the log continues behind that offset, or in a later epoch, with uncommitted records. A log that is known to
+    be committed beyond the snapshot is not replaced: one of the two is damaged.
     """
     snapshot_id = SnapshotId(*newest)
     return recovery_point <= snapshot_id.end_offset and not _agrees(snapshot_id, log)
 
 
 def _agrees(snapshot_id: SnapshotId, log: LogView) -> bool:
-    """Whether the log has the record that the snapshot ends with, as far as is known."""
+    """Whether the log has the last record of the snapshot, as far as is known."""
     if snapshot_id.end_offset > log.log_start_offset:
         return reaches(log, snapshot_id)
     if snapshot_id.end_offset < log.log_start_offset:
         return True
-    # The record itself is gone: no later one has an earlier epoch.
+    # The record itself is below the log start: then no later record may have an earlier epoch.
     return log.end_offset_for_epoch(snapshot_id.epoch - 1) is None
 
 
 def check_snapshots(log: LogView, directory: str) -> None:
-    """Raises CorruptRecords where snapshots and log do not fit."""
+    """Raises CorruptRecords if snapshots and log contradict each other."""
     start, snapshots = log.log_start_offset, log.snapshots
     if start > 0 and not any(one.id.end_offset >= start for one in snapshots):
         raise CorruptRecords(
@@ -79,7 +79,8 @@ def check_snapshots(log: LogView, directory: str) -> None:
 
 
 def check_stored_batch(log: Log, chunk: Buffer, position: int, header: BatchHeader, end_offset: int) -> None:
-    """Raises CorruptRecords unless a batch of the log is right and follows the one that ended here (-1: the first)."""
+    """Raises CorruptRecords unless this batch is whole and follows a batch that ended at `end_offset` (-1: the
+    first)."""
     try:
         check_crc(chunk, position, header)
         if header.base_offset != end_offset >= 0:
