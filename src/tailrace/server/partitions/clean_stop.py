@@ -1,4 +1,4 @@
-"""The clean stop of a log directory: each log is closed, and noted for the next start, which need not read it then."""
+"""The clean stop of a log directory: each log is closed with a line for the next start, which need not read the log."""
 
 import logging
 
@@ -26,9 +26,9 @@ def close_logs(
     offline: OfflineLogs,
     removals: Removals,
 ) -> None:
-    """Close every log of a directory. The stop is clean if each could be opened and closed; else the next start
-    recovers all of them."""
-    # A log that was found damaged, or has failed, must be read again.
+    """Close every log of a directory. The stop is clean if each log could be opened and closed; otherwise the next
+    start recovers all of them."""
+    # The next start must read a log that is damaged or has failed.
     is_clean = not offline and not any(partition.log.is_offline for partition in awake)
     unmade = work.close()
     closed = dormant.closed()
@@ -49,11 +49,11 @@ def close_logs(
         if gone.partition is not None:
             gone.partition.log.close(clean=False)
         if gone.on_renamed is not None:
-            is_clean = False  # it is damaged, and its directory has its old name
+            is_clean = False  # the log is damaged, and its directory is not renamed yet
             continue
         try:
             directory.rename_if_there(topic_partition, gone.topic_id)
-        except KafkaError as fault:  # the next start finds the directory; no metadata asks for it
+        except KafkaError as fault:  # the next start finds the directory, of which no metadata names the topic
             _logger.error("event=partition-delete-failed partition=%s fault=%s", topic_partition, fault)
     directory.write_checkpoints()
     if is_clean:

@@ -1,12 +1,12 @@
-"""Compacts the logs of a table, one at a time, in slices between everything else (docs/decisions/0011).
+"""The log cleaner: compacts the logs of a table, one at a time, in slices between all other work (decision 0011).
 
-Every `log.cleaner.backoff.ms` it looks for the log with the largest dirty share that is due, compacts it, and goes on
-with the next until none is due. A slice takes a few milliseconds and is followed by a rest at least as long: clients
-get half of the event loop or more, and `log.cleaner.io.max.bytes.per.second` may leave them a larger share.
+Every `log.cleaner.backoff.ms` the cleaner compacts the logs that are due, the largest dirty share first. A slice takes
+a few milliseconds, and a pause at least as long follows it: clients get half of the event loop or more, and
+`log.cleaner.io.max.bytes.per.second` may leave them a larger share.
 
-A log whose bytes turn out to be damaged is left alone until the node starts again. One that could not be compacted for
-another reason, a full disk, is tried again when no other is due. One that is as dirty after a compaction as before,
-since a transaction begins there that ends in the active segment, is looked at again when more of it may be compacted.
+A log with damaged bytes is skipped until the node restarts. After any other failure, such as a full disk, the cleaner
+tries a log again when no other is due. A log that is as dirty after a compaction as before, since a transaction that
+begins there ends in the active segment, is tried again when more of it may be compacted.
 """
 
 import logging
@@ -36,7 +36,7 @@ class CleanerConfig:
     log_cleaner_enable: bool = True
     log_cleaner_backoff_ms: int = 15_000
     log_cleaner_dedupe_buffer_size: int = 134_217_728
-    """Memory for the keys of one log; what does not fit is compacted in another pass."""
+    """Memory for the keys of one log; records whose keys do not fit are compacted in another pass."""
     log_cleaner_io_max_bytes_per_second: float = 1.7976931348623157e308
     """Read and written together."""
 
@@ -53,10 +53,10 @@ class Cleaner:
         self._uncleanable: set[tuple[TopicId, int]] = set()
         self._put_off: set[tuple[TopicId, int]] = set()
         self._in_vain: dict[tuple[TopicId, int], tuple[int, int]] = {}
-        """From where to where a compaction was planned that has made nothing clean."""
+        """The first and last offset of the latest plan of a compaction that made nothing clean."""
         self._is_stopped = True
         self._next_ms = 0
-        """Before this time, log.cleaner.io.max.bytes.per.second forbids to move another byte."""
+        """The time before which log.cleaner.io.max.bytes.per.second permits no further byte."""
         self.compactions = 0
         """Completed since the start."""
 
@@ -67,7 +67,7 @@ class Cleaner:
             self._rest()
 
     def stop(self) -> None:
-        """Give up what is under way and begin nothing any more."""
+        """Abort the compaction that is under way, and begin no other."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -90,11 +90,11 @@ class Cleaner:
         if partition is None:
             self._rest()
         else:
-            # Records must be durable before they are compacted: under page-cache durability nothing else flushes them.
+            # Records must be durable before they are compacted: nothing else flushes them under page-cache durability.
             partition.sync(lambda: self._begin(partition))
 
     def _dirtiest(self) -> Partition | None:
-        """The partition that has most to gain of those whose settings ask for it."""
+        """The partition with the largest dirty share of those that are due."""
         now_ms = self._clock.now_ms()
         found, largest = None, -1.0
         self._wake_sleepers()
@@ -117,7 +117,7 @@ class Cleaner:
         return name in self._uncleanable or name in self._put_off
 
     def _wake_sleepers(self) -> None:
-        """Only an open log says whether it is worth it."""
+        """Open the compacted logs that sleep: only an open log has its dirty share."""
         for name, dormant in self._table.dormant:
             if dormant.config.is_compacted and dormant.has_old_segments:
                 self._table.find(*name)
@@ -142,7 +142,7 @@ class Cleaner:
         self._slice()
 
     def _slice(self) -> None:
-        """Work for a few milliseconds, unless the compaction has been ended by something else."""
+        """Compact for a few milliseconds, unless the compaction has ended meanwhile."""
         if self._running is None or self._is_stopped:
             return
         partition, compaction = self._running
@@ -173,7 +173,7 @@ class Cleaner:
             self._rest()
 
     def _finish(self, partition: Partition, compaction: Compaction) -> bool:
-        """Whether it has brought anything: if not, another one now would not either."""
+        """End the compaction; returns whether it has made anything clean: if not, another one now would not either."""
         self._running = None
         first_dirty_offset = partition.log.first_dirty_offset
         partition.log.finish_compaction(compaction)
@@ -202,7 +202,7 @@ class Cleaner:
 
 
 def _steps(compaction: Compaction) -> Iterator[None]:
-    """The steps of one slice, if time does not end it earlier."""
+    """The steps of one slice; its time may end it earlier."""
     done = 0
     while done < _SLICE_BYTES and not compaction.needs_sync and not compaction.is_over:
         done += max(1, compaction.step(_STEP_BYTES))

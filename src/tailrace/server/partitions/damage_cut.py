@@ -1,9 +1,9 @@
-"""Gives up what a damaged log lacks, when an administrator has chosen to: what is cut off is copied first.
+"""The cut of a damaged log at its damage, by an administrator's choice, with a copy of the records that are cut off.
 
-The segment with the damage and all behind it, and the epochs, are copied to the directory in which damaged logs are
-kept; when the copy is durable the log is cut. Segments before the damage stay where they are. Until the cut is durable
-the log stays damaged: after a crash it does not open, and the administrator is asked again. The same holds if more is
-damaged than was known when the copy began: nothing is cut then.
+The segment with the damage, all segments behind it, and the epochs are copied to the directory in which damaged logs
+are kept; when the copy is durable the log is cut. Segments before the damage stay. Until the cut is durable the log
+stays damaged: after a crash it does not open, and the administrator has to choose again. If more is damaged than was
+known when the copy began, nothing is cut.
 """
 
 from collections.abc import Callable
@@ -17,17 +17,17 @@ from tailrace.storage.file_system import join, parent
 from tailrace.storage.flushed_note import FLUSHED_OFFSET
 
 _SLICE_BYTES: Final = 4 << 20
-"""Copied in one go; flushes come in between."""
+"""The bytes of one copy; flushes run in between."""
 _SMALL_FILES: Final = (LEADER_EPOCHS, PARTITION_METADATA, FLUSHED_OFFSET, GAP_BOUND)
 
 
 class DamageCut:
-    """The cut of one log that nothing uses: `copy_some` until `is_copied`, then `cut`. A fault ends it, and is kept."""
+    """The cut of one unused log: `copy_some` until `is_copied`, then `cut`. A fault ends the cut, and is in `fault`."""
 
     def __init__(
         self, directory: str, copy_path: str, *, files: FileSystem, check_from: int, open_cut: Callable[[], Log]
     ) -> None:
-        """`open_cut` gives the log without what is damaged behind `check_from`; a fault if more of it is."""
+        """`open_cut` opens the log without the damaged part behind `check_from`; raises if more of it is damaged."""
         self._directory = directory
         self._files = files
         self._check_from = check_from
@@ -41,7 +41,7 @@ class DamageCut:
         self.end_offset = 0
         """The end of the log after the cut."""
         self.acknowledged_end_offset = 0
-        """Up to here it was flushed or committed."""
+        """The end of the part that was flushed or committed."""
 
     def copy_some(self) -> None:
         """Copy a few megabytes. On any thread; raises nothing."""
@@ -77,7 +77,7 @@ class DamageCut:
         return [*others, *(name for name, base in bases.items() if base >= first)]
 
     def cut(self) -> None:
-        """Cut the log, durably. Raises nothing. As the opening of a log: on the event loop."""
+        """Cut the log, durably. Raises nothing. On the event loop, as the opening of a log is."""
         assert self.is_copied, "what is cut off would be gone"
         try:
             log = self._open_cut()
@@ -86,6 +86,6 @@ class DamageCut:
             log.close(clean=False)
             note = join(self._directory, FLUSHED_OFFSET)
             if self._files.exists(note):
-                self._files.sync_file(note)  # with an older one the log would be damaged again after a power cut
+                self._files.sync_file(note)  # with the older note, the log would count as damaged after a power cut
         except KafkaError as fault:
             self.fault = fault

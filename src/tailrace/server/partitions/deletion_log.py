@@ -1,4 +1,4 @@
-"""Lines in the log of a node about records that it has deleted: how many, and why. Bounded by `BoundedLines`."""
+"""Log lines about deleted records: their number and the reason. Bounded by `BoundedLines`."""
 
 import logging
 from collections.abc import Sequence
@@ -17,15 +17,15 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class DeletionLog:
-    """The log of one node's deletions, or of one of their kinds."""
+    """The lines of one node, or of one kind of deletion."""
 
     def __init__(self, clock: Clock) -> None:
         self._lines = BoundedLines("records-deleted", clock=clock, unit="records")
 
     def retired(self, partition: Partition, log_start_before: int, segments: Sequence[RetiredSegment]) -> None:
-        """Retention has removed these segments.
+        """Log that retention has removed these segments.
 
-        Of those that lay below the log start the records were deleted before, by DeleteRecords or by the leader.
+        The records of segments below the log start were deleted before, by DeleteRecords or by the leader.
         """
         if not segments:
             return
@@ -48,7 +48,7 @@ class DeletionLog:
         )
 
     def asked_for(self, partition: Partition, log_start_before: int, requested_by: str) -> None:
-        """A client's DeleteRecords has moved the log start, or has found it where it should be."""
+        """Log a client's DeleteRecords, if it has moved the log start."""
         records = partition.log.log_start_offset - log_start_before
         if records:
             self._lines.write(
@@ -62,7 +62,7 @@ class DeletionLog:
 
 
 def _iso(timestamp_ms: int) -> str:
-    """In ISO 8601, UTC; as it is if that cannot hold it; `none` for -1."""
+    """The time in ISO 8601, UTC; the number itself if it is out of range; `none` for -1."""
     if timestamp_ms < 0:
         return "none"
     try:

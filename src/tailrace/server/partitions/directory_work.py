@@ -1,21 +1,20 @@
 """Work on the directory of a node's logs while it serves: new logs, deleted ones, checkpoints.
 
-All of it waits for the disk, so it is done behind the event loop, in batches: one batch is under way at a time, and
-what is asked for meanwhile goes into the next. The order within a batch, and so of everything:
+All of it waits for the disk, so the disk's thread does it, in batches: one batch is under way at a time, and later
+requests go into the next. The order within a batch:
 
 1. New logs, which were made on the event loop a few milliseconds at a time, are synced with their names.
 2. The directories of deleted logs are renamed, and their names synced.
-3. Checkpoints are written, also those that speak of deleted logs.
+3. Checkpoints are written, with the entries of deleted logs removed.
 
-A damaged log is moved away in two of these batches: its directory is renamed in the first one, and its entries leave
-the checkpoints only when that is durable. Otherwise the rest of it would pass for a short healthy log after a crash in
-between.
+A damaged log takes two batches: its directory is renamed in the first, and its entries leave the checkpoints when that
+is durable. Otherwise, after a crash in between, the rest of the log would be taken for a short healthy one.
 
-Callbacks run only then. So a name can be used again as soon as its deletion is reported, and the creation of a topic
-is answered when its partitions are durable.
+Callbacks run after the batch. So a name is free as soon as its deletion is reported, and the creation of a topic is
+answered when its partitions are durable.
 
-Flushes of logs wait for the work under way here. So a batch is bounded, and renamed directories are removed a few at
-a time: flushes come in between, however many partitions go at once.
+Flushes of logs wait for a batch. So batches are bounded, and renamed directories are removed a few at a time: flushes
+run in between, however many partitions are deleted at once.
 """
 
 import logging
@@ -38,9 +37,9 @@ from tailrace.server.ports import Clock, Disk
 _logger = logging.getLogger("tailrace.server")
 
 _MOST_PER_BATCH: Final = 1000
-"""Of new logs, and of deleted ones."""
+"""The most new logs, and the most deleted ones."""
 _MOST_REMOVED: Final = 4
-"""In one go: a directory may hold hundreds of large segments, which takes the disk some time for each."""
+"""Directories per work of the disk: one may hold hundreds of large segments, and each takes the disk some time."""
 
 OnDone = Callable[[], None]
 OnGone = Callable[[str | None], None]
@@ -56,25 +55,25 @@ class _NewLog:
         self.partition = partition
         self.topic_id = topic_id
         self.is_made = False
-        """Whether its files are there; they are not durable yet."""
+        """Whether its files exist; they are not durable yet."""
         self.is_wanted = True
-        """Whether it has not been deleted meanwhile."""
+        """Whether the log has not been deleted meanwhile."""
         self.is_complete = False
-        """Whether no callback has to wait for it any more: it is durable, or deleted, or could not be made."""
+        """Whether the log is durable, or deleted, or could not be made: no callback waits for it any more."""
 
 
 class _Deletion(NamedTuple):
-    """A log that has to go."""
+    """A log whose directory is to be renamed."""
 
     partition: TopicPartition
     topic_id: TopicId
     on_gone: OnGone
     is_damaged: bool = False
-    """Whether it is kept, under a name that nothing removes."""
+    """Whether the log is kept, under a name that nothing removes."""
 
 
 class _FlushBatch:
-    """The work for the disk in one go. Made on the event loop, `run` on the disk's thread."""
+    """One batch for the disk: made on the event loop, `run` on the disk's thread."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
@@ -91,7 +90,7 @@ class _FlushBatch:
         return bool(self.made or self.deletions or self.writes)
 
     def run(self) -> None:
-        """Do it. Raises StorageError if a sync fails."""
+        """Run the batch. Raises StorageError if a sync fails."""
         directory = self._directory
         if self.made:
             directory.sync_made([new.partition for new in self.made])
@@ -108,7 +107,7 @@ class _FlushBatch:
         try:
             path = rename(deletion.partition, deletion.topic_id)
         except KafkaError as fault:
-            # Its name stays taken; the next start looks again.
+            # The directory keeps its name; the next start tries again.
             event = "partition-repair-failed" if deletion.is_damaged else "partition-delete-failed"
             _logger.error("event=%s partition=%s fault=%s", event, deletion.partition, fault)
             if deletion.is_damaged:
@@ -121,7 +120,7 @@ class DirectoryWork:
     """The work of one directory. Everything but a batch runs on the event loop."""
 
     def __init__(self, directory: LogDirectory, *, disk: Disk, clock: Clock) -> None:
-        """`disk` must really sync, whatever log.durability is."""
+        """`disk` must sync, whatever log.durability is."""
         self._directory = directory
         self._disk = disk
         self._clock = clock
@@ -133,7 +132,7 @@ class DirectoryWork:
         self._requested = 0
         """The number of new logs."""
         self._completed = 0
-        """Length of the prefix of new logs that are done; one that finishes early counts when those before it have."""
+        """The number of new logs that are complete, counted in the order of their requests."""
         self._incomplete: deque[_NewLog] = deque()
         self._on_made = OffsetWaiters()
         self._due_callbacks: deque[OnDone] = deque()
@@ -152,7 +151,7 @@ class DirectoryWork:
             self._make_some()
 
     def ensure_made(self, partition: TopicPartition) -> bool:
-        """Have the files of a log made, since it is to be used; whether they are durable already.
+        """Make the files of a log now, for its first use; returns whether they are durable already.
 
         Raises StorageError.
         """
@@ -163,16 +162,16 @@ class DirectoryWork:
         return False
 
     def when_made(self, callback: OnDone) -> None:
-        """Call `callback` when all logs asked for so far are durable or deleted; at once if they are."""
+        """Call `callback` when all logs requested so far are durable or deleted; at once if they are."""
         if self._completed == self._requested:
             callback()
         else:
             self._on_made.add(self._requested, lambda _: self._due_callbacks.append(callback))
 
     def delete(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
-        """Have the directory of an unused log renamed, and its entries removed from the checkpoints.
+        """Rename the directory of an unused log, and remove its entries from the checkpoints.
 
-        `on_gone` is given where it is now, None if it had not been made; only then may another log take the name.
+        `on_gone` gets the new path, None if the log had not been made; the name is free from then on.
         """
         new = self._new.pop(partition, None)
         if new is not None:
@@ -186,9 +185,9 @@ class DirectoryWork:
         self._go_on()
 
     def rename_damaged(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
-        """Have the directory of a damaged, unused log renamed, and then its entries removed from the checkpoints.
+        """Rename the directory of a damaged, unused log, and then remove its entries from the checkpoints.
 
-        `on_gone` is given where it is now, None if it could not be moved; only then may another log take the name.
+        `on_gone` gets the new path, None if it could not be renamed; the name is free from then on.
         """
 
         def renamed(path: str | None) -> None:
@@ -201,7 +200,7 @@ class DirectoryWork:
             if not names:
                 on_gone(path)
                 return
-            # If the last of them fails, the log with an older checkpoint counts as damaged, which is safe.
+            # If the last write fails, the log with an older checkpoint counts as damaged, which is safe.
             self._next.on_written.append((names[-1], lambda _: on_gone(path)))
             self._go_on()
 
@@ -209,9 +208,9 @@ class DirectoryWork:
         self._go_on()
 
     def cut_damaged(self, partition: TopicPartition, cut: DamageCut, on_gone: OnGone) -> None:
-        """Have a damaged log out of use copied, then cut, and then no checkpoint demand what is gone.
+        """Copy a damaged log that is out of use, cut it, and lower its checkpoints.
 
-        `on_gone` is given where the copy is, None if the log is what it was: `cut.fault` says why.
+        `on_gone` gets the path of the copy, None if the log is unchanged: `cut.fault` has the reason.
         """
 
         def copied() -> None:
@@ -225,25 +224,25 @@ class DirectoryWork:
                 return
             first, last = self._directory.finish_cut(partition, cut.end_offset)
             self._note_write(first)
-            # If they fail, the log with older checkpoints counts as damaged, which is safe.
+            # If the writes fail, the log with older checkpoints counts as damaged, which is safe.
             self.write_checkpoint(last, lambda _: on_gone(cut.copy_path))
 
         self._disk.carry_out(cut.copy_some, copied)
 
     def write_checkpoint(self, name: str, on_written: OnWritten) -> None:
-        """Have a checkpoint file say what it is to say now. `on_written` is given the reason if it does not."""
+        """Write a checkpoint file as it is now. `on_written` gets the fault if it could not be written."""
         self._note_write(name)
         self._next.on_written.append((name, on_written))
         self._go_on()
 
     def remove(self, path: str) -> None:
-        """Remove a renamed directory, some time."""
+        """Remove a renamed directory, later."""
         self._to_remove.append(path)
         if not self._is_removing:
             self._remove_some()
 
     def close(self) -> list[TopicPartition]:
-        """Have durable what has been made, when the disk does nothing any more. Gives the logs that have not been made.
+        """Sync the new logs, when the disk has been stopped; returns the logs that have not been made.
 
         Raises StorageError.
         """
@@ -256,7 +255,7 @@ class DirectoryWork:
         self._next.writes.setdefault(name, NO_WRITE)
 
     def _remove_some(self) -> None:
-        """Remove a few, and more of them when others have had the disk."""
+        """Remove a few directories, and more when other work has had the disk."""
         paths = [self._to_remove.popleft() for _ in range(min(_MOST_REMOVED, len(self._to_remove)))]
         self._is_removing = bool(paths)
         if paths:
@@ -267,7 +266,7 @@ class DirectoryWork:
             self._directory.remove(path)
 
     def _go_on(self) -> None:
-        """Begin a batch with all that waits, unless one is under way."""
+        """Begin a batch with all that waits, unless a batch is under way."""
         if self._is_busy:
             return
         batch = self._next
@@ -281,9 +280,9 @@ class DirectoryWork:
             self._disk.carry_out(batch.run, lambda: self._finished(batch))
 
     def _make_some(self) -> None:
-        """Make new logs for a few milliseconds, and more of them soon."""
+        """Make new logs for a few milliseconds, and more in later turns."""
         self._is_making = True
-        self._clock.call_soon(self._make_more)  # also if something is raised below
+        self._clock.call_soon(self._make_more)  # also if a step below raises
         run_slice(self._making(), self._clock)
         self._go_on()
 
@@ -298,7 +297,7 @@ class DirectoryWork:
                 else:
                     self._complete(new)
             except KafkaError as fault:
-                # It is tried again when it is to be used, and the fault is reported then.
+                # The first use of the log tries again, and reports the fault.
                 _logger.error("event=partition-failed partition=%s fault=%s", new.partition, fault)
                 self._complete(new)
             except BaseException:
@@ -307,7 +306,7 @@ class DirectoryWork:
             yield
 
     def _make_more(self) -> None:
-        """In a turn of its own, so that no callback runs inside other work."""
+        """Make more new logs, in a turn of its own: no callback runs inside other work."""
         if self._to_make and len(self._next.made) < _MOST_PER_BATCH:
             self._make_some()
         else:
@@ -321,7 +320,7 @@ class DirectoryWork:
             new.is_made = True
 
     def _complete(self, new: _NewLog) -> None:
-        """This log is done; the callbacks of it and of all before it are due."""
+        """Complete this log: the callbacks that wait for it and for all logs before it are due."""
         new.is_complete = True
         while self._incomplete and self._incomplete[0].is_complete:
             self._incomplete.popleft()
@@ -344,5 +343,5 @@ class DirectoryWork:
         self._call_due()
 
     def _call_due(self) -> None:
-        """Tell all news; what one of them raises is the event loop's to report, and does not hold back the others."""
+        """Run the callbacks that are due; the event loop reports a fault of one, and the others still run."""
         run_in_slices(map(call, drain(self._due_callbacks)), self._clock)

@@ -1,14 +1,15 @@
 """The directory in which a node keeps its partitions, each in a directory of its own: `orders-3`.
 
-1. `partition.metadata` names the topic by id. A directory that holds another topic of the same name (deleted while this
+1. `partition.metadata` has the id of the topic. A directory of another topic with the same name (deleted while this
    node was down) is renamed, never opened.
 2. A directory to be removed is renamed first, to Kafka's `<topic>-<partition>.<32 hex digits>-delete`: after a crash
    it is not taken for a partition again, and `scan` removes it.
-3. A directory without metadata is left alone: its data may be wanted. So is the log of a damaged replica that
-   was fetched anew: `<topic>-<partition>.<32 hex digits of the topic id>.<n>-damaged`, which only a person removes.
-4. No checkpoint speaks of a deleted log when a new one of its name begins.
-5. A directory that was there when the node stopped and is gone when it starts is reported as an error. An empty log
-   takes its place, as in Kafka: nothing here holds the records any more, and other replicas may.
+3. A directory without metadata is kept: an administrator may need its data. So is the log of a damaged replica that was
+   fetched again: `<topic>-<partition>.<32 hex digits of the topic id>.<n>-damaged`, which only an administrator
+   removes.
+4. The checkpoints have no entry of a deleted log when a new log of its name begins.
+5. A directory that is missing at the start is reported as an error. An empty log replaces it, as in Kafka: this node
+   has its records no more, and other replicas may have them.
 """
 
 import logging
@@ -64,7 +65,8 @@ class LogDirectory:
     """The logs below one path, and the checkpoints of their offsets."""
 
     def __init__(self, path: str, *, files: FileSystem, is_durable: bool) -> None:
-        """`is_durable`: log.durability=flushed; after a crash, recovery suspects what a failed sync may have lost."""
+        """`is_durable`: log.durability=flushed; recovery after a crash then checks for records that a failed sync
+        lost."""
         self.path = path
         self._is_durable = is_durable
         self._files = files
@@ -75,19 +77,19 @@ class LogDirectory:
         self._vanished: dict[TopicPartition, int] = {}
         """Logs whose directories are gone, with their flushed offsets; reported when they are requested."""
         self.was_clean = False
-        """Whether the last stop was clean: then logs are opened without looking through them."""
+        """Whether the last stop was clean: then logs are opened without a scan of their batches."""
         self.kept_logs = KeptLogs()
         """The damaged logs that are kept here, as of the start or the last one that came."""
 
     def scan(self) -> None:
-        """Read the checkpoints and see what is there. Finishes removals that a crash has cut short."""
+        """Read the checkpoints and list the directories. Finishes removals that a crash has interrupted."""
         if not self._files.exists(self.path):
             self._files.make_dirs(self.path)
         closed_in_epoch = take_clean_shutdown(self._files, self.path)
         self.was_clean = closed_in_epoch is not None
         if not self.was_clean:
-            # A process that was killed may have left names that no sync has covered: this directory and the partitions
-            # in it, a checkpoint it replaced, the clean mark it took away. Acknowledgements from now on need them.
+            # A killed process may have left directory entries that were never synced: this directory, its partitions,
+            # a replaced checkpoint, the removed clean mark. Acknowledgements from now on depend on them.
             self._files.sync_dir(self.path)
             self._files.sync_dir(parent(self.path))
         for name in (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, CLEANER_OFFSETS):
@@ -105,18 +107,19 @@ class LogDirectory:
             self._measure_damaged()
 
     def _forget_vanished(self) -> None:
-        """Have no checkpoint speak of a log whose directory is gone. Now: later, another thread may be writing them."""
+        """Remove the checkpoints' entries of logs whose directories are gone. Now: later, another thread may write
+        them."""
         here = self.unclaimed
         known = {partition for checkpoint in self._checkpoints.values() for partition in checkpoint}
         for partition in known - here:
             if partition.topic == METADATA_TOPIC:
-                continue  # not ours to look for
+                continue  # the metadata log is elsewhere
             self._vanished[partition] = self._checkpoints[RECOVERY_POINTS].get(partition)
             self.forget(partition)
         self.write_checkpoints()
 
     def _take_closed_logs(self, names: set[str], epoch: int) -> set[str]:
-        """Know the logs that were noted at the clean stop and are still there; the names of their directories."""
+        """Read the closed logs of the clean stop that still exist; returns the names of their directories."""
         try:
             noted = read_closed_logs(self._files, self.path, broker_epoch=epoch)
         except KafkaError as fault:
@@ -134,7 +137,7 @@ class LogDirectory:
         return taken
 
     def has_vanished(self, partition: TopicPartition) -> bool:
-        """Whether its log held something flushed, and its directory was not found by `scan`."""
+        """Whether the log had flushed records, and `scan` has not found its directory."""
         return bool(self._vanished.get(partition))
 
     @property
@@ -143,9 +146,9 @@ class LogDirectory:
         return self._files.free_bytes(self.path)
 
     def can_write(self, size_bytes: int) -> bool:
-        """Whether so much can be written: a quota may refuse it where `free_bytes` says that there is room.
+        """Whether so many bytes can be written: writes a file and removes it.
 
-        Writes a file and removes it.
+        A quota may be full on a disk that has `free_bytes`.
         """
         path = join(self.path, _PROBE)
         try:
@@ -170,18 +173,18 @@ class LogDirectory:
         return frozenset((*self._found, *closed))
 
     def is_found(self, partition: TopicPartition) -> bool:
-        """Whether `scan` has found its directory and it must be opened to know what is in it."""
+        """Whether `scan` has found the directory, and its log must be opened from its files."""
         return partition in self._found
 
     def take_closed(self, partition: TopicPartition, topic_id: TopicId) -> str | None:
-        """The note that `reopen` needs for a log of this topic that was closed cleanly; None for others."""
+        """The line that `reopen` needs for a log of this topic that was closed cleanly; None for others."""
         topic = self._closed.get(partition.topic)
         line = None if topic is None else topic.lines.pop(partition.partition, None)
         if line is None:
             return None
         assert topic is not None
         if topic.topic_id != topic_id:
-            self._found.add(partition)  # another topic of its name: its directory says so too
+            self._found.add(partition)  # another topic of this name, as its directory has it too
             return None
         return line
 
@@ -196,9 +199,9 @@ class LogDirectory:
     ) -> Log:
         """The log of a partition from its files, recovered if the last stop was not clean; a new one if there is none.
 
-        `leader_epoch` is the partition's in the metadata: nothing was written in a later one. `Log.recovery` says
-        whether something that was acknowledged is gone (`lost_acknowledged`); where it is damaged, DamagedLog is
-        raised. Syncs what it changes: for a start, not for an event loop.
+        `leader_epoch` is the partition's in the metadata, None if unknown: no record has a later one. `Log.recovery`
+        tells whether acknowledged records are gone (`lost_acknowledged`). Raises DamagedLog if the log is damaged.
+        Syncs its changes: for a start, not for an event loop.
         """
         directory = join(self.path, str(partition))
         if partition in self._found:
@@ -222,7 +225,7 @@ class LogDirectory:
                 is_durable=self._is_durable,
             )
         except KafkaError:
-            # Its checkpoints must stay: without them, the damage would be a torn end next time, and be cut.
+            # The checkpoints must stay: without them the next start would take the damage for a torn end, and cut it.
             self._found.add(partition)
             raise
         if log.recovery.bytes_cut or log.recovery.segments_removed or log.recovery.lost_acknowledged:
@@ -252,7 +255,7 @@ class LogDirectory:
         except CorruptRecords:
             if self.was_clean or self._checkpoints[RECOVERY_POINTS].get(partition):
                 raise
-            stored_id = None  # the power went before it was synced, and so before anything was acknowledged
+            stored_id = None  # the power went before the file was synced, and so before any acknowledgement
         if stored_id is None:
             write_partition_metadata(self._files, directory, topic_id)
         elif stored_id != topic_id and _is_damaged_id(stored_id, topic_id):
@@ -261,26 +264,27 @@ class LogDirectory:
         elif stored_id != topic_id:
             _logger.warning("event=directory-of-another-topic partition=%s action=set-aside", partition)
             path = self.rename_deleted(partition, stored_id)
-            self._found.discard(partition)  # whatever fails from here on
+            self._found.discard(partition)  # even if a step from here on fails
             self._files.sync_dir(self.path)
             self._files.remove_tree(path)
         elif not self.was_clean:
-            # A process that was killed may have written it without a sync, and all that is acknowledged needs it.
+            # A killed process may have written the file without a sync, and all acknowledged records depend on it.
             self._files.sync_file(join(directory, PARTITION_METADATA))
 
     def _name_topic(self, directory: str, topic_id: TopicId) -> None:
-        """Write down the topic of a log, if that cannot be read: an administrator has chosen the log for it."""
+        """Write the topic's id for a log whose id cannot be read: an administrator has chosen the log for this
+        topic."""
         try:
             read_partition_metadata(self._files, directory)
         except CorruptRecords:
             write_partition_metadata(self._files, directory, topic_id)
 
     def make(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """Begin an empty log. Nothing of it is durable before `sync_made`."""
+        """Make an empty log. It is not durable before `sync_made`."""
         known_end = self._vanished.pop(partition, None)
         if known_end is not None:
             _report_vanished(partition, known_end)
-        if self.forget(partition):  # those of another topic, whose directory was renamed
+        if self.forget(partition):  # entries of another topic, whose directory was renamed
             self.write_checkpoints()
         directory = join(self.path, str(partition))
         self._files.make_dirs(directory)
@@ -288,7 +292,7 @@ class LogDirectory:
         self._files.open(join(directory, segment_name(0) + LOG_SUFFIX), create=True).close()
 
     def sync_made(self, partitions: Collection[TopicPartition]) -> None:
-        """Have new logs durable, with their names. On any thread."""
+        """Sync new logs, with their names. On any thread."""
         if len(partitions) >= _MANY and self._files.sync_all(self.path):
             return
         for partition in partitions:
@@ -300,7 +304,7 @@ class LogDirectory:
     def reopen(
         self, partition: TopicPartition, closed: ClosedLog, *, config: TopicConfig, is_durable: bool = True
     ) -> Log:
-        """A log that was closed cleanly, or was just made, perhaps not durably yet. See `Log.reopen`."""
+        """Open a log that was closed cleanly, or was just made. `is_durable`: whether a new one is synced already."""
         directory = join(self.path, str(partition))
         unsynced = () if is_durable else (self._files.open(join(directory, PARTITION_METADATA)),)
         return Log.reopen(
@@ -308,19 +312,16 @@ class LogDirectory:
         )
 
     def distrust(self, partition: TopicPartition) -> None:
-        """A log that has been in use since the start, or was cut: it must be opened from its files, and looked through.
-
-        How the last stop was says nothing of it.
-        """
+        """Have the next `open_log` scan this log, even after a clean stop: the log was used since then, or cut."""
         self._found.add(partition)
         self._distrusted.add(partition)
 
     def vanished_end_of(self, partition: TopicPartition) -> int:
-        """The flushed offset of its log if its directory is gone; 0 for others."""
+        """The flushed offset of a log whose directory is gone; 0 for others."""
         return self._vanished.get(partition, 0)
 
     def high_watermark_of(self, partition: TopicPartition) -> int:
-        """The high watermark as last written down, 0 if it never was."""
+        """The high watermark in the checkpoint, 0 if it has none."""
         return self._checkpoints[HIGH_WATERMARKS].get(partition)
 
     def rename_deleted(self, partition: TopicPartition, topic_id: TopicId) -> str:
@@ -384,7 +385,7 @@ class LogDirectory:
         return DamageCut(directory, path, files=self._files, check_from=good_end_offset, open_cut=open_cut)
 
     def finish_cut(self, partition: TopicPartition, end_offset: int) -> list[str]:
-        """Have no checkpoint demand more of a log than this; which ones have to be written for that."""
+        """Lower the checkpoints of a cut log to its end; returns the names of those to be written."""
         self._measure_damaged()
         names = [RECOVERY_POINTS, HIGH_WATERMARKS]
         for name in names:
@@ -402,16 +403,16 @@ class LogDirectory:
         return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
 
     def _measure_damaged(self) -> None:
-        """Count what can be counted. Raises nothing: people remove these directories, perhaps now."""
+        """Count the damaged logs that are kept. Raises nothing: an administrator may be removing them now."""
         try:
             names = [name for name in self._files.list_dir(self.path) if name.endswith(DAMAGED_SUFFIX)]
         except StorageError:
-            return  # they are what they were, as far as is known
+            return  # keep the counts of before
         sizes = [size for name in names if (size := self._size_of(join(self.path, name))) is not None]
         self.kept_logs = KeptLogs(len(sizes), sum(sizes))
 
     def _size_of(self, path: str) -> int | None:
-        """The bytes of all files in a directory that are still there; None if it is not, or is a file."""
+        """The bytes of all files in a directory; None if there is no such directory."""
         try:
             names = self._files.list_dir(path)
         except StorageError:
@@ -429,7 +430,7 @@ class LogDirectory:
             self.sync_names()
 
     def sync_names(self) -> None:
-        """Have the names of the partitions' directories durable. On any thread."""
+        """Sync the names of the partitions' directories. On any thread."""
         self._files.sync_dir(self.path)
 
     def remove(self, path: str) -> None:
@@ -442,16 +443,16 @@ class LogDirectory:
         return self._checkpoints[name]
 
     def forget(self, partition: TopicPartition) -> list[str]:
-        """Have no checkpoint speak of a deleted log; which ones have to be written for that."""
+        """Remove a deleted log from the checkpoints; returns the names of those to be written."""
         return [name for name, checkpoint in self._checkpoints.items() if checkpoint.forget(partition)]
 
     def write_checkpoints(self) -> None:
-        """Write those that have changed, durably."""
+        """Write the checkpoints that have changed, durably."""
         for checkpoint in self._checkpoints.values():
             checkpoint.write()
 
     def mark_clean(self, closed: Mapping[str, ClosedTopic]) -> None:
-        """Say that every log was closed cleanly, and what is known of those. Others are opened from their files."""
+        """Write the clean mark, and a line for each closed log. Logs without a line are opened from their files."""
         logs = dict(closed)
         for name, (topic_id, lines) in self._closed.items():
             if name not in logs or logs[name].topic_id == topic_id:
@@ -461,9 +462,9 @@ class LogDirectory:
 
 
 def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
-    """Whether one flipped bit in the file has made this id of the other: they differ within one character of 6 bits.
+    """Whether the stored id is the topic's with one character of 6 bits changed, as a flipped bit in the file does it.
 
-    Ids are random, so that those of two topics differ all over. The directory of another topic's log is renamed.
+    Ids are random: those of two topics differ in many characters. The directory of another topic's log is renamed.
     """
     difference = int.from_bytes(stored_id) ^ int.from_bytes(topic_id)
     lowest_bit = difference & -difference
@@ -481,7 +482,7 @@ def _report_vanished(partition: TopicPartition, known_end: int) -> None:
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
-    """The partition in a directory of this name, or None if there is none: `__cluster_metadata-0` is not ours."""
+    """The partition in a directory of this name, or None: `__cluster_metadata-0` is none of this directory."""
     topic, dash, number = name.rpartition("-")
     if not dash or topic_name_fault(topic) is not None or not (number.isascii() and number.isdecimal()):
         return None

@@ -28,13 +28,13 @@ class StallCause(Enum):
     """The reason why a log directory cannot store."""
 
     FULL = "disk-full"
-    """Less room than the reserve, or none."""
+    """Less free space than the reserve, or none."""
     HUNG = "flush-hangs"
-    """The disk has been at one round of flushes for too long."""
+    """One round of flushes takes too long."""
 
 
 class Replicas(Protocol):
-    """`server.replicas.failures.ReplicaFailures`."""
+    """The failures of this node's replicas: `server.replicas.failures.ReplicaFailures`."""
 
     def directory_stalled(self) -> None: ...
 
@@ -42,13 +42,13 @@ class Replicas(Protocol):
 
 
 class Fetching(Protocol):
-    """`server.replicas.followers.FollowerHosts`."""
+    """The fetches from leaders: `server.replicas.followers.FollowerHosts`."""
 
     def fetch_only_in_sync(self, only: bool, /) -> None: ...
 
 
 class LogDirectoryHealth:
-    """One log directory; every change is one line in the log."""
+    """The health of one log directory; every change is one log line."""
 
     def __init__(self, path: str, *, replicas: Replicas, fetching: Fetching) -> None:
         self._path = path
@@ -62,7 +62,7 @@ class LogDirectoryHealth:
         return bool(self._causes)
 
     def set_stalled(self, cause: StallCause, is_stalled: bool) -> None:
-        """This cause holds from now on, or no more. Nothing happens if that is known."""
+        """Set or clear a cause. Does nothing if the cause is in this state already."""
         if (cause in self._causes) is is_stalled:
             return
         was_stalled = self.is_stalled
@@ -83,11 +83,11 @@ class LogDirectoryHealth:
 
 
 _ROOM_BYTES: Final = 1 << 20
-"""So much must be free after a full disk where no reserve is kept."""
+"""The free space that ends a full disk where no reserve is kept."""
 
 
 class DiskReserve:
-    """Watches the disk of one table. `check` is called often; it costs one system call."""
+    """The watch on the free space of one table's disk. `check` is called often; it costs one system call."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class DiskReserve:
         apply_retention: Callable[[], None],
         on_change: Callable[[bool], None],
     ) -> None:
-        """0 bytes: no reserve. `apply_retention` is to make room at once; `on_change` gets whether room is short."""
+        """0 bytes: no reserve. `apply_retention` frees space at once; `on_change` gets whether space is short."""
         self._on_change = on_change
         self._was_short = False
         self._table = table
@@ -106,17 +106,17 @@ class DiskReserve:
         self.is_reached = False
         """Whether producers are refused."""
         self.is_full = False
-        """Whether something could not be appended, and there has been no room since."""
+        """Whether an append has failed for lack of space, and there has been no space since."""
 
     def report_full(self) -> None:
-        """There was no room for something."""
+        """Report an append that failed for lack of space."""
         if not self.is_full:
             self.is_full = True
             _logger.error("event=disk-full path=%s", self._table.directory.path)
-            self._report()  # `check` comes soon by itself, and would find the room that another program has just freed
+            self._report()  # the next `check` may find space that another program has freed meanwhile
 
     def check(self) -> None:
-        """See how much is free, and begin or end to refuse producers."""
+        """Compare the free space with the reserve, and begin or end the refusal of producers."""
         if not self._reserve_bytes and not self.is_full:
             return
         try:

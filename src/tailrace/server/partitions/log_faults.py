@@ -42,8 +42,8 @@ class OfflineLogs:
         self._awake = awake
         self._dormant = dormant
         self._reasons: dict[tuple[str, int], str] = {}
-        self._ends: dict[tuple[str, int], LogEnds] = {}  # of those, as far as they are known
-        self._unmoved: dict[tuple[str, int], TopicId] = {}  # of those, to be renamed before anything else
+        self._ends: dict[tuple[str, int], LogEnds] = {}  # the known ends of these logs
+        self._unmoved: dict[tuple[str, int], TopicId] = {}  # damaged logs that could not be renamed
         self._vanished: list[TopicPartition] = []
         self._vanished_ends: dict[tuple[str, int], int] = {}
 
@@ -87,7 +87,7 @@ class OfflineLogs:
         return self._ends.get(key, unknown)
 
     def add_not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
-        """Note a log that could not be opened."""
+        """Add a log that could not be opened."""
         self._reasons[topic_partition] = fault.detail
         self._ends.pop(topic_partition, None)
         if isinstance(fault, DamagedLog):
@@ -95,7 +95,7 @@ class OfflineLogs:
             self._ends[topic_partition] = LogEnds(damage.good_end_offset, damage.flushed_end_offset, fault.detail)
 
     def take_out(self, topic_partition: TopicPartition) -> Partition | None:
-        """Have nothing use the log of a partition any more; the partition if it was in use."""
+        """Take the log of a partition out of use; returns the partition if it was in use."""
         key = (topic_partition.topic, topic_partition.partition)
         ends = self.log_ends(topic_partition)
         partition = self._awake.pop(key)
@@ -106,7 +106,7 @@ class OfflineLogs:
         return partition
 
     def add_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> None:
-        """Note a damaged log that could not be renamed: it is not opened before it is renamed, cut or removed."""
+        """Add a damaged log that could not be renamed: it is not opened before it is renamed, cut or removed."""
         self._unmoved[key] = topic_id
 
     def is_unmoved(self, key: tuple[str, int], topic_id: TopicId) -> bool:
@@ -114,22 +114,23 @@ class OfflineLogs:
         return self._unmoved.get(key) == topic_id
 
     def forget(self, key: tuple[str, int]) -> None:
-        """The log of this partition, which could not be used, is another one from now on, or gone."""
+        """Remove the log of a partition: another log replaces it, or the partition is deleted."""
         self._reasons.pop(key, None)
         self._ends.pop(key, None)
         self._unmoved.pop(key, None)
 
     def add_vanished(self, topic_partition: TopicPartition) -> None:
-        """Note a log whose directory is gone although the last run had it, and how far it was flushed."""
+        """Add a log whose directory is gone since the last run, with its flushed offset."""
         self._vanished.append(topic_partition)
         self._vanished_ends[topic_partition] = self._directory.vanished_end_of(topic_partition)
 
     def forget_vanished(self, key: tuple[str, int]) -> None:
-        """The partition whose directory had vanished was deleted."""
+        """Forget the missing directory of a partition that was deleted."""
         self._vanished_ends.pop(key, None)
 
     def take_vanished(self) -> list[TopicPartition]:
-        """The partitions that were added and whose directories had vanished: empty now, as new replicas are. Once."""
+        """Return and clear the partitions whose directories were gone; their logs are empty, as those of new
+        replicas."""
         vanished, self._vanished = self._vanished, []
         return vanished
 
@@ -154,7 +155,7 @@ class Failures(Protocol):
 
 
 class LogFaults:
-    """Watches the logs of one table, and passes their faults on."""
+    """Watches the logs of one table, and reports their faults to `failures`."""
 
     def __init__(
         self,
@@ -174,17 +175,17 @@ class LogFaults:
         """Called when an append fails for lack of space."""
 
     def watch(self, partition: Partition) -> None:
-        """Notice from now on if the partition's log cannot be written, or goes offline."""
+        """Watch the partition's log for failed writes, and for going offline."""
         partition.log.watch_writes(lambda fault: self._on_write_outcome(partition, fault))
         partition.log.when_offline(lambda: self._gone_offline(partition))
 
     def report_vanished(self, topic_partition: TopicPartition) -> None:
-        """The directory of a log is gone although the last run had it."""
+        """Report a log whose directory is gone since the last run."""
         self._offline.add_vanished(topic_partition)
         self.failures.lost(topic_partition)
 
     def report_not_opened(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
-        """A log could not be opened."""
+        """Report a log that could not be opened."""
         self._offline.add_not_opened(topic_partition, fault)
         if isinstance(fault, StorageError) and fault.is_shortage:
             self.failures.stalled(topic_partition)
@@ -194,11 +195,12 @@ class LogFaults:
     def _on_write_outcome(self, partition: Partition, fault: StorageError | None) -> None:
         topic_partition = partition.topic_partition
         if self._awake.by_name.get(topic_partition) is not partition:
-            return  # it is deleted, and the name may belong to another topic
+            return  # the partition is deleted, and another topic may have its name
         if fault is None:
             self.failures.resumed(topic_partition)
         elif fault.is_disk_full:
-            # This log is only the first to notice. Soon, not now: the callback changes which are fetched, and led.
+            # Other logs have the same disk. In a later turn: the callback changes which partitions are fetched, and
+            # led.
             self._clock.call_soon(self.on_disk_full)
         else:
             self.failures.stalled(topic_partition)
@@ -210,10 +212,10 @@ class LogFaults:
         )
         partition.notify(Change.ERROR)
         if self._awake.by_name.get(topic_partition) is not partition:
-            return  # it is deleted, and the name may belong to another topic
+            return  # the partition is deleted, and another topic may have its name
         if log.is_damaged:
-            # Now: a start after a kill looks for the damage from the recovery point on.
+            # Now: after a kill, recovery looks for damage from the recovery point on.
             self._checkpoints.write(RECOVERY_POINTS, of=(partition,))
             self.failures.lost(topic_partition)
         else:
-            self.failures.stalled(topic_partition)  # the flushed part is there when it is opened again
+            self.failures.stalled(topic_partition)  # the next start opens the log with its flushed part

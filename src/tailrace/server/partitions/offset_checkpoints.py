@@ -1,4 +1,4 @@
-"""One of the checkpoints of offsets of a log directory: what its file says, and what it is to say next."""
+"""A checkpoint of a log directory: an offset per partition, in one file."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
@@ -18,9 +18,9 @@ class OffsetCheckpoint:
     __slots__ = ("_directory", "_files", "_is_stale", "_name", "_offsets")
 
     def __init__(self, name: str, *, files: FileSystem, directory: str) -> None:
-        """The offsets in the file, none if it is damaged, as in Kafka: recovery looks through whole logs then.
+        """Read the file; a damaged one has no offsets, as in Kafka: recovery scans whole logs then.
 
-        The flushed offset is noted beside each log, too. Raises StorageError.
+        Each log has its flushed offset in a file of its own, too. Raises StorageError.
         """
         self._name = name
         self._files = files
@@ -34,7 +34,7 @@ class OffsetCheckpoint:
             _logger.error("event=checkpoint-damaged name=%s fault='%s' action=begin-anew", name, fault.detail)
 
     def get(self, partition: TopicPartition) -> int:
-        """The offset of a partition, 0 if none is noted."""
+        """The offset of a partition, 0 if it has none."""
         return self._offsets.get(partition, 0)
 
     def __iter__(self) -> Iterator[TopicPartition]:
@@ -42,7 +42,7 @@ class OffsetCheckpoint:
         return iter(self._offsets)
 
     def update(self, offsets: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Note these offsets. Those of other partitions stay."""
+        """Set these offsets. Those of other partitions stay."""
         known = self._offsets
         changed = [(partition, offset) for partition, offset in offsets if known.get(partition, 0) != offset]
         for partition, offset in changed:
@@ -53,28 +53,29 @@ class OffsetCheckpoint:
         self._is_stale = self._is_stale or bool(changed)
 
     def forget(self, partition: TopicPartition) -> bool:
-        """Note nothing for this partition any more; whether something was. For a new log of its name it would be
-        damage."""
+        """Remove a partition; returns whether it had an offset. With a stale offset, a new log of its name would count
+        as damaged."""
         was_known = self._offsets.pop(partition, None) is not None
         self._is_stale = self._is_stale or was_known
         return was_known
 
     def write(self) -> None:
-        """Write the file, if it says something else, durably."""
+        """Write the file durably, if an offset has changed."""
         if self._is_stale:
             write_offsets(self._files, self._directory, self._name, self._offsets)
             self._is_stale = False
 
     def begin_write(self) -> "CheckpointWrite":
-        """The content to be written now, for another thread; then `finish_write`. One at a time."""
+        """The write of the present offsets, for another thread; then `finish_write`. One at a time."""
         if not self._is_stale:
             return CheckpointWrite(None)
         self._is_stale = False
-        content = dict(self._offsets)  # the map itself changes meanwhile
+        content = dict(self._offsets)  # the map itself may change meanwhile
         return CheckpointWrite(lambda: write_offsets(self._files, self._directory, self._name, content))
 
     def finish_write(self, write: "CheckpointWrite") -> KafkaError | None:
-        """The reason why it could not be written, None if it was. The old file is still there for a later try."""
+        """The fault of a write, None if it succeeded. After a fault the old file stays, and a later write tries
+        again."""
         self._is_stale = self._is_stale or write.fault is not None
         return write.fault
 
@@ -89,7 +90,7 @@ class CheckpointWrite:
         self.fault: KafkaError | None = None
 
     def run(self) -> None:
-        """Carry it out. A fault is kept, not raised: nothing that was promised depends on a checkpoint."""
+        """Replace the file. A fault is kept, not raised: no promise depends on a checkpoint."""
         if self._write is not None:
             try:
                 self._write()

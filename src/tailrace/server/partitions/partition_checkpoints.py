@@ -37,18 +37,18 @@ class PartitionCheckpoints:
         self._clock = clock
 
     def update(self, name: str) -> None:
-        """Have a checkpoint say the truth when it is written next."""
+        """Set the present offsets of all awake partitions, for the next write."""
         self._update(name, self._awake)
 
     def _update(self, name: str, partitions: Iterable[Partition]) -> None:
         self._directory.checkpoint(name).update(_offsets(name, partitions))
 
     def _update_open(self, name: str, partitions: Iterable[Partition]) -> None:
-        """Of one that was deleted meanwhile no checkpoint may speak any more: the next start would miss its log."""
+        """Update the partitions that were not deleted meanwhile: the next start would miss a deleted log."""
         self._update(name, (partition for partition in partitions if not partition.is_closed))
 
     def write_all(self, name: str, on_written: OnWritten | None = None) -> None:
-        """Have it written, with what is true of each partition a few milliseconds before; then call `on_written`."""
+        """Write a checkpoint of all awake partitions, in slices; then call `on_written`."""
         run_in_slices(self._writing_all(name, on_written), self._clock)
 
     def _writing_all(self, name: str, on_written: OnWritten | None) -> Iterator[None]:
@@ -59,7 +59,7 @@ class PartitionCheckpoints:
         self.write(name, on_written, of=())
 
     def write(self, name: str, on_written: OnWritten | None = None, *, of: Iterable[Partition]) -> None:
-        """Have it written, with what is true of these now; then call `on_written`."""
+        """Write a checkpoint with the present offsets of these partitions; then call `on_written`."""
         self._update_open(name, of)
 
         def written(fault: KafkaError | None) -> None:
@@ -71,11 +71,11 @@ class PartitionCheckpoints:
         self._work.write_checkpoint(name, written)
 
     def write_high_watermarks(self) -> None:
-        """Write the high watermarks: after a restart, a follower's is known from nowhere else."""
+        """Write the high watermarks: a restarted follower has no other source of its own."""
         self.write_all(HIGH_WATERMARKS)
 
     def write_recovery_points(self) -> None:
-        """Write the offsets that are known to be on the disk: recovery after a crash starts there."""
+        """Write the flushed offsets: recovery after a crash starts there."""
         self.write_all(RECOVERY_POINTS)
 
     def write_log_starts(self, on_written: OnWritten | None = None, *, of: Iterable[Partition] | None = None) -> None:
@@ -89,7 +89,7 @@ class PartitionCheckpoints:
             self.write(LOG_STARTS, on_written, of=of)
 
     def write_cleaner_offsets(self) -> None:
-        """Write how far the logs are compacted."""
+        """Write the first dirty offsets of the logs."""
         self.write_all(CLEANER_OFFSETS)
 
     def lower_recovery_point(self, partition: Partition, offset: int, on_lowered: OnWritten) -> None:

@@ -20,14 +20,14 @@ class AwakePartitions:
 
     def __init__(self) -> None:
         self.by_name: dict[tuple[str, int], Partition] = {}
-        """To be read; `put` and `pop` change it."""
+        """For reading only: `put` and `pop` change it."""
         self.by_id: dict[tuple[bytes, int], Partition] = {}
         """The same, by the topic's id."""
         self.departed_traffic = Traffic()
         """The traffic of partitions that were taken out."""
 
     def __iter__(self) -> Iterator[Partition]:
-        """The partitions of this moment; others may be added or taken out meanwhile."""
+        """The partitions at this moment; the maps may change during the iteration."""
         return iter(tuple(self.by_name.values()))
 
     def put(self, partition: Partition) -> None:
@@ -53,36 +53,36 @@ EMPTY_LOG: Final = ClosedLog().to_line()
 
 
 class Dormant(NamedTuple):
-    """One such partition."""
+    """One dormant partition."""
 
     state: PartitionState
     config: TopicConfig
     line: str
-    """Its log, as `ClosedLog.to_line` writes it."""
+    """The line of its closed log, as `ClosedLog.to_line` writes it."""
 
     @property
     def log(self) -> ClosedLog:
-        """Its log, as it was closed. Raises ValueError if the line is damaged."""
+        """The closed log. Raises ValueError if the line is damaged."""
         return ClosedLog.from_line(self.line)
 
     @property
     def is_empty(self) -> bool:
-        """Whether its log has never held anything, as far as its line says."""
+        """Whether the log has never had a record, by its line."""
         return self.line == EMPTY_LOG
 
     @property
     def size_bytes(self) -> int:
-        """All batches of its log."""
+        """The bytes of all batches of its log."""
         return 0 if self.line == EMPTY_LOG else self.log.size_bytes
 
     @property
     def has_old_segments(self) -> bool:
-        """Whether its log has a segment that is not appended to: only such are retired or compacted."""
+        """Whether the log has inactive segments: only these are retired or compacted."""
         return self.line != EMPTY_LOG and len(self.log.segments) > 1
 
 
 class DormantPartitions:
-    """All of one node, by topic."""
+    """The dormant partitions of one node, by topic."""
 
     def __init__(self) -> None:
         self._by_topic: dict[str, dict[int, Dormant]] = {}
@@ -93,7 +93,7 @@ class DormantPartitions:
         return self._count
 
     def put(self, partition: TopicPartition, dormant: Dormant) -> None:
-        """Add a partition, or give one another state or settings."""
+        """Add a partition, or replace its state or settings."""
         by_number = self._by_topic.get(partition.topic)
         if by_number is None:
             by_number = self._by_topic[partition.topic] = {}
@@ -102,12 +102,12 @@ class DormantPartitions:
         by_number[partition.partition] = dormant
 
     def find(self, topic: str, partition: int) -> Dormant | None:
-        """The partition, or None if it is not here, or in use."""
+        """The partition, or None if it is not on this node, or is in use."""
         by_number = self._by_topic.get(topic)
         return None if by_number is None else by_number.get(partition)
 
     def topic_name(self, topic_id: TopicId) -> str | None:
-        """The topic with this id, if some of its partitions are here."""
+        """The name of the topic with this id, if it has dormant partitions."""
         return self._names.get(topic_id)
 
     def pop(self, topic: str, partition: int) -> Dormant | None:
@@ -121,17 +121,17 @@ class DormantPartitions:
         return dormant
 
     def of_topic(self, topic: str) -> Iterator[tuple[TopicPartition, Dormant]]:
-        """All of one topic. They may be changed meanwhile."""
+        """The partitions of one topic. They may change during the iteration."""
         for number, dormant in tuple(self._by_topic.get(topic, {}).items()):
             yield TopicPartition(topic, number), dormant
 
     def __iter__(self) -> Iterator[tuple[TopicPartition, Dormant]]:
-        """All of them. They may be changed meanwhile."""
+        """All partitions. They may change during the iteration."""
         for topic in tuple(self._by_topic):
             yield from self.of_topic(topic)
 
     def closed(self) -> dict[str, ClosedTopic]:
-        """Their logs, which are closed, to be noted at a clean stop."""
+        """The closed logs of all partitions, for the lines of a clean stop."""
         return {
             topic: ClosedTopic(
                 next(iter(by_number.values())).state.topic_id,

@@ -1,7 +1,7 @@
 """Regular work on a node's partitions: retention, checkpoints, flushes, forgetting idle producers.
 
-There may be 100,000 partitions: a round takes a few milliseconds of each turn until it is through. Compaction and the
-scrubbing of logs at rest have rhythms of their own (`server.partitions.cleaner`, `server.partitions.scrubber`).
+There may be 100,000 partitions: a round takes a few milliseconds of each turn until it is complete. Compaction and
+scrubbing have schedules of their own (`server.partitions.cleaner`, `server.partitions.scrubber`).
 """
 
 import logging
@@ -23,10 +23,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class Rounds:
-    """The rounds through one table. The caller decides when; several may be under way.
-
-    There may be 100,000 partitions: a round takes a few milliseconds of each turn until it is through.
-    """
+    """The rounds over the partitions of one table. Several may be under way."""
 
     def __init__(self, table: PartitionTable, *, clock: Clock) -> None:
         self._table = table
@@ -35,15 +32,15 @@ class Rounds:
         self._unflushed_since_ms: dict[Partition, int] = {}
 
     def apply_retention(self) -> None:
-        """Let old segments go. Partitions that sleep are woken for it, if they have any."""
+        """Delete old segments. Dormant partitions with inactive segments are woken."""
         run_in_slices(self._retention(), self._clock)
 
     def expire_producers(self, expiration_ms: int) -> None:
-        """Forget idempotent producers that have been silent this long, and those that began a transaction and left."""
+        """Forget idempotent producers that were silent for so long, and idle verifications of transactions."""
         run_in_slices(self._expiration(expiration_ms), self._clock)
 
     def flush_by_age(self) -> None:
-        """Flush the logs that have waited for flush.ms. For page-cache durability: otherwise nothing waits."""
+        """Flush the logs whose records have waited for flush.ms: some only do under page-cache durability."""
         now_ms = self._clock.monotonic_ms()
         waiting: dict[Partition, int] = {}
         for partition in self._table:
@@ -109,7 +106,7 @@ class PeriodicWorkConfig:
 
 
 class PeriodicWork:
-    """Runs the chores of one table by the clock, from `start` to `stop`."""
+    """The periodic work on one table, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -120,8 +117,8 @@ class PeriodicWork:
         disk: Disk,
         on_short_of_room: Callable[[bool], None],
     ) -> None:
-        """`disk` carries out the reads of the look at logs at rest. `on_short_of_room` is called when the disk runs
-        short of room, and when it no longer is.
+        """`disk` carries out the reads of the scrubber. `on_short_of_room` is called when the disk runs short of space,
+        and when it no longer is.
         """
         self._clock = clock
         self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
@@ -133,7 +130,7 @@ class PeriodicWork:
             on_change=on_short_of_room,
         )
         table.faults.on_disk_full = self.reserve.report_full
-        chores: list[tuple[int, Callable[[], None]]] = [
+        tasks: list[tuple[int, Callable[[], None]]] = [
             (config.log_retention_check_interval_ms, rounds.apply_retention),
             (config.replica_high_watermark_checkpoint_interval_ms, table.checkpoints.write_high_watermarks),
             (config.log_flush_offset_checkpoint_interval_ms, table.checkpoints.write_recovery_points),
@@ -143,36 +140,34 @@ class PeriodicWork:
                 lambda: rounds.expire_producers(config.producer_id_expiration_ms),
             ),
         ]
-        chores.append((DISK_CHECK_INTERVAL_MS, self.reserve.check))
+        tasks.append((DISK_CHECK_INTERVAL_MS, self.reserve.check))
         if config.log_flush_scheduler_interval_ms < _NEVER:
-            chores.append((config.log_flush_scheduler_interval_ms, rounds.flush_by_age))
+            tasks.append((config.log_flush_scheduler_interval_ms, rounds.flush_by_age))
         self.scrubber = Scrubber(table, disk=disk, clock=clock, config=config.scrubber)
-        """Looks through logs at rest."""
-        self._chores = tuple(chores)
+        """Reads logs at rest to find damage."""
+        self._tasks = tuple(tasks)
         self._timers: dict[int, Timer] = {}
 
     def start(self) -> None:
-        """Begin; each chore first runs one interval from now, retention after 30 s at the latest."""
+        """Begin; each task first runs one interval from now, retention after 30 s at the latest."""
         self.reserve.check()
         self._cleaner.start()
         self.scrubber.start()
-        for chore, (interval_ms, _) in enumerate(self._chores):
-            self._plan(chore, min(interval_ms, RETENTION_INITIAL_DELAY_MS) if chore == 0 else interval_ms)
+        for task, (interval_ms, _) in enumerate(self._tasks):
+            self._plan(task, min(interval_ms, RETENTION_INITIAL_DELAY_MS) if task == 0 else interval_ms)
 
     def stop(self) -> None:
-        """Run nothing any more."""
+        """End all periodic work."""
         self._cleaner.stop()
         self.scrubber.stop()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
-    def _plan(self, chore: int, delay_ms: int) -> None:
-        self._timers[chore] = self._clock.call_at(
-            self._clock.monotonic_ms() + max(1, delay_ms), lambda: self._run(chore)
-        )
+    def _plan(self, task: int, delay_ms: int) -> None:
+        self._timers[task] = self._clock.call_at(self._clock.monotonic_ms() + max(1, delay_ms), lambda: self._run(task))
 
-    def _run(self, chore: int) -> None:
-        interval_ms, work = self._chores[chore]
-        self._plan(chore, interval_ms)  # before the work, so that one failure does not end the chore
+    def _run(self, task: int) -> None:
+        interval_ms, work = self._tasks[task]
+        self._plan(task, interval_ms)  # before the work, so that a failure does not end the task
         work()

@@ -22,7 +22,7 @@ OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
 
 
 class PendingRemoval:
-    """One of them."""
+    """One partition on its way out of use."""
 
     __slots__ = ("cut", "delay_ms", "on_renamed", "partition", "successor", "topic_id")
 
@@ -38,20 +38,21 @@ class PendingRemoval:
         self.cut = cut
         """The cut of a damaged log; None: its directory is renamed as a whole."""
         self.partition = partition
-        """None if it was not used."""
+        """The partition; None if its log is not open."""
         self.topic_id = topic_id
         self.delay_ms = delay_ms
         self.on_renamed = on_renamed
-        """Told where a damaged log is kept, None if it could not be moved; None: this one is deleted."""
+        """Called with the new path of a damaged log, None if it could not be renamed; None: the partition is
+        deleted."""
         self.successor: tuple[PartitionState, TopicConfig] | None = None
-        """Another partition with its name, to be added when it is gone."""
+        """Another partition with its name, to be added when the name is free."""
 
 
 class Removals:
-    """All of one table."""
+    """The partitions of one table that go out of use."""
 
     def __init__(self, work: DirectoryWork, *, clock: Clock, on_free: OnFree) -> None:
-        """`on_free` gets a successor whose name is free now."""
+        """`on_free` gets each successor whose name has become free."""
         self._work = work
         self._clock = clock
         self._on_free = on_free
@@ -61,13 +62,13 @@ class Removals:
         return key in self._pending
 
     def items(self) -> list[tuple[TopicPartition, PendingRemoval]]:
-        """Those that are still under way."""
+        """The removals that are under way."""
         return [(TopicPartition(*key), removal) for key, removal in self._pending.items()]
 
     def begin(
         self, topic_partition: TopicPartition, *, topic_id: TopicId, delay_ms: int, partition: Partition | None = None
     ) -> None:
-        """This one goes. `partition` if its log is open."""
+        """Begin to delete a partition. `partition` if its log is open."""
         self._begin(topic_partition, PendingRemoval(partition, topic_id, delay_ms=delay_ms))
 
     def rename(
@@ -79,8 +80,7 @@ class Removals:
         on_renamed: OnRenamed,
         cut: DamageCut | None = None,
     ) -> None:
-        """The log of this one is damaged: it is kept under another name, or what is cut off. `partition` if it was
-        opened."""
+        """Begin to rename the directory of a damaged log, or to cut the log. `partition` if the log is open."""
         self._begin(topic_partition, PendingRemoval(partition, topic_id, on_renamed=on_renamed, cut=cut))
 
     def _begin(self, topic_partition: TopicPartition, removal: PendingRemoval) -> None:
@@ -92,17 +92,17 @@ class Removals:
             partition.abandon(lambda: self._abandoned(topic_partition))
 
     def set_successor(self, key: tuple[str, int], successor: tuple[PartitionState, TopicConfig] | None) -> None:
-        """Have `on_free` told of this one, or of none, when the name is free."""
+        """Set the successor that `on_free` gets when the name is free; None: no successor."""
         self._pending[key].successor = successor
 
     def update_configs(self, configs: Mapping[str, TopicConfig]) -> None:
-        """The successors' topics have these settings now."""
+        """Set the changed settings of the successors' topics."""
         for (topic, _), removal in self._pending.items():
             if removal.successor is not None and topic in configs:
                 removal.successor = (removal.successor[0], configs[topic])
 
     def _abandoned(self, topic_partition: TopicPartition) -> None:
-        """No flush of the partition is under way any more: its directory can be moved."""
+        """Rename the directory: no flush of the partition is under way any more."""
         removal = self._pending[topic_partition]
         if removal.cut is not None:
             self._work.cut_damaged(topic_partition, removal.cut, lambda path: self._gone(topic_partition, path))
@@ -111,7 +111,7 @@ class Removals:
         move(topic_partition, removal.topic_id, lambda path: self._gone(topic_partition, path))
 
     def _gone(self, topic_partition: TopicPartition, path: str | None) -> None:
-        """The directory of the partition has another name now: its own can be used again."""
+        """End a removal: the directory is renamed, and the partition's name is free."""
         removal = self._pending.pop(topic_partition)
         if removal.on_renamed is not None:
             removal.on_renamed(path)
@@ -147,8 +147,8 @@ class DamagedLogs:
     ) -> None:
         """Rename the directory of a damaged log, so that the partition can be added again and is empty then.
 
-        `on_renamed` is given the new path. None: it cannot be renamed, and the partition stays offline until its log is
-        renamed, cut or removed. Nothing may count on this replica any more.
+        `on_renamed` gets the new path. None: the directory cannot be renamed, and the partition stays offline until its
+        log is renamed, cut or removed. The image must not count on this replica any more.
         """
         key = (topic_partition.topic, topic_partition.partition)
 
@@ -173,8 +173,8 @@ class DamagedLogs:
     ) -> None:
         """Copy the part of a damaged log that is lost, and cut the log there.
 
-        `on_cut` is given the cut, with its fault if the log is unchanged; the partition can be added again then. Only
-        for a leader whose election accepts the loss.
+        `on_cut` gets the cut, with its fault if the log is unchanged; the partition can be added again then. Only for a
+        leader whose election accepts the loss.
         """
         assert state.accepts_loss, f"the loss of {topic_partition} was not accepted"
         key = (topic_partition.topic, topic_partition.partition)

@@ -1,12 +1,12 @@
 """Looks through the logs of a table at rest, slowly, so that damage is found before the last good copy is gone.
 
-A pass looks at every log once, one after the other (`storage.scrub`); the next begins `log.scrub.interval.ms` after it
-began, the first a minute after the start. Slices are read and checked by the disk's thread, a few tens of kilobytes
-between two flush rounds, and `log.scrub.io.max.bytes.per.second` says how many of them. Damage puts the log offline,
-as a read does that meets it.
+A pass reads every log once, one after the other (`storage.scrub`). The first pass begins a minute after the start, each
+later one `log.scrub.interval.ms` after the one before began. The disk's thread reads and checks the slices, a few tens
+of kilobytes between two flush rounds; `log.scrub.io.max.bytes.per.second` limits their rate. Damage puts the log
+offline, as a read that meets it does.
 
-A partition that sleeps is not woken: its log is opened beside it, read, and closed. It is woken if there is something
-to be said or mended.
+A dormant partition is not woken: a second opening of its log is read and closed. The partition is woken if damage is
+found, or an index has to be rebuilt.
 """
 
 import logging
@@ -24,14 +24,14 @@ from tailrace.storage import Log, Scrub, ScrubSlice
 FIRST_PASS_MS: Final = 60_000
 _SLICE_BYTES: Final = 64 << 10
 _AT_ONCE: Final = 100
-"""So many partitions without records are passed over in one turn."""
+"""Partitions without records that are skipped in one turn."""
 
 _logger = logging.getLogger("tailrace.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubberConfig:
-    """Ours; Kafka has no scrubber."""
+    """Settings of Tailrace's own; Kafka has no scrubber."""
 
     log_scrub_enable: bool = True
     log_scrub_interval_ms: int = 604_800_000
@@ -50,7 +50,7 @@ class ScrubMeasure(NamedTuple):
 
 
 class _Running:
-    """The log that is looked through."""
+    """The log that is being read."""
 
     __slots__ = ("is_borrowed", "log", "name", "scrub")
 
@@ -83,7 +83,7 @@ class Scrubber:
             self._after(min(FIRST_PASS_MS, self._config.log_scrub_interval_ms), self._begin_pass)
 
     def stop(self) -> None:
-        """Ask the disk for nothing any more. A slice that is under way is forgotten when it comes back."""
+        """End the pass. A slice that is under way is dropped when the disk is done with it."""
         self._is_stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -120,7 +120,7 @@ class Scrubber:
         try:
             borrowed = self._table.borrow_log(name)
         except KafkaError:
-            self._table.find(*name)  # it tells of itself
+            self._table.find(*name)  # its opening reports the fault
             return None
         return None if borrowed is None else _Running(name, borrowed, is_borrowed=True)
 
@@ -154,7 +154,7 @@ class Scrubber:
         failure, good_end_offset = log.failure if log.is_damaged else "", log.good_end_offset
         self._give_back(running)
         if running.is_borrowed and self._table.awake(*name) is not None:
-            # It woke meanwhile, and its files may be others by now: what they hold is looked at again.
+            # The partition woke meanwhile, and its files may have changed: its log is read again.
             failure = ""
             self._names.appendleft(name)
         elif running.is_borrowed and (failure or scrub.has_wrong_index):

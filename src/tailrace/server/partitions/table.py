@@ -37,7 +37,7 @@ class KnownLeader(NamedTuple):
 
 
 class Leaders(Protocol):
-    """The cluster's metadata, which the table asks about partitions that it does not have."""
+    """The cluster's metadata, for the errors about partitions that the table does not have."""
 
     def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
         """The leader of a partition, or None if there is no such partition."""
@@ -51,7 +51,7 @@ class Leaders(Protocol):
 class PartitionTable:
     """All partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
 
-    A partition is dormant until a caller asks for it by name or id: its log is not open, and it costs next to nothing.
+    A partition is dormant until a caller names it: its log is not open, and it costs a few hundred bytes.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class PartitionTable:
         )
 
     def open(self) -> None:
-        """List the logs on the disk; `add` and `create` open them one by one, as metadata asks for them."""
+        """List the logs on the disk; `add` and `create` open them one by one, as metadata names them."""
         self.directory.scan()
 
     def __len__(self) -> int:
@@ -115,7 +115,7 @@ class PartitionTable:
         return self._awake.departed_traffic
 
     def offline_replica(self, topic: str, partition: int) -> BrokerId | None:
-        """This broker, if it has a replica of the partition and cannot use its log. A dormant one stays so."""
+        """This broker, if it has a replica of the partition and cannot use its log. Wakes no partition."""
         found = self._by_name.get((topic, partition))
         is_offline = (topic, partition) in self.offline if found is None else found.log.is_offline
         return self._broker_id if is_offline else None
@@ -140,7 +140,8 @@ class PartitionTable:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {format_topic_id(topic_id)}")
             found = self._woken(topic, partition)
             if found is None or found.topic_id != topic_id:
-                # Not here, or still of the topic that had the name before: metadata is known before it is acted on.
+                # Not on this node, or still of a deleted topic of this name: metadata is applied before this node acts
+                # on it.
                 raise self._absent(topic, partition)
         return found
 
@@ -153,9 +154,9 @@ class PartitionTable:
         return self._by_name.get((topic, partition))
 
     def borrow_log(self, topic_partition: TopicPartition) -> Log | None:
-        """The log of a partition that sleeps, to be read and closed without a clean close; None for any other.
+        """The log of a dormant partition, to be read and closed without a clean close; None for any other.
 
-        Raises KafkaError if it is not as it was closed.
+        Raises KafkaError if the log is not as it was closed.
         """
         dormant = self.dormant.find(*topic_partition)
         if dormant is None or dormant.is_empty:
@@ -182,10 +183,10 @@ class PartitionTable:
             yield topic_partition, dormant.size_bytes
 
     def add(self, topic_partition: TopicPartition, *, state: PartitionState, config: TopicConfig) -> None:
-        """Have a partition here, in the role that `state` gives this node, which it takes when it is requested.
+        """Add a partition; it takes the role that `state` gives this node when a caller names it.
 
-        A new one is made soon: see `when_made`. One that is known from a clean stop sleeps on. Others are opened, as
-        `create` does, and raise what it raises.
+        A new log is made soon: see `when_made`. A log that is known from a clean stop stays closed. Others are opened
+        as by `create`, which may raise.
         """
         key = (topic_partition.topic, topic_partition.partition)
         if key in self._removals:
@@ -217,9 +218,9 @@ class PartitionTable:
     ) -> Partition | None:
         """Open the log of a partition, or begin one, and take the role that `state` gives this node.
 
-        For a partition that is here already it is the same as `update`. None if the name of a deleted partition is not
-        free yet: it is added when it is. Raises StorageError or CorruptRecords if the log cannot be opened; the
-        partition is offline then, and requests for it get KAFKA_STORAGE_ERROR (56).
+        For a partition that the table has already, the same as `update`. None if the name of a deleted partition is not
+        free yet: the partition is added when it is. Raises StorageError or CorruptRecords if the log cannot be opened;
+        the partition is offline then, and requests for it get KAFKA_STORAGE_ERROR (56).
         """
         key = (topic_partition.topic, topic_partition.partition)
         partition = self.find(*key)
@@ -235,7 +236,7 @@ class PartitionTable:
         return partition
 
     def _woken(self, topic: str, number: int) -> Partition | None:
-        """The partition if it has slept until now. None if it is not here, or turns out to be unusable."""
+        """Wake a dormant partition. None if there is none, or if its log cannot be used."""
         dormant = self.dormant.pop(topic, number)
         if dormant is None:
             return None
@@ -298,16 +299,16 @@ class PartitionTable:
         return partition
 
     def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig | None = None) -> None:
-        """Take the role that a changed state gives this node, under the settings that belong to it.
+        """Take the role that a changed state gives this node, with the settings that belong to the state.
 
-        Both at once: a new `min.insync.replicas` with the state before it, or the other way round, could commit what
-        neither of them lets commit. A caller with unchanged settings calls `update_configs` too.
+        Both at once: a new `min.insync.replicas` with the old state, or the old one with the new state, could commit
+        records that neither pair permits. A caller with unchanged settings calls `update_configs` too.
         """
         dormant = self.dormant.find(*topic_partition)
         if dormant is not None:
             if config is None:
                 config = dormant.config
-            elif _must_note_gaps(dormant, config):  # as `update_configs` does for what is compacted till then
+            elif _must_note_gaps(dormant, config):  # as `update_configs` does for a log that was compacted so far
                 config = replace(config, cleanup_policy=dormant.config.cleanup_policy)
             self.dormant.put(topic_partition, dormant._replace(state=state, config=config))
         else:
@@ -319,9 +320,9 @@ class PartitionTable:
             self._take_role(partition, state)
 
     def resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Take the role that the controller has given this node when the replica left; the image may be late with it.
+        """Take the role of a state in which the controller has removed this replica; the image may get it later.
 
-        Requests that wait for a leader whose disk stands still are answered at once with the new one.
+        Requests that wait for this leader, whose disk hangs, are answered at once with the new leader.
         """
         partition = self._by_name.get(topic_partition)
         known = None if partition is None else partition.state
@@ -347,10 +348,8 @@ class PartitionTable:
         self._removals.update_configs(configs)
 
     def delete(self, topic: str, index: int) -> None:
-        """Drop the partition: waiting requests are answered, the files go once they are unused and their delay is over.
-
-        The delay is the topic's file.delete.delay.ms.
-        """
+        """Delete the partition: waiting requests are answered, and the files are removed when no flush uses them and
+        the topic's file.delete.delay.ms is over."""
         key = (topic, index)
         if key in self._removals:
             self._removals.set_successor(key, None)
@@ -369,33 +368,34 @@ class PartitionTable:
             self._removals.begin(topic_partition, topic_id=partition.topic_id, delay_ms=delay_ms, partition=partition)
 
     def is_leaving(self, topic_partition: TopicPartition) -> bool:
-        """Whether it was deleted, or its log is being renamed, and its name is not free yet."""
+        """Whether the name of a deleted partition, or of one whose log is being renamed or cut, is not free yet."""
         return topic_partition in self._removals
 
     def _succeed(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
         """The name of a deleted partition is free for another one."""
         try:
             self.add(topic_partition, state=state, config=config)
-        except KafkaError as fault:  # it is offline; others wait for their turn
+        except KafkaError as fault:  # the partition is offline, and the other successors must still be added
             _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
 
     def write_staged(self) -> None:
         """Write all that was staged since the last call. The dispatcher calls it once, at the end of each turn."""
         staged = self._staged
-        while staged:  # an answer may lead to the next append: a coordinator's next step
+        while staged:  # an answer may lead to the next append, of a coordinator for example
             turn = staged.copy()
             staged.clear()
             for staging in turn:
                 staging.write()
 
     def refuse_produce(self, reason: str | None) -> None:
-        """Refuse what producers send to any partition, also to those that come, with this reason; None: take it."""
+        """Refuse the batches of producers with this reason, for partitions that are added later, too; None: accept
+        them."""
         self._refusal = reason
         for partition in self._by_name.values():
             partition.refuse_produce(reason)
 
     def close(self) -> None:
-        """Close every log, so that the next start need not read it: `close_logs`. The disk has been stopped before."""
+        """Close every log, so that the next start need not read them. The disk has been stopped before."""
         close_logs(
             self.directory,
             self._work,
@@ -408,7 +408,7 @@ class PartitionTable:
 
     @property
     def unclaimed(self) -> Collection[TopicPartition]:
-        """Partitions on disk that no metadata has asked for."""
+        """Partitions on the disk that no metadata has named."""
         return self.directory.unclaimed
 
     def _take_role(self, partition: Partition, state: PartitionState) -> None:
@@ -432,5 +432,5 @@ class PartitionTable:
 
 
 def _must_note_gaps(dormant: Dormant, config: TopicConfig) -> bool:
-    """Whether its log has to note where offsets may be missing when it takes these settings, and is opened for that."""
+    """Whether the log must be opened to write its gap bound before it takes these settings: it was compacted so far."""
     return dormant.config.is_compacted and not config.is_compacted and dormant.line != EMPTY_LOG
