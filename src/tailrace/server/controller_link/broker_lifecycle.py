@@ -1,18 +1,19 @@
-"""The life of this node's broker, as the cluster sees it: from its registration to its shutdown.
+"""The session of this node's broker with the cluster: from its registration to its shutdown.
 
-    starting --registered, and reads its own registration--> recovery --asked to serve--> running
-    running --asked to stop--> pending controlled shutdown --leads nothing any more, or out of time--> stopped
+    starting --registration accepted and applied--> recovery --unfenced--> running
+    running --shut_down--> pending controlled shutdown --leads nothing, or time is over--> stopped
 
-1. A broker is fenced from its registration on, until a heartbeat says that it has read that registration and wants to
-   serve. It beats every `heartbeat_interval_ms`, one heartbeat at a time, and at once when there is news.
-2. It registers again when the controller knows it in another epoch, or not at all: that epoch is over. It is fenced
-   then, and serves again as soon as it has read the new registration.
-3. DUPLICATE_BROKER_REGISTRATION: another process with this id was alive a moment ago. It may be what this one was
-   before it was killed, so it is given time to end: more than its session, which every new controller begins anew and
-   prolongs by what it slept. After that it is fatal, as is a cluster whose features this release does not know.
-4. UNSUPPORTED_VERSION says no more: which feature it is, and at which level, this node's own replica reads in the log,
-   and is given `_UNTOLD_MS` for it.
-5. It never gives up otherwise: without a controller it goes on asking.
+1. A broker is fenced from its registration on, until its heartbeat reports that it has applied the registration and
+   asks to serve. It sends a heartbeat every `heartbeat_interval_ms`, and at once after a change; one at a time.
+2. It registers again when the controller has it in another epoch, or not at all: the broker's epoch is over. It is
+   fenced then, and serves again as soon as it has applied the new registration.
+3. DUPLICATE_BROKER_REGISTRATION: another process with this id was alive a moment ago, perhaps an earlier start of this
+   one that was killed. Its session has time to end: more than one session timeout, since every new controller begins
+   sessions anew and extends them by its own pauses. After that time the error is fatal, as is a cluster with features
+   that this release does not know.
+4. UNSUPPORTED_VERSION has no detail. This node's own replica finds the feature and its level in the log, for which it
+   has `_UNTOLD_MS`.
+5. No other error is fatal: without a controller the broker repeats its request.
 """
 
 import logging
@@ -52,14 +53,14 @@ _FATAL: Final = {
     " look at controller.quorum.voters and at meta.properties",
     ErrorCode.INVALID_REGISTRATION: "its listeners or its data directory cannot be registered",
 }
-"""Permanent errors, with the advice: the answer to a registration has no text."""
+"""Permanent errors with their remedy: the answer to a registration has no text."""
 _EPOCH_IS_OVER: Final = frozenset((ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED))
 
 _logger = logging.getLogger("tailrace.server")
 
 
 class BrokerState(IntEnum):
-    """As Kafka's metric BrokerState has it."""
+    """The states of Kafka's metric BrokerState."""
 
     NOT_RUNNING = 0
     STARTING = 1
@@ -82,7 +83,7 @@ class Applied(Protocol):
 
 
 class BrokerSession:
-    """One process that is a broker."""
+    """The session of one broker process."""
 
     def __init__(
         self,
@@ -96,9 +97,9 @@ class BrokerSession:
         registration_timeout_ms: int,
         on_fatal: Callable[[KafkaError], None],
     ) -> None:
-        """`registration` is what this process says of itself, with an incarnation id of its own; its epoch before holds
-        for the first registration. Another process with its id has `registration_timeout_ms` to end, and two sessions
-        at least. `on_fatal`: this process cannot be a broker of this cluster."""
+        """`registration` has an incarnation id of this process; its previous epoch is for the first registration only.
+        Another process with this id has `registration_timeout_ms` to end, and two session timeouts at least.
+        `on_fatal` is called if this process cannot be a broker of this cluster."""
         self._controller = controller
         self._applied = applied
         self._clock = clock
@@ -108,7 +109,7 @@ class BrokerSession:
         self._on_fatal = on_fatal
         self.state = BrokerState.NOT_RUNNING
         self.broker_epoch = NO_BROKER_EPOCH
-        """Of the registration that holds; -1 while there is none."""
+        """The epoch of the present registration; -1 without one."""
         self._wants_to_serve = False
         self._on_registered: Callable[[int], None] | None = None
         self._on_serving: Callable[[], None] | None = None
@@ -136,14 +137,14 @@ class BrokerSession:
         self._register()
 
     def serve(self, on_serving: Callable[[], None]) -> None:
-        """Ask to be unfenced, from now on. `on_serving` is called once, when this node has applied that it is."""
+        """Ask to be unfenced, from now on. `on_serving` is called once, when this node has applied the unfencing."""
         self._wants_to_serve = True
         self._on_serving = on_serving
         self._beat_now()
 
     def shut_down(self, on_stopped: Callable[[], None], timeout_ms: int) -> None:
-        """Hand over what this broker leads. `on_stopped` is called once: when it leads nothing and the others know, or
-        when the time is over. There are no heartbeats afterwards."""
+        """Begin a controlled shutdown. `on_stopped` is called once: when the broker leads nothing and the other brokers
+        have applied that, or when the time is over. There are no heartbeats afterwards."""
         self._on_stopped = on_stopped
         self._heard_at_ms = self._clock.monotonic_ms()
         if self.broker_epoch == NO_BROKER_EPOCH or self.state is BrokerState.SHUTTING_DOWN:
@@ -154,7 +155,7 @@ class BrokerSession:
         self._beat_now()
 
     def unheard_ms(self) -> int:
-        """For how long no controller has answered a heartbeat, since `shut_down` at most."""
+        """The time since the last answer to a heartbeat, or since `shut_down`, if that is shorter."""
         return self._clock.monotonic_ms() - self._heard_at_ms
 
     def close(self) -> None:
@@ -223,7 +224,7 @@ class BrokerSession:
         return now_ms < self._duplicate_until_ms
 
     def _may_be_told(self) -> bool:
-        """Whether this node's replica may still read what the cluster runs: `_register` looks for it each time."""
+        """Whether this node's replica may still find the cluster's features: `_register` checks them each time."""
         now_ms = self._clock.monotonic_ms()
         if self._untold_until_ms is None:
             self._untold_until_ms = now_ms + _UNTOLD_MS
@@ -241,7 +242,7 @@ class BrokerSession:
     # Heartbeats
 
     def _beat_now(self) -> None:
-        """Send a heartbeat, if none is under way; else when that is answered."""
+        """Send a heartbeat, now or after the answer to the one that is under way."""
         if self._is_asking:
             self._has_news = True
         elif self.broker_epoch != NO_BROKER_EPOCH and self.state is not BrokerState.SHUTTING_DOWN:
@@ -280,7 +281,7 @@ class BrokerSession:
 
     def _not_heard(self, refusal: KafkaError) -> None:
         if refusal.code not in _EPOCH_IS_OVER:
-            # There was no answer for a while; or an error that may pass.
+            # There was no answer in time, or an error that may pass.
             self._later(self._beat_now, _RETRY_MS)
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             self._stopped()
@@ -288,7 +289,7 @@ class BrokerSession:
             self._register_again()
 
     def _unfenced(self) -> None:
-        """The controller has let this broker serve; this node must see it in the log too."""
+        """Serve, when this node has applied the unfencing that the controller has answered."""
         broker = self._applied.image.brokers.get(self.broker_id)
         if broker is None or broker.broker_epoch != self.broker_epoch or broker.fenced:
             if not self._is_looking:
@@ -339,7 +340,7 @@ class BrokerSession:
 
 
 def _unknown_features(image: ClusterImage) -> KafkaError | None:
-    """The reason why this release cannot take part in the cluster of this image."""
+    """The feature of the cluster that this release does not know; None if it knows all."""
     known = {feature.name: feature for feature in OWN_FEATURES}
     for name, level in image.features.items():
         feature = known.get(name)

@@ -57,9 +57,9 @@ from tailrace.server.quorum.controller import QuorumController
 
 
 class ControllerLink:
-    """One node's way to the active controller: for its own requests, and for requests of its clients.
+    """The way of one node to the active controller: for its own requests, and for requests of its clients.
 
-    Of a broker, or of a controller that registers itself.
+    The node is a broker, or a controller that registers itself.
     """
 
     def __init__(
@@ -72,8 +72,8 @@ class ControllerLink:
         peer: Peer,
         clock: Clock,
     ) -> None:
-        """`metadata` is this node's replica of it; `peer` knows the controllers by their ids. `sender_id`: 16 bytes,
-        of each start others."""
+        """`metadata`: this node's replica. `peer` reaches the controllers by their ids. `sender_id`: 16 bytes, new at
+        each start."""
         envelopes = Envelopes(sender_id)
         self.requests: Final = ControllerRequests(quorum=metadata, peer=peer, node_id=node_id, clock=clock)
         self.channel: Final = ControllerChannel(
@@ -86,13 +86,13 @@ class ControllerLink:
         self.forwarding: Final = Forwarding(requests=self.requests, envelopes=envelopes, node_id=node_id)
 
     def close(self) -> None:
-        """Answer what waits for the active controller: it is not asked any more."""
+        """End all requests that wait for the active controller."""
         self.requests.close()
 
 
 REQUEST_TIMEOUT_MS: Final = 30_000
 HEARTBEAT_TIMEOUT_MS: Final = 1_000
-"""A heartbeat is not worth more: the next one says more, and perhaps to another controller."""
+"""Short: the next heartbeat is newer, and may reach another controller."""
 _WITH_EPOCHS: Final = 3
 """The first version of 62 with the epoch before, of 56 with those of the replicas."""
 
@@ -104,11 +104,11 @@ class _Kind(NamedTuple):
     """The messages of one kind of command."""
 
     request: Callable[[Any, str], Any]
-    """The message, of the command and the cluster's id."""
+    """Makes the message from the command and the cluster's id."""
     answer: Callable[[Any, Any, ClusterImage], Answer]
-    """The answer to a command, from the command, the answering message, and the image then."""
+    """Makes the answer to a command from the command, the response, and the image at that time."""
     end_offset: Callable[[Any], int] = lambda _: 0
-    """The offset that has to be applied here to see it."""
+    """The end offset that this node must have applied before the answer is delivered."""
     oldest_version: int = 0
     timeout_ms: int = REQUEST_TIMEOUT_MS
 
@@ -194,7 +194,7 @@ class _CommandRequest:
 
 
 class _TopicsRequest:
-    """Topics that this node wants created, on their way in an envelope."""
+    """The creation of topics that this node needs, on its way in an envelope."""
 
     oldest_version = 0
     is_question = False
@@ -251,14 +251,14 @@ class ControllerChannel:
 
     @property
     def leader_id(self) -> BrokerId:
-        """The active controller, as far as this node knows; -1 if it does not."""
+        """The active controller that this node knows, -1 if none."""
         return self._quorum.leader_id
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
-        """Have the command decided. `on_done` is called once: with the answer when this node has acted on it, or with
-        REQUEST_TIMED_OUT after `REQUEST_TIMEOUT_MS`. Perhaps before `submit` returns.
+        """Submit the command to the active controller. `on_done` is called once: with the answer when this node has
+        acted on it, or with REQUEST_TIMED_OUT after `REQUEST_TIMEOUT_MS`. Perhaps before `submit` returns.
 
-        A command that people ask for is decided by the controller on this node, or refused with NOT_CONTROLLER.
+        A command of an administrator is decided by the controller on this node, or refused with NOT_CONTROLLER.
         """
         if isinstance(command, CreateTopics):
             request = _TopicsRequest(self, command, self._sealed(command), on_done)
@@ -273,8 +273,8 @@ class ControllerChannel:
     def submit_here(
         self, command: ControllerCommand, on_done: OnDone, on_outcome: OnOutcome, *, end_offset: int = 0
     ) -> None:
-        """Have the controller on this node decide. Its listeners have the change by then; `end_offset` says whether to
-        wait for their work as well."""
+        """Have the controller on this node decide. Its listeners have the change before the outcome; `end_offset` tells
+        whether to wait for their work as well."""
 
         def done(answer: Answer) -> None:
             if isinstance(answer, KafkaError) and answer.code is ErrorCode.NOT_CONTROLLER:

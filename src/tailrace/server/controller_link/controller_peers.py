@@ -34,7 +34,7 @@ def _submit(
     context: RequestContext,
     response: Callable[[Any], Any],
 ) -> None:
-    """Have the command decided, and answer with what `response` makes of the answer, or with the refusal."""
+    """Submit the command, and answer with the response that `response` makes, or with the refusal."""
 
     def answer(outcome: ControllerResponse | KafkaError) -> None:
         if isinstance(outcome, KafkaError):
@@ -46,7 +46,7 @@ def _submit(
 
 
 class BrokerRegistrationHandler:
-    """Takes down that a broker has started."""
+    """Registers a broker that has started."""
 
     def __init__(self, *, controller: Controller, cluster_id: str) -> None:
         self._controller = controller
@@ -95,13 +95,13 @@ def _check_directories(who: str, found: tuple[bytes, ...]) -> None:
 
 
 class BrokerHeartbeatHandler:
-    """Hears that a broker is alive, and what it would like to be. A broker whose connection is closed is missed sooner:
-    its process has probably ended."""
+    """Receives the heartbeats of brokers. A broker whose connection closes has a shorter session: its process has
+    probably ended."""
 
     def __init__(self, *, controller: QuorumController) -> None:
         self._controller = controller
         self._heard: dict[ServerConnection, BrokerId] = {}
-        """The broker whose heartbeats came last through each connection."""
+        """The broker of the latest heartbeat on each connection."""
 
     def handle(self, request: registrations.BrokerHeartbeatRequest, context: RequestContext) -> None:
         self._note(context.connection, BrokerId(request.broker_id))
@@ -123,7 +123,7 @@ def _standing(answer: BrokerStanding) -> registrations.BrokerHeartbeatResponse:
 
 
 class ControllerRegistrationHandler:
-    """Takes down where a controller listens, and what it can work with."""
+    """Registers a controller, with its listeners and features."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
@@ -143,7 +143,7 @@ class ControllerRegistrationHandler:
 
 
 class AllocateProducerIdsHandler:
-    """Gives a broker producer ids to give away."""
+    """Allocates a block of producer ids to a broker."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller
@@ -158,7 +158,7 @@ def _block(answer: ProducerIdBlock) -> transactions.AllocateProducerIdsResponse:
 
 
 class AlterPartitionHandler:
-    """Receives the in-sync replicas, from leaders."""
+    """Receives changes of in-sync replicas from leaders."""
 
     def __init__(self, *, controller: QuorumController) -> None:
         self._controller = controller
@@ -173,7 +173,7 @@ class AlterPartitionHandler:
 
 
 class AssignReplicasToDirsHandler:
-    """Hears in which of its directories a broker has its replicas."""
+    """Receives the directories of a broker's replicas."""
 
     def __init__(self, *, controller: Controller) -> None:
         self._controller = controller

@@ -1,7 +1,7 @@
-"""Has the cluster know of a controller: where it listens, and what it can work with (KIP-919).
+"""The registration of a controller with its listeners and features (KIP-919).
 
-It registers with the active controller, which may be on this node, whenever the image does not have this start of this
-process: at the start, and after another process has registered under its id. No other part waits for it.
+A controller registers with the active one, which may be on this node, whenever the image lacks this start of the
+process: at the start, and after another process has registered under its id. No other part waits for the registration.
 """
 
 import logging
@@ -29,7 +29,7 @@ class Metadata(Protocol):
 
 
 class ControllerRegistration:
-    """One process that is a controller."""
+    """The registration of one controller process."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class ControllerRegistration:
         self._look(self._metadata.image)
 
     def close(self) -> None:
-        """Register no more."""
+        """Do not register again."""
         self._is_closed = True
 
     def _look(self, image: ClusterImage) -> None:
@@ -65,7 +65,7 @@ class ControllerRegistration:
             self._controller.submit(self._registration, self._answered)
 
     def _answered(self, answer: ControllerResponse | KafkaError) -> None:
-        # Asked again only when the image has had time to show it, or after a while.
+        # Registered again only after the image has had time to show the registration.
         self._clock.call_at(self._clock.monotonic_ms() + RETRY_MS, self._look_again)
         if not isinstance(answer, KafkaError):
             _logger.info("event=controller-registered node=%d", self._registration.controller_id)

@@ -1,12 +1,12 @@
-"""Requests of this node to the active controller, wherever that is, tried again if need be.
+"""Requests of this node to the active controller, on this node or another, with retries.
 
 1. A request ends once: delivered, or failed with REQUEST_TIMED_OUT when its time is over. A request sent by then may
    still take effect; each kind of request says what that means.
-2. It is tried again when the answer is NOT_CONTROLLER, when there is none, and while no leader is known: after
-   20 ms, then twice as long each time, at most 250.
-3. The answer, or the decision on this node, is delivered when this node has applied and acted on all that it is
-   based on, so that the next read here sees it. If that takes longer than the request may, it is delivered then: it is
-   true all the same.
+2. A request is tried again after NOT_CONTROLLER, without an answer, and while no leader is known: after 20 ms, then
+   twice as long each time, at most 250.
+3. The answer, or the decision on this node, is delivered when this node has applied and acted on the records that it
+   depends on, so that the next read here sees them. If the request's time is over first, the answer is delivered then:
+   it is right all the same.
 """
 
 from collections.abc import Callable
@@ -22,43 +22,43 @@ LONGEST_BACKOFF_MS: Final = 250
 ATTEMPT_MS: Final = 2_000
 """The longest wait for the answer to one attempt (Kafka's controller.quorum.request.timeout.ms)."""
 APPLIED_MEANWHILE: Final = -1
-"""As an end offset: that of what this node has applied since it was asked, being the active controller itself."""
+"""As an end offset: all that this node, the active controller itself, has applied since the request came."""
 
 
 class Outcome(NamedTuple):
     """The active controller's answer to a request."""
 
     end_offset: int
-    """All that it is based on lies below in the metadata log; 0 if this node need not have applied it."""
+    """The end offset of the records that the answer depends on; 0 if this node need not have applied them."""
     deliver: Callable[[], None]
 
 
 OnOutcome = Callable[[Outcome | None], None]
-"""Called at most once per attempt, with None if the receiver is not the active controller."""
+"""Called at most once per attempt; None: the receiver is not the active controller."""
 
 
 class ControllerRequest(Protocol):
-    """Something that the active controller shall do."""
+    """One request to the active controller."""
 
     oldest_version: int
-    """The request is not sent in a version below."""
+    """The lowest version of the message."""
     is_question: bool
-    """It changes nothing, whatever becomes of it."""
+    """Whether the request changes nothing."""
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
-        """Do it: the active controller is on this node."""
+        """Carry the request out: the active controller is on this node."""
         ...
 
     def message(self, leader_epoch: int) -> Any:
-        """The message that asks the leader of this epoch for it."""
+        """The message for the leader of this epoch."""
         ...
 
     def outcome(self, answer: Any) -> Outcome | None:
-        """The outcome in the answer to that message; None for NOT_CONTROLLER."""
+        """The outcome in the answer to the message; None for NOT_CONTROLLER."""
         ...
 
     def fail(self, error: KafkaError) -> None:
-        """It will not be done, or it is not known whether it was."""
+        """Report that the request was not carried out, or may have been: its outcome is unknown."""
         ...
 
 
@@ -83,7 +83,7 @@ class Quorum(Protocol):
 
 
 class _Run:
-    """A request on its way."""
+    """A request without an outcome yet."""
 
     __slots__ = (
         "applied_before",
@@ -115,7 +115,7 @@ class _Run:
 
 
 class ControllerRequests:
-    """All requests of one node that are on their way."""
+    """The requests of one node that have no outcome yet."""
 
     def __init__(self, *, quorum: Quorum, peer: Peer, node_id: int, clock: Clock) -> None:
         """`peer` knows the controllers by their ids."""
@@ -130,20 +130,20 @@ class ControllerRequests:
         return len(self._runs)
 
     def run(self, request: ControllerRequest, timeout_ms: int) -> None:
-        """Have it done within this time. It may be over before this returns."""
+        """Send a request, with retries within this time. Its outcome may come before this returns."""
         run = _Run(self, request, deadline_ms=self._clock.monotonic_ms() + timeout_ms, timeout_ms=timeout_ms)
         self._runs[request] = run
         self._deadlines.add(run, timeout_ms)
         self._try(run)
 
     def forget(self, request: ControllerRequest) -> None:
-        """Drop it without an outcome, if it is not over yet."""
+        """Drop a request without an outcome, if it has none yet."""
         run = self._runs.get(request)
         if run is not None:
             self._end(run)
 
     def close(self) -> None:
-        """This node stops: deliver the answers that have come; the outcome of the others is not known."""
+        """End all requests, since this node stops: deliver the answers that have come, and fail the others."""
         for run in list(self._runs.values()):
             self._end(run)
             if run.outcome is not None:
@@ -204,16 +204,16 @@ class ControllerRequests:
             outcome.deliver()
 
     def expired(self, run: _Run) -> None:
-        """The time of a request is over."""
+        """End a request whose time is over."""
         if run.is_over:
             return
         if run.outcome is not None:
             self._deliver(run, run.outcome)
             return
         self._end(run)
-        run.request.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._why(run)))
+        run.request.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT, self._timeout_detail(run)))
 
-    def _why(self, run: _Run) -> str:
+    def _timeout_detail(self, run: _Run) -> str:
         quorum, time = self._quorum, f"within {run.timeout_ms} ms"
         if quorum.leader_id < 0:
             told = f"no active controller was known {time}; a majority of the controllers must run"

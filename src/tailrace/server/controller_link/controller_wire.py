@@ -1,8 +1,8 @@
 """Messages of brokers and controllers to the active controller, in Kafka's form: to the wire and back.
 
-The way out is `ControllerChannel`'s, the way in the handlers'. A request is made in the fullest form; encoding leaves
-out what an older version does not have. Values from outside are checked here as far as their form goes; what they come
-to is for the controller to decide.
+`ControllerChannel` sends these requests, and the handlers of `controller_peers` receive them. A request is made in its
+fullest form; encoding leaves out the fields that an older version does not have. The form of values from outside is
+checked here; the controller checks their meaning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -129,7 +129,7 @@ def _listeners(found: Iterable[Endpoint]) -> tuple[registrations.RegisteredListe
 
 
 def endpoints(listeners: Sequence[registrations.RegisteredListener]) -> tuple[Endpoint, ...]:
-    """Raises KafkaError INVALID_REGISTRATION if a name stands for two addresses."""
+    """Raises KafkaError INVALID_REGISTRATION if two addresses have one name."""
     names = [listener.name for listener in listeners]
     if len(set(names)) < len(names):
         raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"two listeners have one name: {names}")
@@ -165,7 +165,7 @@ def producer_id_block(response: transactions.AllocateProducerIdsResponse) -> Pro
 
 
 def refusal(code: int, what: str, *, said: str | None = None) -> KafkaError | None:
-    """The error of an answer, with its text if `said` has one. An unknown code is a fault of the server."""
+    """The error of an answer, with the text `said` if there is one. An unknown code becomes UNKNOWN_SERVER_ERROR."""
     if code == ErrorCode.NONE:
         return None
     try:
@@ -199,7 +199,7 @@ def _creatable(topic: TopicSpec) -> CreatableTopic:
 
 
 def topics_created(command: CreateTopics, response: CreateTopicsResponse) -> TopicsCreated:
-    """The results by name. The settings that a topic was given are those of the command."""
+    """The results by name. The settings of a new topic are those of the command."""
     configs = {topic.name: topic.configs for topic in command.topics}
 
     def result(told: CreatableTopicResult) -> TopicCreated | TopicRefused:

@@ -39,16 +39,16 @@ _ADDRESS_SIZES: Final = (4, 16)
 
 
 _MOVED: Final = frozenset((ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-"""The second is what the replica of the metadata log says."""
+"""The second is the answer of the replica of the metadata log."""
 
 
 def has_moved(response: Any) -> bool:
-    """Whether an answer says that the node that gave it is not, or not any more, the active controller."""
+    """Whether the answering node is not the active controller, or no longer."""
     return not _MOVED.isdisjoint(error_codes(response))
 
 
 class Client(NamedTuple):
-    """On whose behalf a request is passed on."""
+    """The client of a forwarded request."""
 
     client_id: str | None
     correlation_id: int
@@ -59,7 +59,7 @@ class Client(NamedTuple):
 
 
 class Sealed:
-    """A request that is ready for envelopes: one per attempt."""
+    """A request that is ready for envelopes, of which each attempt has one."""
 
     __slots__ = ("_data", "client", "number", "request", "sender_id", "version")
 
@@ -74,7 +74,7 @@ class Sealed:
     def envelope(self, leader_epoch: int) -> EnvelopeRequest:
         """For the active controller of this epoch."""
         client = self.client
-        if self._data is None:  # once: it may be long, and attempts many
+        if self._data is None:  # encoded once: the request may be long, and the attempts many
             self._data = b"".join(encode_request(self.request, self.version, client.correlation_id, client.client_id))
         return EnvelopeRequest(
             request_data=self._data,
@@ -88,8 +88,8 @@ class Sealed:
     def answer(self, response: EnvelopeResponse) -> Any:
         """The answer in the envelope. Raises KafkaError UNKNOWN_SERVER_ERROR if there is none.
 
-        An error of the passing on is none that a client expects, and is not for it to see, as in Kafka; but for
-        REQUEST_TIMED_OUT: it may have been carried out, and its outcome is forgotten.
+        As in Kafka, a client does not see an error of the envelope itself. REQUEST_TIMED_OUT is the exception: the
+        request may have been carried out, and its outcome is forgotten.
         """
         if response.error_code == ErrorCode.REQUEST_TIMED_OUT:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the active controller does not remember what came of it")
@@ -111,10 +111,10 @@ def _not_passed_on(fault: str) -> KafkaError:
 
 
 class Envelopes:
-    """Numbers the requests of one process, so that none is carried out twice."""
+    """Numbers the requests of one process, so that no request is carried out twice."""
 
     def __init__(self, sender_id: bytes) -> None:
-        """`sender_id`: 16 bytes that no other process has, nor an earlier start of this one."""
+        """`sender_id`: 16 bytes, unique to this start of this process."""
         self._sender_id = sender_id
         self._numbers: Callable[[], int] = count().__next__
 
@@ -158,17 +158,18 @@ def decode_address(data: bytes) -> str:
 
 MAX_SENDERS: Final = 1_000
 MAX_REMEMBERED: Final = 256
-"""Answers of one sender that are kept for envelopes that come twice."""
+"""Answers of one sender that are kept, for repeated envelopes."""
 MAX_REMEMBERED_BYTES: Final = 1 << 20
-"""The memory that those of one sender may take."""
+"""The memory for the kept answers of one sender."""
 MAX_NUMBERS: Final = 4_096
-"""Numbers of one sender that are remembered when their answers are not. It has a quarter as many under way."""
+"""Numbers of one sender that are remembered without their answers: four times the requests that it may have under
+way."""
 
 OnAnswer = Callable[[EnvelopeResponse], None]
 
 
 class _Request:
-    """The connection of a request out of an envelope: its client's, as the sender tells it."""
+    """The connection of a request from an envelope: the client's, by the data of the sender."""
 
     is_open = True
     listener_name = ""
@@ -188,7 +189,7 @@ class _Request:
         self._end(None)
 
     def on_close(self, callback: Callable[[], None]) -> None:
-        """Whether the client is still there only the sender knows."""
+        """Do nothing: only the sender notices that the client has gone."""
 
     def _end(self, data: bytes | None) -> None:
         on_answer, self._on_answer = self._on_answer, None
@@ -214,11 +215,11 @@ class EnvelopeSender:
         return len(self._without_answer)
 
     def has_forgotten(self, number: int) -> bool:
-        """Whether this was carried out, or may have been, and its outcome is forgotten."""
+        """Whether the request was, or may have been, carried out, and its outcome is forgotten."""
         return number < self._forgotten_below or number in self._without_answer
 
     def keep(self, number: int, answer: EnvelopeResponse) -> None:
-        """Remember the answer, and forget others for it."""
+        """Keep the answer, and drop the oldest ones above the limits."""
         self.answers[number] = answer
         self._size_bytes += len(answer.response_data or b"")
         while len(self.answers) > MAX_REMEMBERED or self._size_bytes > MAX_REMEMBERED_BYTES:
@@ -236,7 +237,7 @@ class EnvelopeSender:
 
 
 class EnvelopeHandler:
-    """Opens envelopes where the active controller is."""
+    """Opens envelopes on the active controller."""
 
     def __init__(
         self,
@@ -245,7 +246,7 @@ class EnvelopeHandler:
         handlers: HandlerTable,
         on_broken_invariant: Callable[[BaseException], None],
     ) -> None:
-        """`handlers` carry requests out on this node; those that are not `FORWARDED_APIS` are left alone."""
+        """`handlers` carry requests out on this node; only those of `FORWARDED_APIS` are used."""
         self._quorum = quorum
         self._dispatcher = Dispatcher(
             {api: handler for api, handler in handlers.items() if api.key in FORWARDED_APIS},
@@ -281,7 +282,7 @@ class EnvelopeHandler:
         return EnvelopeResponse(response_data=data, metadata_end_offset=self._quorum.applied_end_offset)
 
     def _once(self, request: EnvelopeRequest, respond: OnAnswer) -> OnAnswer | None:
-        """The callback for the answer; None if there is nothing to be done: this number has come before.
+        """The callback for the answer; None if this number has come before.
 
         Raises KafkaError REQUEST_TIMED_OUT if its outcome is forgotten.
         """
@@ -309,7 +310,7 @@ class EnvelopeHandler:
     def _sender(self, sender_id: bytes) -> EnvelopeSender:
         epoch = self._quorum.leader_epoch
         if epoch != self._epoch:
-            # A request for an earlier epoch is refused by its number.
+            # Numbers of an earlier epoch need not be remembered: its envelopes are refused by their epoch.
             self._epoch = epoch
             self._senders.clear()
         sender = self._senders.get(sender_id)
@@ -336,10 +337,10 @@ def _checked_header(data: bytes) -> RequestHeader:
 
 
 def _says_so(header: RequestHeader, data: bytes) -> bool:
-    """Whether an answer is that this is not the active controller."""
+    """Whether this answer says that this node is not the active controller."""
     return has_moved(decode_response(APIS[header.api_key].response, header.api_version, data)[1])
 
 
 def _as_kafka(answer: EnvelopeResponse) -> EnvelopeResponse:
-    """Without what only our own senders know."""
+    """The answer without the fields of Tailrace's own senders."""
     return EnvelopeResponse(response_data=answer.response_data, error_code=answer.error_code)

@@ -1,10 +1,10 @@
-"""Requests that only the active controller can carry out: here if it is on this node, else passed on to it (KIP-590).
+"""Requests that only the active controller can carry out: on this node, or forwarded to another (KIP-590).
 
-A request travels whole in an envelope, on behalf of its client, and its answer comes back the same way. It leaves for
-the client when this node has applied what it is based on and acted on it, so that the next request here sees it. While
-the controller moves, the request is tried again until its time is over: its own timeout where it names one, from 1 to
-30 s. Then it is answered as the controller has, if it has, else with REQUEST_TIMED_OUT, as in Kafka; it may have been
-carried out.
+A request travels whole in an envelope, on behalf of its client, and its answer comes back the same way. The answer
+leaves for the client when this node has applied the records that it depends on and acted on them, so that the next
+request here sees them. While the controller moves, the request is tried again until its time is over: its own timeout
+if it has one, from 1 to 30 s. Then the client gets the controller's answer if there is one, otherwise
+REQUEST_TIMED_OUT, as in Kafka; the request may have been carried out.
 
 A request that is sent again in the same leader epoch is carried out once (`envelopes`). If the controller moved
 meanwhile, the change may be there already, and the answer says so: TOPIC_ALREADY_EXISTS and the like.
@@ -30,10 +30,10 @@ from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection
 
 SHORTEST_MS: Final = 1_000
-"""A client that names less does not want to wait for others to see the change; it wants the change."""
+"""A client with a shorter timeout does not want to wait until the change is visible everywhere; it wants the change."""
 LONGEST_MS: Final = 30_000
 MAX_FORWARDED: Final = 1_000
-"""Requests of one node that wait for the active controller. More are refused, since the wait has no known end."""
+"""Requests of one node that may wait for the active controller. More are refused, since the wait has no known end."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -48,7 +48,7 @@ def _log_once(api_key: int, fault: Exception) -> None:
 
 
 class _Intercepted(RequestContext):
-    """A request that is carried out on this node: its answer may still be that this is the wrong one."""
+    """The context of a request that is carried out on this node: the answer may still be NOT_CONTROLLER."""
 
     __slots__ = ("on_response",)
 
@@ -69,7 +69,7 @@ class _Intercepted(RequestContext):
 
 
 class _Forwarded:
-    """A client's request on its way."""
+    """A client's request on its way to the active controller."""
 
     oldest_version = 0
 
@@ -139,7 +139,7 @@ class Forwarding:
         return self._count
 
     def handlers(self, handlers: HandlerTable) -> HandlerTable:
-        """A broker's handlers: those of `FORWARDED_APIS` take requests to the active controller."""
+        """A broker's handlers, of which those of `FORWARDED_APIS` forward requests to the active controller."""
         return {api: self._passed_on(api.forwarding, handler) for api, handler in handlers.items()}
 
     def _passed_on(self, forwarding: ForwardingKind, handler: Handler) -> Handler:
@@ -150,8 +150,8 @@ class Forwarding:
         return OwnBrokerConfigs(passing_on, node_id=self._node_id) if is_of_broker else passing_on
 
     def forward(self, handler: Handler, request: Any, context: RequestContext) -> None:
-        """Have it carried out by `handler` where the active controller is. Raises KafkaError REQUEST_TIMED_OUT at once
-        if too many wait."""
+        """Have the active controller carry a request out, with `handler` if it is on this node. Raises KafkaError
+        REQUEST_TIMED_OUT at once if too many requests wait."""
         if self._count >= MAX_FORWARDED:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"{self._count} requests wait for the active controller; try again later"
@@ -182,10 +182,10 @@ class Forwarding:
 
 
 class ForwardingHandler:
-    """Takes the requests of one API to the active controller."""
+    """Forwards the requests of one API to the active controller."""
 
     def __init__(self, forwarding: Forwarding, handler: Handler) -> None:
-        """`handler` carries them out where the active controller is."""
+        """`handler` carries them out if the active controller is on this node."""
         self._forwarding = forwarding
         self._handler = handler
 
@@ -194,6 +194,6 @@ class ForwardingHandler:
 
 
 def _timeout_ms(request: Any) -> int:
-    """The client's timeout. Without a valid one, that of a node's own requests."""
+    """The client's timeout, within the limits; `LONGEST_MS` if it is not positive."""
     wanted: int = getattr(request, "timeout_ms", LONGEST_MS)
     return min(max(wanted, SHORTEST_MS), LONGEST_MS) if wanted > 0 else LONGEST_MS

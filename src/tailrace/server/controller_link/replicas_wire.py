@@ -1,4 +1,4 @@
-"""Changes of replicas that brokers ask for, as Kafka's messages: to the wire and back.
+"""Changes of replicas that brokers request, as Kafka's messages: to the wire and back.
 
 As `controller_wire`.
 """
@@ -41,7 +41,7 @@ def alter_partition_request(command: AlterPartition) -> replicas.AlterPartitionR
             replicas.AlterPartitionTopic(topic_id=topic_id, partitions=tuple(map(_proposal, changes)))
             for topic_id, changes in topics.items()
         ),
-        # A replica that leaves may be unable to apply anything: the controller's answer is enough for it.
+        # A replica that leaves may be unable to apply anything: it uses the controller's answer at once.
         wants_end_offset=not any(change.leaving for change in command.changes),
     )
 
@@ -62,7 +62,7 @@ def _proposal(change: InSyncChange) -> replicas.AlterPartitionData:
 
 
 def alter_partition_command(request: replicas.AlterPartitionRequest, version: int) -> AlterPartition:
-    """Raises KafkaError INVALID_REQUEST for a replica that leaves for a reason that is not known here."""
+    """Raises KafkaError INVALID_REQUEST for an unknown reason to leave."""
     return AlterPartition(
         broker_id=BrokerId(request.broker_id),
         broker_epoch=request.broker_epoch,
@@ -101,7 +101,7 @@ def _replicas(proposal: replicas.AlterPartitionData, version: int) -> tuple[InSy
 
 
 def altered_response(answer: PartitionsAltered, end_offset: int) -> replicas.AlterPartitionResponse:
-    """`end_offset`: -1 if it was not asked for."""
+    """`end_offset`: -1 if the request did not ask for it."""
     topics: dict[TopicId, list[replicas.AlteredPartition]] = {}
     for outcome in answer.outcomes:
         topics.setdefault(outcome.topic_id, []).append(_altered(outcome))
@@ -132,7 +132,7 @@ def _altered(outcome: InSyncOutcome) -> replicas.AlteredPartition:
 def partitions_altered(
     command: AlterPartition, response: replicas.AlterPartitionResponse, image: ClusterImage
 ) -> PartitionsAltered | KafkaError:
-    """One outcome per change, in order. Fields of a partition that the answer lacks are as in `image`."""
+    """One outcome per change, in order. Fields that the answer lacks are taken from `image`."""
     error = refusal(response.error_code, "the in-sync replicas")
     if error is not None:
         return error
