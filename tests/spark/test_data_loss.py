@@ -62,14 +62,14 @@ def test_a_read_below_the_log_start_fails_and_says_what_is_gone(spark: SparkSess
         _load(spark, bootstrap, startingOffsets=start).count()
 
 
-def test_a_read_that_may_lose_starts_at_the_log_start(spark: SparkSession, lossy: tuple[str, int]) -> None:
+def test_a_read_without_fail_on_data_loss_starts_at_the_log_start(spark: SparkSession, lossy: tuple[str, int]) -> None:
     bootstrap, first = lossy
     start = json.dumps({TOPIC: {"0": 3}})
     found = positions(_load(spark, bootstrap, startingOffsets=start, failOnDataLoss="false"))
     assert [offset for _, offset, _ in found] == list(range(first, RECORDS))
 
 
-def test_a_stream_that_stands_below_the_log_start_is_told(lossy: tuple[str, int]) -> None:
+def test_a_stream_below_the_log_start_fails_or_goes_on_there(lossy: tuple[str, int]) -> None:
     bootstrap, first = lossy
     at = {TOPIC: {"0": 3}}
     strict = TailraceStreamReader(ROW, parse_source_options(_options(bootstrap), streaming=True))
@@ -99,7 +99,7 @@ def test_retention_may_overtake_a_plan(lossy: tuple[str, int]) -> None:
     assert read == list(range(first, RECORDS))
 
 
-def test_a_range_of_a_log_that_was_made_anew_and_is_shorter_has_no_rows(lossy: tuple[str, int]) -> None:
+def test_a_range_of_a_topic_created_again_that_is_shorter_has_no_rows(lossy: tuple[str, int]) -> None:
     """Between plan and task, so that only the task can notice: it may not fail for ever where loss may be borne."""
     bootstrap, _ = lossy
     work = OffsetRange(PARTITION, RECORDS + 5, RECORDS + 9)
@@ -135,7 +135,7 @@ def test_a_topic_that_is_deleted_while_it_is_read_fails_the_task_with_the_way_ou
         list(strict.read(deleted))
 
 
-def test_where_loss_may_be_borne_a_deleted_topic_has_no_rows(
+def test_without_fail_on_data_loss_a_deleted_topic_has_no_rows(
     deleted: InputPartition, bootstrap: str, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     options = _options(bootstrap, subscribe=topic, failOnDataLoss="false", **{"kafkaConsumer.pollTimeoutMs": "60000"})

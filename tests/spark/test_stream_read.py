@@ -257,7 +257,7 @@ def test_a_stream_that_waits_for_enough_records_takes_its_time(bootstrap: str, t
     reader.stop()
 
 
-def test_a_topic_made_anew_is_reported_as_loss(
+def test_a_topic_created_again_is_reported_as_loss(
     reader: TailraceStreamReader, admin: Admin, bootstrap: str, topic: str, send: Send
 ) -> None:
     send(range(5))
@@ -286,7 +286,7 @@ def test_a_topic_that_is_gone_is_reported_as_loss(bootstrap: str, admin: Admin, 
     reader.stop()
 
 
-def test_a_topic_may_go_between_two_looks_at_what_matches_a_pattern(
+def test_a_topic_may_be_deleted_while_a_pattern_is_resolved(
     bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its partitions are known by then, and its ends can no longer be asked for."""
@@ -316,7 +316,7 @@ def test_a_topic_may_go_between_two_looks_at_what_matches_a_pattern(
 
 
 @pytest.mark.parametrize("kept", [0, 3])
-def test_a_batch_that_was_planned_for_a_topic_before_it_was_made_anew_is_cut_to_what_there_is(
+def test_a_batch_planned_before_its_topic_was_created_again_is_cut_to_the_new_log(
     bootstrap: str, admin: Admin, topic: str, send: Send, kept: int
 ) -> None:
     """After a restart Spark runs the last batch of the checkpoint again, which may be older than the topic."""
@@ -334,7 +334,7 @@ def test_a_batch_that_was_planned_for_a_topic_before_it_was_made_anew_is_cut_to_
 
 
 @pytest.mark.parametrize("loss", ["a topic is deleted", "a topic is made anew"])
-def test_an_idle_stream_takes_its_time_although_a_topic_is_not_what_it_was(
+def test_an_idle_stream_pauses_although_a_topic_was_deleted_or_created_again(
     bootstrap: str, admin: Admin, topic: str, send: Send, loss: str
 ) -> None:
     """Trap 5 again: positions that will never be equal to the ends of the logs must not make it ask without pause."""
@@ -357,7 +357,7 @@ def test_an_idle_stream_takes_its_time_although_a_topic_is_not_what_it_was(
     reader.stop()
 
 
-def test_a_group_that_cannot_be_told_of_the_progress_does_not_end_the_query(
+def test_a_group_that_cannot_be_updated_does_not_end_the_query(
     bootstrap: str, admin: Admin, topic: str, send: Send
 ) -> None:
     send(range(5))
@@ -371,7 +371,7 @@ def test_a_group_that_cannot_be_told_of_the_progress_does_not_end_the_query(
 
 
 @pytest.mark.parametrize("by", ["source", "listener"])
-def test_a_topic_that_is_gone_keeps_no_progress_of_the_others_from_being_shown(
+def test_a_deleted_topic_does_not_hold_back_the_progress_of_the_others(
     bootstrap: str,
     admin: Admin,
     topic: str,

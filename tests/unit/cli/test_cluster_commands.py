@@ -133,7 +133,7 @@ def test_replicas_are_moved_and_moves_are_shown_and_taken_back(server: AdminServ
     assert done.err == "took back the move of 1 partition of topic orders\nno replicas are being moved\n"
 
 
-def test_a_move_that_only_takes_copies_away_is_complete_at_once(server: AdminServer, run: Run) -> None:
+def test_a_move_that_only_removes_replicas_is_complete_at_once(server: AdminServer, run: Run) -> None:
     server.start(OTHER)
     create(server, BROKER, OTHER)
     done = run("topics", "reassign", "orders", "--replicas", str(BROKER))
@@ -143,7 +143,7 @@ def test_a_move_that_only_takes_copies_away_is_complete_at_once(server: AdminSer
     assert run("topics", "reassign", "orders").err == "no replicas are being moved\n"
 
 
-def test_a_topic_whose_partitions_differ_shows_both_numbers_of_copies(server: AdminServer, run: Run) -> None:
+def test_a_topic_whose_partitions_differ_shows_both_numbers_of_replicas(server: AdminServer, run: Run) -> None:
     server.start(OTHER)
     both = tuple(
         ReplicaAssignment(partition=number, broker_ids=(BrokerId(BROKER), BrokerId(OTHER))) for number in (0, 1)
@@ -164,7 +164,7 @@ def test_a_node_that_is_no_voter_is_not_removed_and_the_voters_are_named(server:
     assert (done.code, done.out, done.err) == (1, "", f"tailrace: 9 is no voter; voters: {BROKER}\n")
 
 
-def test_a_move_that_means_nothing_is_refused(server: AdminServer, run: Run) -> None:
+def test_an_invalid_move_is_refused(server: AdminServer, run: Run) -> None:
     create(server, BROKER)
     for words in (["--replicas", "1"], ["--partition", "0"], ["orders", "--replicas", "1", "--cancel"]):
         assert run("topics", "reassign", *words).code == 2, words
@@ -177,7 +177,7 @@ def test_a_move_that_means_nothing_is_refused(server: AdminServer, run: Run) -> 
     assert "has no partition 5: it has 1 partition, from 0 on" in done.err
 
 
-def test_elections_are_held_and_failures_are_told(server: AdminServer, run: Run) -> None:
+def test_elections_are_held_and_failures_are_reported(server: AdminServer, run: Run) -> None:
     server.register(OTHER)
     create(server, BROKER, topic="fine")
     create(server, OTHER, BROKER)
@@ -216,7 +216,7 @@ def lose(server: AdminServer, *, good_end: int) -> None:
     server.submit(AlterPartition(broker_id=BROKER, broker_epoch=broker_epoch, changes=(change,)))
 
 
-def test_an_unclean_election_shows_the_price_and_is_held_when_it_is_forced(server: AdminServer, run: Run) -> None:
+def test_an_unclean_election_shows_the_losses_and_is_held_when_it_is_forced(server: AdminServer, run: Run) -> None:
     server.register(OTHER)
     create(server, BROKER)
     lose(server, good_end=3)
@@ -264,7 +264,9 @@ def test_a_replica_that_cannot_be_reached_is_shown_and_not_chosen(server: AdminS
     assert (done.code, done.rows[0]["Election"]) == (1, "ELIGIBLE_LEADERS_NOT_AVAILABLE")
 
 
-def test_where_nothing_is_told_of_the_copies_any_replica_is_elected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_replica_is_elected_in_a_cluster_that_reports_no_log_ends(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As by Apache Kafka, which does not know our fields."""
     handle = DescribeLogDirsHandler.handle
 

@@ -116,7 +116,7 @@ def test_an_interrupt_while_the_last_answers_are_awaited_says_what_was_written(
     assert done.err == "tailrace: 1 record given up unacknowledged; 1 record written\n"
 
 
-def test_what_cannot_be_altered_stays_as_it_is(run: Run, topic: str) -> None:
+def test_a_refused_change_leaves_the_topic_unchanged(run: Run, topic: str) -> None:
     run("topics", "create", topic, "--partitions", "2")
     assert run("topics", "alter", topic, "--partitions", "2").err == (
         f"tailrace: topic {topic} has 2 partitions; 2 would not be more\n"
@@ -149,7 +149,7 @@ def test_a_cluster_that_is_not_there_is_named(run: Run) -> None:
         assert done.err.startswith("tailrace: cannot connect to 127.0.0.1:1: ")
 
 
-def test_words_that_mean_nothing_are_exit_code_2(run: Run) -> None:
+def test_invalid_arguments_are_exit_code_2(run: Run) -> None:
     assert run("topics", "create", "x", "--config", "nonsense").code == 2
     assert run("consume", "x", "--offset", "3").code == 2
     assert run("consume", "x", "--format", "xml").code == 2
@@ -300,7 +300,7 @@ def test_damage_is_reported_and_is_exit_code_1(run: Run, tailrace_cluster: Clust
         assert str(path) in done.err
 
 
-def test_consume_says_what_is_there_when_it_shows_nothing(
+def test_consume_counts_older_records_when_it_prints_none(
     run: Run, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("produce", topic, stdin=b"0\n1\n")
@@ -326,7 +326,9 @@ def test_consume_says_what_is_there_when_it_shows_nothing(
     assert done.err == "0 records\n", "the group has been there"
 
 
-def test_consume_says_on_a_terminal_what_it_waits_for(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consume_names_its_topic_on_a_terminal_while_it_waits(
+    run: Run, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     run("topics", "create", topic, "--partitions", "4")
     done = run("consume", topic, "--timeout", "0.5")

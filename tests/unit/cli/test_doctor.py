@@ -35,7 +35,7 @@ def test_a_node_that_can_be_reached_is_code_0(tailrace_cluster: Cluster, capsys:
     assert {row["verdict"] for row in json.loads(out)} == {"ok"}
 
 
-def test_what_cannot_be_reached_is_code_1_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_node_is_code_1_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:  # so that no other program takes it; and none listens there
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

@@ -107,7 +107,7 @@ def test_a_wrong_checksum_is_shown_and_the_records_are_not(dump: Dump) -> None:
     ],
     ids=["cut off", "zeros", "a few bytes"],
 )
-def test_bytes_behind_the_last_batch_are_counted(dump: Dump, rest: bytes, why: str) -> None:
+def test_bytes_after_the_last_batch_are_counted(dump: Dump, rest: bytes, why: str) -> None:
     (first,) = batches(1)
     write(LOG, first, rest)
     done = dump(LOG)
@@ -145,7 +145,7 @@ def test_a_segment_that_begins_before_its_name_is_damage(dump: Dump) -> None:
     )
 
 
-def test_index_entries_that_lead_elsewhere_are_named(dump: Dump) -> None:
+def test_index_entries_with_wrong_positions_are_named(dump: Dump) -> None:
     stored = batches(4)
     size = len(stored[0])
     write(LOG, *stored)
@@ -165,7 +165,7 @@ def test_index_entries_that_lead_elsewhere_are_named(dump: Dump) -> None:
     assert dump("--verify-index-only", INDEX) == (1, done.out[:1], done.err)
 
 
-def test_time_index_entries_that_say_something_else_are_named(dump: Dump) -> None:
+def test_time_index_entries_with_wrong_timestamps_are_named(dump: Dump) -> None:
     write(LOG, *batches(5))
     times = [FIRST_TIMESTAMP_MS + after for after in (1, 9, 3, 4)]
     entries = zip(times, (1, 2, 3, 40), strict=True)
@@ -245,7 +245,7 @@ def test_a_control_record_that_contradicts_itself_is_damage(dump: Dump) -> None:
         ("--cluster-metadata-decoder", None, None, "payload: Error at 0, skipping. "),
     ],
 )
-def test_a_record_that_cannot_be_decoded_says_why_in_its_place(
+def test_the_error_of_a_record_that_cannot_be_decoded_is_printed_instead(
     dump: Dump, option: str, key: bytes | None, value: bytes | None, expected: str
 ) -> None:
     write(LOG, build_batch([Record(0, 0, key, value)]))
@@ -272,7 +272,7 @@ def test_our_own_tagged_fields_are_shown_behind_kafkas(dump: Dump) -> None:
     [(["absent.log"], 1), (["notes.txt"], 1), (["--offsets-decoder", "--cluster-metadata-decoder", LOG], 2)],
     ids=["absent", "no file of a log", "two decoders"],
 )
-def test_what_cannot_be_dumped_is_refused(dump: Dump, words: Sequence[str], code: int) -> None:
+def test_files_of_other_kinds_are_refused(dump: Dump, words: Sequence[str], code: int) -> None:
     write("notes.txt", b"")
     write(LOG, b"")
     done = dump(*words)

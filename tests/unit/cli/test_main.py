@@ -70,12 +70,12 @@ def test_a_failure_is_one_line_on_stderr_and_code_1(capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("words", [("serv",), ("serve", "--lissen", "x"), ("serve", "too", "many")])
-def test_what_is_not_understood_is_code_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_code_2(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*words) == 2
     assert capsys.readouterr().out == ""
 
 
-def test_only_the_noun_that_is_asked_for_is_imported() -> None:
+def test_only_the_given_noun_is_imported() -> None:
     script = (
         "import sys\nfrom tailrace.cli.main import build_app\nbuild_app(['serve'])\n"
         "print(sorted(name for name in sys.modules if name.startswith(('tailrace.cli.', 'tailrace.client', 'rich'))))"

@@ -31,14 +31,12 @@ def test_a_directory_is_not_taken_for_another_nodes(file: Path) -> None:
         controller_of(file)
 
 
-def test_what_the_environment_says_counts_as_when_the_node_is_started(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_of_the_environment_count_as_for_serve(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TAILRACE_NODE_ID", "2")
     assert controller_of(file).key.id == 2
 
 
-def test_a_command_that_does_not_listen_does_not_judge_listeners(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_that_does_not_listen_permits_exposed_listeners(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node was started with --insecure, which neither the file nor this command has."""
     monkeypatch.setenv("TAILRACE_NODE_ID", "2")
     file.write_text(file.read_text().replace("127.0.0.1", "192.0.2.2") + "metrics.listener=192.0.2.2:9094\n")
@@ -47,7 +45,7 @@ def test_a_command_that_does_not_listen_does_not_judge_listeners(file: Path, mon
         assert quorum.controller.key.id == 2
 
 
-def test_what_others_could_not_connect_to_is_still_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_with_a_wildcard_is_still_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be sent to the quorum."""
     monkeypatch.setenv("TAILRACE_NODE_ID", "2")
     file.write_text(file.read_text().replace("127.0.0.1", "0.0.0.0"))

@@ -18,7 +18,7 @@ def test_json_keeps_what_a_table_cannot_show(capsys: pytest.CaptureFixture[str])
     assert json.loads(capsys.readouterr().out) == rows
 
 
-def test_no_name_commands_the_terminal_or_breaks_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_of_a_name_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     evil = "group\n\x1b[2Jfake"
     show([{"GROUP": evil, "PARTS": [evil]}], ("GROUP", "PARTS"), Format.TABLE)
     say(f"deleted {evil}")

@@ -89,7 +89,7 @@ def test_voters_are_described(snapshots: Snapshots) -> None:
     assert (described["KRaftVersion"], described["Voters"]) == (1, ["1-AAECAwQFBgcICQoLDA0ODw"])
 
 
-def test_whole_snapshots_are_found_right(snapshots: Snapshots, directory: Path) -> None:
+def test_undamaged_snapshots_are_valid(snapshots: Snapshots, directory: Path) -> None:
     done = snapshots("verify", "--data-dir", directory, "-o", "json")
     assert (done.code, done.err) == (0, "")
     assert [(row["Snapshot"], row["Valid"], row["Fault"]) for row in json.loads(done.out)] == [
@@ -136,7 +136,7 @@ def test_records_are_dumped_as_dump_log_does(
     assert json.loads(lines[1])["SnapshotHeader"]["lastContainedLogTimestamp"] == 1_700_000_000_000
 
 
-def test_what_is_not_there_is_said(snapshots: Snapshots, directory: Path, tmp_path: Path) -> None:
+def test_a_missing_snapshot_or_directory_is_named(snapshots: Snapshots, directory: Path, tmp_path: Path) -> None:
     unknown = snapshots("describe", "--data-dir", directory, "00000000000000000009-0000000001")
     assert unknown.code == 1
     assert NAMES[0] in unknown.err

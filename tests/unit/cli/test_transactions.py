@@ -62,7 +62,7 @@ def test_transactional_ids_are_listed_and_filtered(run: Run) -> None:
     assert "Sleeping" in unknown.err
 
 
-def test_a_transactional_id_is_described_with_what_it_writes_to(run: Run) -> None:
+def test_a_transactional_id_is_described_with_its_partitions(run: Run) -> None:
     described = run("describe", "pay", "-o", "json")
     (pay,) = json.loads(described.out)
     assert (pay["TransactionState"], pay["TopicPartitions"], pay["ProducerEpoch"]) == ("Ongoing", ["orders-1"], 0)
@@ -75,7 +75,7 @@ def test_a_transactional_id_is_described_with_what_it_writes_to(run: Run) -> Non
     assert "tailrace transactions list" in missing.err
 
 
-def test_what_hangs_is_ended_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hanging_transaction_is_aborted_once(capsys: pytest.CaptureFixture[str]) -> None:
     with Cluster() as cluster:
         producer = confluent_kafka.Producer(
             {"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": "pay", "log_level": 0}

@@ -69,7 +69,7 @@ def run(script: str, *words: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
-def test_a_signal_that_comes_while_an_interrupted_command_ends_does_not_change_how(number: signal.Signals) -> None:
+def test_a_signal_at_the_end_of_an_interrupted_command_does_not_change_its_exit_code(number: signal.Signals) -> None:
     """`timeout` signals a process and then its group: the interpreter may be half gone by then."""
     assert run(SIGNALLED_LATE, str(int(number))) == (7, "heard\n", "")
 
@@ -78,5 +78,5 @@ def test_a_signal_that_comes_a_second_after_the_first_ends_at_once() -> None:
     assert run(SIGNALLED_TWICE) == (0, "heard\nat once\n", "")
 
 
-def test_a_command_that_heard_nothing_has_left_the_signals_as_they_were() -> None:
+def test_a_command_without_a_signal_restores_the_handlers() -> None:
     assert run(NOT_SIGNALLED) == (0, "True\n", "")

@@ -83,7 +83,7 @@ def test_an_open_batch_outgrows_batch_size_while_nothing_more_may_be_sent() -> N
     assert queue.open.count == 20
 
 
-def test_what_waits_for_delivery_timeout_ms_expires() -> None:
+def test_batches_expire_after_delivery_timeout_ms() -> None:
     accumulator = _accumulator(delivery_timeout_ms=1_000)
     _fill(accumulator, 1)
     _add(accumulator, b"late", now_ms=500)
@@ -133,7 +133,7 @@ def test_the_sticky_partitioner_leaves_a_partition_that_is_not_available() -> No
     assert sticky.partition("orders", [1], 1) == 1
 
 
-def test_a_flush_names_what_it_waits_for_and_nothing_that_comes_later() -> None:
+def test_a_flush_waits_for_earlier_batches_only() -> None:
     accumulator = _accumulator(linger_ms=1_000_000)
     _add(accumulator, b"before")
     (batch,) = accumulator.begin_flush()
@@ -143,7 +143,7 @@ def test_a_flush_names_what_it_waits_for_and_nothing_that_comes_later() -> None:
     assert not later.done()
 
 
-def test_a_record_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+def test_a_record_that_cannot_be_encoded_leaves_no_empty_batch() -> None:
     accumulator = _accumulator()
     with pytest.raises(TypeError):
         _add(accumulator, "text")  # type: ignore[arg-type]

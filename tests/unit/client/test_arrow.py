@@ -241,7 +241,7 @@ def test_no_rows_make_no_batches() -> None:
     assert list(partition_batches(empty, empty, np.array([], np.int64), default_timestamp=1)) == []
 
 
-def test_what_was_read_can_be_written_again() -> None:
+def test_read_records_can_be_written_again() -> None:
     chunk = build_batch([*RECORDS[:1], *RECORDS[2:]], base_offset=3)
     (batch,) = record_batches([chunk], topic="t", partition=0)
     (made,) = partition_batches(

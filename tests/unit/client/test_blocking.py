@@ -152,7 +152,7 @@ def test_records_that_are_gone_are_an_error_that_names_them(mock_cluster: str, t
         _values(mock_cluster, partition, 3, 10)
 
 
-def test_a_range_that_reaches_over_the_end_waits_and_then_says_where_it_stands(bootstrap: str, topic: str) -> None:
+def test_a_range_that_reaches_over_the_end_waits_and_then_names_its_position(bootstrap: str, topic: str) -> None:
     with Producer(bootstrap) as producer:
         producer.send(topic, b"only", partition=0).result(SECONDS)
     with pytest.raises(KafkaError, match=r"no record at or after offset 1 \(of a range up to 2\) within 300 ms"):
@@ -198,7 +198,7 @@ def test_a_flush_ends_although_others_keep_sending(bootstrap: str, topic: str) -
 
 
 @pytest.mark.parametrize("settings", [{"acks": "2"}, {"compression": "rar"}, {"acks": "1", "idempotent": True}])
-def test_settings_that_mean_nothing_are_refused_at_once(settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_refused_at_once(settings: dict[str, Any]) -> None:
     with pytest.raises(KafkaError):
         Producer("127.0.0.1:9092", **settings)
 

@@ -153,7 +153,7 @@ def test_a_partition_moves_when_the_new_replica_has_caught_up(server: AdminServe
     assert topic.partitions[0].replicas == (OTHER,)
 
 
-def test_a_move_is_taken_back(server: AdminServer, admin: Admin) -> None:
+def test_a_reassignment_is_cancelled(server: AdminServer, admin: Admin) -> None:
     server.start(OTHER)
     create(server, BrokerId(BROKER))
     admin.alter_partition_reassignments({ORDERS: [OTHER]})

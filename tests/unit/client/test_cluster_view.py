@@ -68,7 +68,7 @@ def test_a_topic_is_asked_for_when_its_leader_is_no_broker_any_more() -> None:
     assert view.needs_refresh(("orders",), 1) == ["orders"]
 
 
-def test_what_a_node_leads_is_asked_for_when_the_node_cannot_be_reached() -> None:
+def test_topics_are_due_when_their_leader_cannot_be_reached() -> None:
     view = _view(_answer(leader=1))
     view.mark_led_by(BrokerId(2))
     assert view.needs_refresh(("orders",), 1) == []

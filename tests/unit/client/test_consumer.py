@@ -76,9 +76,7 @@ def overdue(tailrace_cluster: Cluster, topic: str) -> Iterator[Consumer]:
         yield consumer
 
 
-def test_a_member_that_was_put_out_cannot_commit_as_if_it_were_in(
-    tailrace_cluster: Cluster, topic: str, overdue: Consumer
-) -> None:
+def test_a_removed_member_cannot_commit(tailrace_cluster: Cluster, topic: str, overdue: Consumer) -> None:
     for offsets in (None, {TopicPartition(topic, 0): 3}):
         with pytest.raises(KafkaError, match="no member of group") as caught:
             overdue.commit(offsets)
@@ -87,7 +85,7 @@ def test_a_member_that_was_put_out_cannot_commit_as_if_it_were_in(
         assert admin.group_offsets(f"group-{topic}") == {}
 
 
-def test_a_member_that_was_put_out_comes_back_with_the_next_poll_and_commits(
+def test_a_removed_member_joins_again_with_the_next_poll_and_commits(
     tailrace_cluster: Cluster, topic: str, overdue: Consumer
 ) -> None:
     member = overdue._client.get()._member
@@ -205,7 +203,7 @@ def test_a_loop_that_is_left_commits_what_it_was_given(tailrace_cluster: Cluster
         assert next(iter(another)).offset == 3
 
 
-def test_a_commit_in_a_loop_covers_the_record_at_hand_and_none_behind_it(tailrace_cluster: Cluster, topic: str) -> None:
+def test_a_commit_in_a_loop_covers_the_current_record_and_none_after_it(tailrace_cluster: Cluster, topic: str) -> None:
     group, partition = f"group-{topic}", TopicPartition(topic, 0)
     with Consumer(
         tailrace_cluster.bootstrap_servers, group=group, auto_offset_reset="earliest", enable_auto_commit=False
@@ -312,7 +310,7 @@ def test_an_auto_commit_that_is_not_answered_keeps_no_record_back(
     assert _committed(tailrace_cluster, f"group-{topic}", TopicPartition(topic, 0)) == 5
 
 
-def test_a_commit_renews_what_has_not_moved(tailrace_cluster: Cluster, topic: str) -> None:
+def test_a_commit_renews_offsets_that_have_not_moved(tailrace_cluster: Cluster, topic: str) -> None:
     """Offsets that are not renewed expire; here they are changed from outside, which shows the same sooner."""
     group, partition = f"group-{topic}", TopicPartition(topic, 0)
     with Consumer(

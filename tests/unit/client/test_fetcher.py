@@ -153,7 +153,7 @@ def test_a_close_before_the_first_step_of_a_fetch_leaves_no_coroutine_behind() -
     assert [text for text in (str(warning.message) for warning in caught) if "never awaited" in text] == []
 
 
-def test_a_mistake_of_ours_is_seen_by_the_reader_and_not_repeated_in_silence() -> None:
+def test_a_bug_in_a_fetch_is_raised_to_the_reader() -> None:
     async def run() -> None:
         async def answer(node_id: int) -> PartitionData:
             raise ZeroDivisionError("a mistake")

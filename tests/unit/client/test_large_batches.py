@@ -26,7 +26,7 @@ def topic(tailrace_cluster: Cluster) -> str:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_batch_that_is_too_large_goes_in_parts(
+def test_a_batch_that_is_too_large_is_split(
     tailrace_cluster: Cluster, topic: str, compression: str | None, idempotent: bool
 ) -> None:
     values = [os.urandom(1_000) for _ in range(RECORDS)]

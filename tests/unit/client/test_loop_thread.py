@@ -49,7 +49,7 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_wait_for_records_is_an_interrupt_and_nothing_else(
+def test_an_interrupted_wait_for_records_raises_only_the_interrupt(
     tailrace_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     next_chunk = blocking._next_chunk

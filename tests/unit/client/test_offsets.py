@@ -67,7 +67,7 @@ class _Answering:
         )
 
 
-def test_what_one_leader_says_counts_whatever_becomes_of_the_others() -> None:
+def test_the_answer_of_one_leader_is_used_although_others_fail() -> None:
     async def run() -> None:
         router = HalfReachableRouter()
         found: dict[TopicPartition, OffsetAt] = {}
@@ -85,7 +85,7 @@ def test_what_one_leader_says_counts_whatever_becomes_of_the_others() -> None:
     asyncio.run(run())
 
 
-def test_only_what_is_missing_is_asked_for_again_and_every_refused_topic_is_looked_up() -> None:
+def test_only_missing_offsets_are_requested_again_and_refused_topics_are_refreshed() -> None:
     async def run() -> None:
         router = HalfReachableRouter()
         with pytest.raises(KafkaError):

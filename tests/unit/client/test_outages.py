@@ -105,7 +105,7 @@ def test_a_commit_for_a_topic_that_is_gone_is_final_and_the_others_are_committed
     assert len(commits) == 1
 
 
-def test_a_topic_made_anew_has_as_many_partitions_as_it_has_now(cluster: Cluster) -> None:
+def test_a_topic_created_again_has_its_new_number_of_partitions(cluster: Cluster) -> None:
     with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers) as producer:
         admin.create_topics({"anew": 3})
         assert producer.partition_count("anew") == 3
@@ -125,7 +125,7 @@ def test_an_administrator_goes_on_when_the_controller_is_gone_for_good() -> None
         assert {"before", "after"} <= {topic.name for topic in admin.list_topics()}
 
 
-def test_what_a_dead_node_led_is_looked_up_again_although_nothing_was_on_its_way_there() -> None:
+def test_topics_of_a_dead_leader_are_refreshed_without_a_request_in_flight() -> None:
     with (
         Cluster(3) as cluster,
         Admin(cluster.bootstrap_servers) as admin,
@@ -149,7 +149,7 @@ def test_what_a_dead_node_led_is_looked_up_again_although_nothing_was_on_its_way
         assert [found[partition].offset for partition in idle] == [2] * len(idle)
 
 
-def test_a_partition_without_a_leader_keeps_no_record_from_the_others() -> None:
+def test_a_partition_without_a_leader_does_not_hold_back_the_others() -> None:
     with Cluster(3) as cluster, Admin(cluster.bootstrap_servers) as admin:
         dead = next(node for node in cluster.broker_ids if node != cluster.controller_id)
         living = next(node for node in cluster.broker_ids if node != dead)

@@ -111,7 +111,7 @@ def test_a_retry_keeps_its_numbers_and_goes_alone_before_all_others() -> None:
         (OUT_OF_ORDER, BatchOutcome.FAIL),
     ],
 )
-def test_what_an_error_means_for_the_first_batch_in_flight(code: ErrorCode, verdict: BatchOutcome) -> None:
+def test_the_outcome_of_each_error_for_the_first_batch_in_flight(code: ErrorCode, verdict: BatchOutcome) -> None:
     queue = Queue(1)
     assert queue.answer(queue.take()[0], code) is verdict
 
@@ -123,7 +123,7 @@ def test_a_batch_behind_one_that_failed_is_out_of_order_only_for_now() -> None:
     assert queue.answer(second, OUT_OF_ORDER) is BatchOutcome.BEHIND
 
 
-def test_records_the_broker_has_lost_are_seen_although_others_wait_behind() -> None:
+def test_records_lost_by_the_broker_fail_although_later_batches_wait() -> None:
     """The first in line is out of order for ever: to repeat it would only keep the others waiting."""
     queue = Queue(3)
     first, second = queue.begun(in_flight=2)
@@ -154,7 +154,7 @@ def test_an_id_the_broker_refuses_is_replaced_and_the_batch_is_sent_under_the_ne
     assert (again.identity, again.base_sequence) == (Identity(8, 0), 0)
 
 
-def test_batches_a_restarted_broker_has_forgotten_are_written_if_the_one_behind_them_is() -> None:
+def test_batches_unknown_to_a_restarted_broker_are_written_if_the_next_one_is() -> None:
     """A broker keeps only each producer's last batch over a restart: it takes a repetition of one before for a gap."""
     queue = Queue(5)
     sent = queue.begun(in_flight=4)
@@ -185,7 +185,7 @@ def test_batches_in_doubt_are_given_up_if_no_later_one_was_written() -> None:
     assert queue.settled == [(number, BatchOutcome.GIVE_UP) for number in (1, 2, 3)]
 
 
-def test_what_may_be_written_is_never_sent_under_other_numbers() -> None:
+def test_a_batch_in_doubt_is_never_sent_under_other_numbers() -> None:
     """The first runs out of time with its fate unknown: the second may be written too, and would be so twice."""
     queue = Queue(1)
     queue.add(1, deadline_ms=500)
@@ -199,7 +199,7 @@ def test_what_may_be_written_is_never_sent_under_other_numbers() -> None:
     assert (third.number, third.identity, third.base_sequence) == (3, Identity(7, 1), 0)
 
 
-def test_what_comes_back_without_an_answer_after_that_is_given_up_too() -> None:
+def test_later_batches_in_doubt_fail_with_an_expired_one() -> None:
     queue = Queue(1)
     queue.add(1, deadline_ms=500)
     queue.add(2, deadline_ms=2_000)
@@ -266,7 +266,7 @@ def test_the_halves_of_a_batch_that_is_too_large_take_its_place_and_its_numbers(
     assert [completion.result().timestamp for completion in completions] == [1_000, 1_001, 1_002]
 
 
-def test_what_may_be_written_is_not_split() -> None:
+def test_a_batch_in_doubt_is_not_split() -> None:
     queue = Queue(1)
     (batch,) = queue.take()
     assert not queue.queue.can_split(batch), "it is one record"

@@ -166,7 +166,7 @@ def test_a_range_of_markers_only_is_empty() -> None:
 
 
 @pytest.mark.parametrize("replica_fails", ["is not in the cluster", "is not a follower any more"])
-def test_what_a_near_replica_does_not_give_the_leader_gives(replica_fails: str) -> None:
+def test_the_leader_serves_where_a_near_replica_cannot(replica_fails: str) -> None:
     """KIP-392: the leader names a replica in the reader's rack; once that one has failed the leader is to serve."""
     gone, replica = 2, 1
     named = gone if replica_fails == "is not in the cluster" else replica
@@ -203,7 +203,7 @@ def _leaves_after(batch: bytes) -> Fetch:
     return fetch
 
 
-def test_a_range_of_a_topic_that_goes_while_it_is_read_ends_before_its_patience(
+def test_a_range_of_a_topic_deleted_meanwhile_fails_before_its_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No read waits kafkaConsumer.pollTimeoutMs for a topic that does not exist, as metadata keep saying."""
@@ -213,7 +213,7 @@ def test_a_range_of_a_topic_that_goes_while_it_is_read_ends_before_its_patience(
     assert gone.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_next_range_of_a_topic_that_is_gone_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_range_of_a_deleted_topic_fails_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task may have a hundred partitions of it."""
     questions: list[int] = []
 
@@ -251,7 +251,7 @@ def test_a_topic_that_metadata_leaves_out_for_a_moment_is_read_on() -> None:
     assert (read, asked) == ([0, 1, 2, 3], [0, 3, 3])
 
 
-def test_a_leader_that_goes_while_it_is_asked_what_is_lost_has_lost_nothing() -> None:
+def test_a_leader_that_resigns_after_offset_out_of_range_has_lost_nothing() -> None:
     """A new leader may not have all records yet, and have to leave again before it can say so."""
     refusals = [ErrorCode.OFFSET_OUT_OF_RANGE]
 

@@ -51,14 +51,14 @@ def test_it_warns_at_once_and_every_30_seconds(caplog: pytest.LogCaptureFixture)
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
-def test_what_comes_and_goes_is_told_no_more_often(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_that_comes_and_goes_is_reported_no_more_often(caplog: pytest.LogCaptureFixture) -> None:
     told = notices(None, timeout_ms=10**9)
     for now_ms in range(0, 29_000, 10):
         told.check(UNREACHABLE if now_ms % 20 else None, now_ms, has_answered=False)
     assert lines(caplog) == ["consumer tests cannot read: cannot connect to 127.0.0.1:1: Connection refused"]
 
 
-def test_an_election_has_time_to_be_over(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_less_than_two_seconds_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
     told = notices()
     told.check(NO_LEADER, 0, has_answered=True)
     told.check(NO_LEADER, 1_900, has_answered=True)
@@ -121,7 +121,7 @@ def test_an_attempt_that_hangs_is_not_waited_for_longer_than_the_time_itself() -
         told.check(UNREACHABLE, 61_000, has_answered=False, failed_attempt_ms=900)
 
 
-def test_polls_that_follow_one_another_are_one() -> None:
+def test_polls_with_short_pauses_count_as_one() -> None:
     """A connection to an address that swallows packets is tried for longer than most polls last."""
     told = notices(timeout_ms=10_000)
     for began_ms in range(0, 10_000, 1_000):

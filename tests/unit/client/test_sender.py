@@ -53,7 +53,7 @@ class ClockedRouter(Router):
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "there is no cluster")
 
 
-def test_what_becomes_due_between_a_turn_and_the_sleep_after_it_is_not_slept_over() -> None:
+def test_the_sleep_ends_for_a_batch_that_became_due_after_the_turn() -> None:
     asyncio.run(_send_at_the_edge_of_a_tick())
 
 
@@ -105,7 +105,7 @@ class WritingConnection:
         return answer
 
 
-def test_a_node_that_leads_nothing_any_more_is_no_trouble() -> None:
+def test_a_node_without_leaderships_is_no_trouble() -> None:
     async def run() -> None:
         router, accumulator = MovingRouter(), _accumulator(0)
         sender = Sender(router, accumulator, acks=-1, idempotent=False, on_release=lambda cost: None)

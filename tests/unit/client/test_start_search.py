@@ -107,7 +107,7 @@ def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
     assert caplog.records[0].levelno == logging.WARNING
 
 
-def test_a_search_that_is_given_up_tells_what_it_has_decided(
+def test_a_cancelled_search_reports_its_decisions(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
@@ -133,7 +133,7 @@ def test_a_partition_that_was_sought_meanwhile_has_lost_nothing(
     assert lines(caplog) == []
 
 
-def test_a_log_that_outruns_its_reader_is_told_at_once_and_every_30_seconds(
+def test_a_log_that_outruns_its_reader_is_reported_at_once_and_every_30_seconds(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that refuses every offset must not fill the log of its client."""
@@ -161,7 +161,7 @@ def test_a_log_that_outruns_its_reader_is_told_at_once_and_every_30_seconds(
     )
 
 
-def test_a_consumer_without_a_group_tells_it_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_consumer_without_a_group_reports_lost_offsets_too(caplog: pytest.LogCaptureFixture) -> None:
     alone = ReadNotices(None, "tests", bootstrap_timeout_ms=10_000)
     alone.report_jumps({RNG: Jump(100, 1000, 200, 1000)}, 0)
     assert lines(caplog)[0].startswith("consumer tests: offset 100 of rng-0 is gone")

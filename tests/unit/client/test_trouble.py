@@ -18,7 +18,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_a_reader_and_a_writer_name_what_they_wait_for_until_it_is_over() -> None:
+def test_the_trouble_of_a_consumer_and_a_producer_lasts_as_long_as_the_fault() -> None:
     with (
         Cluster() as cluster,
         Producer(cluster.bootstrap_servers) as producer,

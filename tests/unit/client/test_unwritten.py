@@ -85,7 +85,7 @@ def test_a_header_name_that_is_no_text_is_refused_by_send() -> None:
         producer.send("orders", b"v", headers=[("\ud800", b"half a character")])
 
 
-def test_what_is_refused_by_send_takes_no_room_and_keeps_nothing_from_the_others(tailrace_cluster: Cluster) -> None:
+def test_records_refused_by_send_take_no_room_and_do_not_hold_back_others(tailrace_cluster: Cluster) -> None:
     with Producer(tailrace_cluster.bootstrap_servers, buffer_memory=200, max_block_ms=0) as producer:
         for _ in range(10):
             with pytest.raises(TypeError):
@@ -94,7 +94,7 @@ def test_what_is_refused_by_send_takes_no_room_and_keeps_nothing_from_the_others
 
 
 @pytest.mark.parametrize("headers", [None, (), [], {}, iter(())], ids=lambda given: type(given).__name__)
-def test_no_headers_may_be_said_in_any_form(headers: Any) -> None:
+def test_no_headers_may_be_given_in_any_form(headers: Any) -> None:
     record = check_record("orders", None, None, b"v", headers, max_request_size=2_000)
     assert record.headers == ()
     assert record.cost == check_record("orders", None, None, b"v", (), max_request_size=2_000).cost
@@ -109,7 +109,7 @@ def test_headers_are_kept_from_any_iterable() -> None:
 # what only the cluster can tell
 
 
-def test_leaving_the_block_raises_for_records_that_were_never_asked_about(tailrace_cluster: Cluster) -> None:
+def test_leaving_the_block_raises_for_records_whose_futures_were_never_read(tailrace_cluster: Cluster) -> None:
     def write() -> None:
         with Producer(tailrace_cluster.bootstrap_servers) as producer:
             for _ in range(3):
@@ -129,7 +129,7 @@ def test_flush_raises_once_and_close_does_not_repeat_it(tailrace_cluster: Cluste
         producer.send("unwritten", b"v").result(SECONDS)
 
 
-def test_a_failure_that_was_asked_about_is_not_told_again(tailrace_cluster: Cluster) -> None:
+def test_a_failure_is_not_reported_again_after_its_future_was_read(tailrace_cluster: Cluster) -> None:
     with Producer(tailrace_cluster.bootstrap_servers) as producer:
         heard: list[object] = []
         producer.send("unwritten", b"v", partition=NOWHERE).add_done_callback(heard.append)
@@ -155,7 +155,7 @@ def test_the_exception_of_the_block_comes_out_with_a_note_of_the_records(tailrac
     assert "1 record was not written: unwritten-99" in note
 
 
-def test_an_asyncio_producer_tells_the_same(tailrace_cluster: Cluster) -> None:
+def test_an_asyncio_producer_reports_failures_too(tailrace_cluster: Cluster) -> None:
     async def leave(*, ask: Callable[["asyncio.Future[RecordMetadata]"], Any] | None) -> None:
         async with AsyncioProducer(tailrace_cluster.bootstrap_servers) as producer:
             sent = await producer.send("unwritten", b"v", partition=NOWHERE)
@@ -223,7 +223,7 @@ def test_a_whole_batch_that_is_refused_before_it_is_sent_counts_its_records(tail
             producer.flush()
 
 
-def test_a_failure_that_is_asked_after_it_was_told_takes_nothing_from_the_next() -> None:
+def test_a_future_read_after_the_report_leaves_the_next_failures_counted() -> None:
     failures = WriteFailures()
     first, second = DeliveryFuture(failures), DeliveryFuture(failures)
     first.set_exception(not_written())
@@ -233,7 +233,7 @@ def test_a_failure_that_is_asked_after_it_was_told_takes_nothing_from_the_next()
     assert failures.pop_all() is not None
 
 
-def test_a_wait_that_was_too_short_has_heard_nothing() -> None:
+def test_a_wait_that_timed_out_does_not_count_as_reading() -> None:
     failures = WriteFailures()
     future = DeliveryFuture(failures)
     with pytest.raises(TimeoutError):
@@ -254,7 +254,7 @@ def test_a_wait_during_the_failure_reports_it() -> None:
     assert failures.pop_all() is None
 
 
-def test_a_wait_that_was_too_short_takes_nothing_from_another_thread_that_still_waits() -> None:
+def test_a_wait_that_timed_out_leaves_the_failure_to_another_thread_that_waits() -> None:
     failures = WriteFailures()
     future = DeliveryFuture(failures)
     heard: list[BaseException | None] = []
@@ -270,7 +270,9 @@ def test_a_wait_that_was_too_short_takes_nothing_from_another_thread_that_still_
     assert failures.pop_all() is None
 
 
-def test_a_wait_that_runs_out_while_the_record_fails_has_heard_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_times_out_while_the_record_fails_does_not_count_as_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failures = WriteFailures()
     future = DeliveryFuture(failures)
 
@@ -284,7 +286,7 @@ def test_a_wait_that_runs_out_while_the_record_fails_has_heard_nothing(monkeypat
     assert failures.pop_all() is not None
 
 
-def test_of_two_waits_one_that_heard_the_failure_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_waits_one_that_got_the_failure_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     failures = WriteFailures()
     future = DeliveryFuture(failures)
 
@@ -326,7 +328,7 @@ async def _ask_before_it_is_known(sent: "asyncio.Future[RecordMetadata]") -> Non
     [_wait_a_moment, _wait_shielded, _take_back_a_callback, _ask_before_it_is_known],
     ids=lambda ask: ask.__name__,
 )
-def test_what_asked_an_asyncio_future_too_briefly_has_heard_nothing(
+def test_a_wait_for_an_asyncio_future_that_timed_out_does_not_count_as_reading(
     ask: Callable[["asyncio.Future[RecordMetadata]"], Awaitable[None]],
 ) -> None:
     async def run() -> None:
@@ -355,7 +357,7 @@ async def _await_it(sent: "asyncio.Future[RecordMetadata]") -> None:
     ids=["await", "wait_for", "shield", "gather"],
 )
 @pytest.mark.parametrize("is_known", [False, True], ids=["before", "after"])
-def test_what_waits_for_an_asyncio_future_hears_its_failure(
+def test_a_wait_for_an_asyncio_future_gets_its_failure(
     ask: Callable[["asyncio.Future[RecordMetadata]"], Any], is_known: bool
 ) -> None:
     async def run() -> None:
@@ -418,7 +420,7 @@ def test_the_log_has_one_warning_per_topic_and_period(
     ]
 
 
-def test_asyncio_does_not_log_again_what_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_asyncio_does_not_log_reported_failures_again(caplog: pytest.LogCaptureFixture) -> None:
     async def fail() -> None:
         failures = WriteFailures()
         future = AwaitedDelivery(failures, loop=asyncio.get_running_loop())

@@ -65,7 +65,7 @@ def test_a_cluster_that_is_gone_does_not_hold_up_the_other_listeners_at_every_ba
     assert (group.attempts, group.shown) == (2, {"flights-0": 10})
 
 
-def test_what_was_passed_over_is_shown_when_the_query_ends(group: Group) -> None:
+def test_skipped_offsets_are_committed_when_the_query_ends(group: Group) -> None:
     listener = GroupProgress("gone:9092", "watchers")
     tell(listener, 1)
     group.is_there = True

@@ -17,7 +17,7 @@ ranges = st.builds(
 )
 
 
-def test_a_partition_found_just_now_enters_without_records() -> None:
+def test_a_new_partition_begins_without_records() -> None:
     assert ranges_between({A: 3}, {A: 5, B: 7}) == [OffsetRange(A, 3, 5)]
 
 

@@ -62,7 +62,7 @@ def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str
         ("kafka.fetch.min.bytes", "option kafka.fetch.min.bytes has no meaning here and is ignored"),
     ],
 )
-def test_an_unknown_option_is_ignored_with_a_word(name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_option_is_ignored_with_a_warning(name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
     """As in Spark's connector; but a read that starts elsewhere because of a letter is worth a line."""
     parse_source_options({**BASE, name: "1"}, streaming=True)
     assert said in caplog.text
@@ -107,7 +107,7 @@ def _parse(kind: str, options: dict[str, str]) -> None:
         ("write", NOBODY, "has no meaning here and is ignored"),
     ],
 )
-def test_an_option_without_effect_is_ignored_with_a_word(
+def test_an_option_without_effect_is_ignored_with_a_warning(
     kind: str, names: tuple[str, ...], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An option that limits or compresses a batch read is ignored with a warning."""
@@ -126,7 +126,7 @@ def test_an_option_without_effect_is_ignored_with_a_word(
         ("write", {"kafka.max.request.size": "5", "checkpointLocation": "/c", "queryName": "q"}),
     ],
 )
-def test_an_option_with_an_effect_and_sparks_own_pass_in_silence(
+def test_options_with_an_effect_and_sparks_own_give_no_warning(
     kind: str, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     _parse(kind, options)

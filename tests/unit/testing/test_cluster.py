@@ -83,7 +83,7 @@ def test_a_start_waits_for_those_that_were_started_before_and_are_not_ready_yet(
         cluster.close()
 
 
-def test_a_node_that_outlives_its_kill_is_told_of() -> None:
+def test_a_node_that_survives_its_kill_is_reported() -> None:
     """As one that waits for its disk does: it may still write."""
     with Cluster() as cluster:
         with pytest.MonkeyPatch.context() as patch:
@@ -106,7 +106,7 @@ def test_a_node_that_does_not_start_says_why() -> None:
     ("brokers", "config", "why"),
     [(1, {"no.such.setting": "1"}, "no.such.setting"), (0, {}, "0 brokers"), (2, {"node.id": "7"}, "node.id differs")],
 )
-def test_a_cluster_that_cannot_be_had_is_refused(brokers: int, config: dict[str, str], why: str) -> None:
+def test_an_impossible_cluster_is_refused(brokers: int, config: dict[str, str], why: str) -> None:
     with pytest.raises(ClusterError, match=why):
         Cluster(brokers, config=config).start()
 

@@ -76,7 +76,7 @@ def test_verdicts(partitions: list[PartitionHealth], silent_ms: int, wanted: Mem
     assert _verdict(*partitions, silent_ms=silent_ms) is wanted
 
 
-def test_without_the_coordinators_word_there_is_no_verdict() -> None:
+def test_there_is_no_verdict_without_details_of_the_coordinator() -> None:
     assert verdict(None, [_health()], NOW) is None
 
 
@@ -91,14 +91,14 @@ def test_without_the_coordinators_word_there_is_no_verdict() -> None:
         (None, 3, 9, None, None),
     ],
 )
-def test_lag_begins_at_the_logs_start_and_what_is_below_is_lost(
+def test_lag_begins_at_the_log_start_and_older_records_are_lost(
     committed: int | None, start: int, end: int, lag: int | None, lost: int | None
 ) -> None:
     health = _health(committed, start=start, end=end)
     assert (health.lag, health.lost) == (lag, lost)
 
 
-def test_an_unknown_end_is_no_zero() -> None:
+def test_lag_is_unknown_without_the_log_end() -> None:
     health = PartitionHealth(committed=5)
     assert (health.lag, health.lost, health.lag_ms(NOW)) == (None, None, None)
 

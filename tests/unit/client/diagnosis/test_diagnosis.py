@@ -139,7 +139,7 @@ def closed_port() -> Iterator[int]:
         yield int(taken.getsockname()[1])
 
 
-def test_a_healthy_cluster_is_all_good_news() -> None:
+def test_a_healthy_cluster_has_only_findings_that_are_ok() -> None:
     with kafka() as (_, port):
         findings = examine(port)
     assert {finding.verdict for finding in findings} == {Verdict.OK}

@@ -78,7 +78,7 @@ def test_the_leader_makes_the_assignment_and_sends_it() -> None:
     assert machine.step(AssignmentMade(made), 0) == (SendSync("m1", 1, "range", made),)
 
 
-def test_it_beats_at_the_interval_and_not_while_a_beat_is_unanswered() -> None:
+def test_it_sends_heartbeats_at_the_interval_and_one_at_a_time() -> None:
     machine = _machine()
     _join(machine)
     assert machine.next_deadline_ms == HEARTBEAT_MS
@@ -98,7 +98,7 @@ def test_a_rebalance_commits_before_it_joins_again_and_only_at_the_next_poll() -
     assert machine.step(Polled(), 200) == (Revoke(), SendJoin("m1"))
 
 
-def test_a_member_the_group_has_forgotten_loses_its_partitions_without_a_commit() -> None:
+def test_a_member_unknown_to_the_group_loses_its_partitions_without_a_commit() -> None:
     for code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION):
         machine = _machine()
         _join(machine)
@@ -130,7 +130,7 @@ def test_a_join_that_fails_for_now_is_repeated_after_a_pause() -> None:
     assert machine.step(Polled(), 100) == (SendJoin(""),)
 
 
-def test_a_refusal_for_good_is_told_once_and_ends_the_membership() -> None:
+def test_a_final_refusal_is_reported_once_and_ends_the_membership() -> None:
     machine = _machine()
     machine.step(Polled(), 0)
     code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
@@ -138,7 +138,7 @@ def test_a_refusal_for_good_is_told_once_and_ends_the_membership() -> None:
     assert machine.step(Polled(), 1_000) == ()
 
 
-def test_leaving_commits_and_tells_the_group_unless_the_member_is_expected_back() -> None:
+def test_leaving_commits_and_sends_leave_group_unless_the_member_is_static() -> None:
     machine = _machine()
     _join(machine)
     assert machine.step(Leave(), 0) == (Revoke(), SendLeave("m1"))
@@ -147,7 +147,7 @@ def test_leaving_commits_and_tells_the_group_unless_the_member_is_expected_back(
     assert static.step(Leave(), 0) == (Revoke(),)
 
 
-def test_a_user_that_does_not_poll_gives_its_partitions_away_until_it_does() -> None:
+def test_a_user_that_does_not_poll_loses_its_partitions_until_it_does() -> None:
     machine = _machine()
     _join(machine)
     assert machine.step(PollOverdue(), 0) == (Lost(), SendLeave("m1"))
