@@ -30,7 +30,7 @@ def test_a_batch_reads_everything_by_default(load: Load, send: Send) -> None:
 
 
 def test_the_rows_are_those_of_sparks_kafka_connector(load: Load, bootstrap: str, topic: str) -> None:
-    """Trap 2: the Arrow schema must be exactly what Spark derives, or the read fails."""
+    """The Arrow schema must be exactly what Spark derives, or the read fails."""
     with Producer(bootstrap) as producer:
         headers = (("a", b"1"), ("b", None), ("a", b""))
         producer.send(topic, b"value", key=b"key", partition=1, headers=headers, timestamp=1_700_000_000_123)
@@ -185,7 +185,7 @@ def test_spark_finds_the_data_source_without_loading_what_reads_and_writes() -> 
 
 
 def test_spark_calls_the_data_source_by_these_parameter_names() -> None:
-    """Trap 1: `schema=` and `overwrite=` are passed by keyword; another name fails with a misleading error."""
+    """`schema=` and `overwrite=` are passed by keyword; another name fails with a misleading error."""
     for method, names in {
         "reader": ["schema"],
         "streamReader": ["schema"],
@@ -197,7 +197,7 @@ def test_spark_calls_the_data_source_by_these_parameter_names() -> None:
 
 
 def test_the_name_kafka_stays_sparks_own(spark: SparkSession, bootstrap: str, topic: str) -> None:
-    """Trap 3: format("kafka") cannot be taken over; ours has its own name and needs no registration."""
+    """`format("kafka")` cannot be taken over; ours has its own name and needs no registration."""
     with pytest.raises(PySparkException):
         spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
 

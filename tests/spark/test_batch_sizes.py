@@ -1,4 +1,4 @@
-"""Batches of a task fit: they are as small as their topic or the user wants them. No session is needed here."""
+"""Batches of a task are as small as their topic, or the user's option, demands. No session is needed here."""
 
 import os
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def _arrow(rows: list[dict[str, Any]]) -> pa.RecordBatch:
 def test_a_topic_of_small_batches_gets_every_row_once_and_in_order(
     writer: Make, read: Callable[[], list[dict[str, Any]]], codec: str
 ) -> None:
-    """The last stretches of rows are so small that the topic takes them at once: they wait for those before them."""
+    """The topic would accept the last small batches at once: they wait for the batches before them."""
     stretches = [_rows(0, ROWS), _rows(ROWS, ROWS), _rows(2 * ROWS, 10), _rows(2 * ROWS + 10, 1)]
     task = writer(**{"kafka.compression.type": codec})
     assert task.write(iter([_arrow(rows) for rows in stretches])).rows == 2 * ROWS + 11

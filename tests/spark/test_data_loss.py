@@ -1,4 +1,4 @@
-"""Records that retention removed before they were read: an error that says what is gone, or a warning if asked for."""
+"""Records that retention removed before they were read: an error that names them, or with an option a warning."""
 
 import json
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_retention_may_overtake_a_plan(lossy: tuple[str, int]) -> None:
 
 
 def test_a_range_of_a_topic_created_again_that_is_shorter_has_no_rows(lossy: tuple[str, int]) -> None:
-    """Between plan and task, so that only the task can notice: it may not fail for ever where loss may be borne."""
+    """The topic is created again between plan and task: only the task can notice, and it must not fail for ever."""
     bootstrap, _ = lossy
     work = OffsetRange(PARTITION, RECORDS + 5, RECORDS + 9)
     strict = TailraceReader(ROW, parse_source_options(_options(bootstrap), streaming=False))

@@ -1,4 +1,4 @@
-"""Nodes that are killed and started again under queries: a short outage costs time, and nothing else."""
+"""Nodes that are killed and restarted during queries: a short outage only delays them."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""`df.write|writeStream.format("tailrace")`: rows become records, where they should and as they should."""
+"""`df.write|writeStream.format("tailrace")`: the partition and content of each row's record."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -63,7 +63,7 @@ class Stream:
         return positions(self.spark.read.parquet(str(self.directory / "rows")))
 
     def offsets(self) -> list[dict[str, dict[str, int]]]:
-        """The notes of Spark for each batch."""
+        """The progress that Spark notes for each batch."""
         files = [path for path in (self.directory / "checkpoint" / "offsets").iterdir() if path.name.isdigit()]
         return [json.loads(path.read_text().splitlines()[2]) for path in sorted(files, key=lambda p: int(p.name))]
 
@@ -80,7 +80,7 @@ def reader(bootstrap: str, topic: str) -> TailraceStreamReader:
 
 
 def test_available_now_reads_to_the_end_in_limited_batches(stream: Stream, send: Send) -> None:
-    """Trap 10: a source without SupportsTriggerAvailableNow would run one batch and ignore the limit."""
+    """A source without SupportsTriggerAvailableNow would run one batch and ignore the limit."""
     for partition in range(3):
         send(range(100), partition=partition)
     progress = stream.run(maxOffsetsPerTrigger=70)
@@ -98,7 +98,7 @@ def test_a_restart_goes_on_where_the_checkpoint_ends(stream: Stream, send: Send)
 
 
 def test_offsets_are_sparks_kafka_json_in_one_order_and_never_repeat(stream: Stream, send: Send) -> None:
-    """Trap 4: Spark compares the JSON text; the same positions in another order would run an empty batch."""
+    """Spark compares the JSON text; the same positions in another order would run an empty batch."""
     send(range(30), partition=2)
     send(range(30), partition=0)
     stream.run(maxOffsetsPerTrigger=25)
@@ -116,7 +116,7 @@ def test_lag_can_be_read_off_the_progress(stream: Stream, send: Send) -> None:
 
 
 class Clock:
-    """A time in which nothing but the pauses takes any."""
+    """A clock on which only pauses take time."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -131,7 +131,7 @@ class Clock:
 def test_an_idle_stream_answers_the_start_again_after_looking_more_than_once(
     reader: TailraceStreamReader, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trap 5: Spark asks without pause, so an idle answer must take its time; records must be answered at once."""
+    """Spark asks without pause, so an idle answer must take its time; records must be answered at once."""
     monkeypatch.setattr(readers, "time", Clock())
     looks: list[int] = []
     latest = Planner.latest
@@ -152,7 +152,6 @@ def test_an_idle_stream_answers_the_start_again_after_looking_more_than_once(
 
 
 def test_initial_offset_may_be_asked_for_again(reader: TailraceStreamReader, send: Send) -> None:
-    """Trap 7."""
     send(range(5))
     assert json.dumps(reader.initialOffset()) == json.dumps(reader.initialOffset())
     reader.stop()
@@ -169,7 +168,7 @@ def test_a_stream_that_starts_at_latest_starts_where_it_was_first_asked(bootstra
 
 
 def test_equal_offsets_plan_nothing(reader: TailraceStreamReader, send: Send) -> None:
-    """Trap 7: partitions(start, end) may be called with start == end."""
+    """`partitions(start, end)` may be called with start == end."""
     send(range(5))
     start = reader.initialOffset()
     assert reader.partitions(start, start) == []
@@ -177,7 +176,7 @@ def test_equal_offsets_plan_nothing(reader: TailraceStreamReader, send: Send) ->
 
 
 def test_the_target_of_available_now_is_fixed_before_anything_else(reader: TailraceStreamReader, send: Send) -> None:
-    """Trap 7: prepareForTriggerAvailableNow comes first; what arrives later waits for the next run."""
+    """`prepareForTriggerAvailableNow` comes first; what arrives later waits for the next run."""
     send(range(5))
     reader.prepareForTriggerAvailableNow()
     limit = reader.getDefaultReadLimit()
@@ -189,7 +188,7 @@ def test_the_target_of_available_now_is_fixed_before_anything_else(reader: Tailr
 
 
 def test_what_comes_while_available_now_begins_at_latest_is_no_loss(bootstrap: str, topic: str, send: Send) -> None:
-    """Trap 7: the target is fixed before the start is asked for, so a busy log may have passed it by then."""
+    """The target is fixed before the start is asked for, so a busy log may have passed it by then."""
     options = parse_source_options({"kafka.bootstrap.servers": bootstrap, "subscribe": topic}, streaming=True)
     reader = TailraceStreamReader(SCHEMA, options)
     reader.prepareForTriggerAvailableNow()
@@ -200,7 +199,7 @@ def test_what_comes_while_available_now_begins_at_latest_is_no_loss(bootstrap: s
 
 
 def test_a_reader_in_use_can_be_pickled_and_its_copy_reads(reader: TailraceStreamReader, send: Send) -> None:
-    """Trap 12: sockets stay behind; what a batch needs is in its partitions."""
+    """Sockets stay behind; what a batch needs is in its partitions."""
     send(range(5))
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(3))
@@ -241,7 +240,7 @@ def test_min_offsets_wait_for_enough_records(bootstrap: str, topic: str, send: S
 
 
 def test_a_stream_that_waits_for_enough_records_takes_its_time(bootstrap: str, topic: str, send: Send) -> None:
-    """Trap 5: with a few records there and too few for a batch, it must not ask without pause either."""
+    """With a few records there and too few for a batch, it must not ask without pause either."""
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": topic,
@@ -337,7 +336,7 @@ def test_a_batch_planned_before_its_topic_was_created_again_is_cut_to_the_new_lo
 def test_an_idle_stream_pauses_although_a_topic_was_deleted_or_created_again(
     bootstrap: str, admin: Admin, topic: str, send: Send, loss: str
 ) -> None:
-    """Trap 5 again: positions that will never be equal to the ends of the logs must not make it ask without pause."""
+    """Positions that will never be equal to the ends of the logs must not make it ask without pause."""
     admin.create_topics({f"{topic}-more": 1})
     options = {
         "kafka.bootstrap.servers": bootstrap,
@@ -401,7 +400,7 @@ def test_a_deleted_topic_does_not_hold_back_the_progress_of_the_others(
 def test_progress_is_committed_to_the_group_that_is_named(
     spark: SparkSession, bootstrap: str, topic: str, admin: Admin, stream: Stream, send: Send
 ) -> None:
-    """Trap 6: commit() comes one batch late and never for the last batch, so it may lag but never lead."""
+    """`commit` comes one batch late and never for the last batch, so it may lag but never lead."""
     send(range(40))
     stream.run(maxOffsetsPerTrigger=10, **{"kafka.group.id": "watchers"})
     committed = {tp.partition: position.offset for tp, position in admin.group_offsets("watchers").items()}
@@ -427,7 +426,7 @@ def test_every_commit_of_a_stream_is_shown_to_its_group(
 def test_a_listener_shows_the_progress_of_every_batch(
     spark: SparkSession, bootstrap: str, admin: Admin, stream: Stream, send: Send
 ) -> None:
-    """Trap 6: Spark reports a batch to the source too late; to the listener it reports the last batch as well."""
+    """Spark reports a batch to the source too late; to the listener it reports the last batch as well."""
     listener = GroupProgress(bootstrap, "shown")
     spark.streams.addListener(listener)
     try:

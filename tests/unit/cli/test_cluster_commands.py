@@ -1,4 +1,4 @@
-"""`brokers`, `quorum`, and the moves and elections of `topics`, asked of a cluster of two brokers."""
+"""`brokers`, `quorum`, and the moves and elections of `topics`, with a cluster of two brokers."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -196,7 +196,7 @@ def test_elections_are_held_and_failures_are_reported(server: AdminServer, run: 
 
 
 def lose(server: AdminServer, *, good_end: int) -> None:
-    """Of five records of `orders`, this broker has so many that are good; no broker leads."""
+    """`orders` without a leader; this broker has a good log of this length, out of five records."""
     with server.lock:
         node = server.node
         for _ in range(5):
@@ -267,7 +267,7 @@ def test_a_replica_that_cannot_be_reached_is_shown_and_not_chosen(server: AdminS
 def test_any_replica_is_elected_in_a_cluster_that_reports_no_log_ends(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by Apache Kafka, which does not know our fields."""
+    """As by Apache Kafka, which does not have Tailrace's fields."""
     handle = DescribeLogDirsHandler.handle
 
     def plain(

@@ -1,4 +1,4 @@
-"""The client commands against a real node: what they print, where, and with which exit code."""
+"""The client commands against a real node: their output on both streams, and their exit codes."""
 
 import io
 import json
@@ -80,7 +80,7 @@ def test_an_interrupt_while_the_last_answers_are_awaited_says_what_was_written(
     run: Run, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(Future[RecordMetadata]):
-        """Never comes; its user presses Ctrl-C."""
+        """An answer that never comes; its user presses Ctrl-C."""
 
         def exception(self, timeout: float | None = None) -> NoReturn:
             if not pressed:

@@ -1,4 +1,4 @@
-"""Completion of words in the shell, and what every listing has in common."""
+"""Completion of words in the shell, and the common form of all listings."""
 
 import importlib
 import importlib.util

@@ -1,4 +1,4 @@
-"""`tailrace doctor` as a command: what it prints, and its exit code."""
+"""`tailrace doctor` as a command: its output and its exit code."""
 
 import json
 import socket

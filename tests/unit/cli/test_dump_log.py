@@ -1,4 +1,4 @@
-"""`tailrace dump-log`: Kafka's words for what is there, and what is said of damage. No node runs here."""
+"""`tailrace dump-log`: Kafka's format of the content, and the reports of damage. No node runs here."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The command line: which nouns there are, and what a failure looks like."""
+"""The command line: its nouns, and the form of a failure."""
 
 import importlib
 import importlib.util

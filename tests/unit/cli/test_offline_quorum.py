@@ -46,7 +46,7 @@ def test_a_command_that_does_not_listen_permits_exposed_listeners(file: Path, mo
 
 
 def test_a_listener_with_a_wildcard_is_still_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would be sent to the quorum."""
+    """The quorum would get this address."""
     monkeypatch.setenv("TAILRACE_NODE_ID", "2")
     file.write_text(file.read_text().replace("127.0.0.1", "0.0.0.0"))
     with pytest.raises(KafkaError, match="clients cannot connect to a wildcard"):

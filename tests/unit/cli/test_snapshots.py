@@ -1,4 +1,4 @@
-"""`tailrace snapshots`: what is in a data directory, and what is said of damage. No node runs here."""
+"""`tailrace snapshots`: the snapshots of a data directory, and the reports of damage. No node runs here."""
 
 import json
 from collections.abc import Callable

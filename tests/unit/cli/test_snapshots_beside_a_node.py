@@ -1,4 +1,4 @@
-"""`tailrace snapshots` on the directory of a node that runs: it reads, and leaves everything as it is."""
+"""`tailrace snapshots` on the directory of a running node: it reads, and changes no file."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""`transactions`, asked of a node that has some."""
+"""`tailrace transactions`, with a node that has some."""
 
 import json
 from collections.abc import Callable, Iterator

@@ -70,7 +70,7 @@ def run(script: str, *words: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_a_signal_at_the_end_of_an_interrupted_command_does_not_change_its_exit_code(number: signal.Signals) -> None:
-    """`timeout` signals a process and then its group: the interpreter may be half gone by then."""
+    """`timeout` signals a process and then its group; the interpreter may be about to end at the second signal."""
     assert run(SIGNALLED_LATE, str(int(number))) == (7, "heard\n", "")
 
 

@@ -1,4 +1,4 @@
-"""A foreign peer for clients: librdkafka's mock cluster of three brokers. And patience."""
+"""A foreign peer for clients: librdkafka's mock cluster of three brokers; and a longer wait for unknown topics."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tailrace.client import producer
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A topic that the first record creates may take its time: here the machine is slow, not the topic missing."""
+    """Wait long for a topic that the first record creates: on a slow machine it is late, and not missing."""
     monkeypatch.setattr(producer, "UNKNOWN_TOPIC_WAIT_MS", 60_000)
 
 

@@ -1,4 +1,4 @@
-"""Records become batches per partition: what is gathered, when it is ready, when it is too late."""
+"""Records become batches per partition; when a batch is ready, and when it expires."""
 
 from concurrent.futures import Future
 
@@ -154,7 +154,7 @@ def test_a_record_that_cannot_be_encoded_leaves_no_empty_batch() -> None:
 
 
 def test_a_partition_that_was_served_comes_after_the_others() -> None:
-    """Or the first partitions with enough records to fill every request would keep all others waiting."""
+    """Otherwise partitions with enough records to fill every request would hold back all others."""
     accumulator = _accumulator()
     partitions = [TopicPartition("orders", number) for number in range(3)]
     for partition in partitions:

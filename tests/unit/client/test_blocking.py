@@ -1,4 +1,4 @@
-"""The clients against a real node, and where it can, against librdkafka's mock cluster: what is written is read."""
+"""The clients against a real node and, where possible, librdkafka's mock cluster: written records are read."""
 
 import os
 import threading
@@ -25,7 +25,7 @@ SECONDS = 60.0
 
 @pytest.fixture(params=["node", "mock"])
 def bootstrap(request: pytest.FixtureRequest) -> str:
-    """Ours and a foreign cluster."""
+    """A node of Tailrace, and a foreign cluster."""
     if request.param == "mock":
         return str(request.getfixturevalue("mock_cluster"))
     cluster: Cluster = request.getfixturevalue("tailrace_cluster")
@@ -136,7 +136,7 @@ def test_an_offset_that_does_not_exist_is_an_error_that_says_where_the_log_ends(
 
 
 def test_records_that_are_gone_are_an_error_that_names_them(mock_cluster: str, topic: str) -> None:
-    """librdkafka's mock keeps about 5 MB per partition: what a retention by size does."""
+    """librdkafka's mock keeps about 5 MB per partition, as retention by size does."""
     batch = build_batch([Record(0, 1_000, None, os.urandom(1_000)) for _ in range(500)])
     with Producer(mock_cluster) as producer:
         for _ in range(20):

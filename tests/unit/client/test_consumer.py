@@ -1,4 +1,4 @@
-"""A consumer in trouble: it keeps to its time, and commits nothing that is not its own any more."""
+"""A consumer during faults: polls keep their timeout, and a removed member commits nothing."""
 
 import asyncio
 import time
@@ -58,7 +58,7 @@ def test_a_poll_takes_its_time_and_no_more_while_the_coordinator_is_gone() -> No
 
 @pytest.fixture
 def overdue(tailrace_cluster: Cluster, topic: str) -> Iterator[Consumer]:
-    """A member that was given records and did not poll for max.poll.interval.ms: the group has put it out."""
+    """A member that has records and did not poll for max.poll.interval.ms: the group has removed it."""
     with Consumer(
         tailrace_cluster.bootstrap_servers,
         group=f"group-{topic}",
@@ -137,7 +137,7 @@ def test_an_offset_out_of_range_without_a_reset_rule_is_an_error_until_a_seek(
 def test_a_leader_that_cannot_describe_the_topics_tries_again(
     tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node may go between the join and the assignment: the group must not wait for this leader for ever."""
+    """The node may end between the join and the assignment: the group must not wait for this leader for ever."""
     refresh = Router.refresh
     failures = [KafkaError(ErrorCode.NETWORK_EXCEPTION, "the node has gone")]
 

@@ -83,7 +83,7 @@ def test_asyncio_can_wait_for_it() -> None:
 
 
 def test_a_child_forked_while_the_parents_loop_settles_a_record_can_settle_its_own() -> None:
-    """The lock is held by a thread that the child does not have: it would never be released."""
+    """A thread that the child does not have holds the lock: the child's copy would never be released."""
     with delivery._making:
         child = os.fork()
         if child == 0:

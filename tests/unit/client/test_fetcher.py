@@ -1,4 +1,4 @@
-"""Answers that count, and the place of the next fetch. The nodes here are scripted."""
+"""The answers that a fetcher uses, and the node of the next fetch. The nodes here are scripted."""
 
 import asyncio
 import gc
@@ -105,7 +105,7 @@ def test_the_leader_serves_again_when_the_replica_that_it_named_cannot_be_reache
 
 
 def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begins() -> None:
-    """Both stand at offset 0: the old one as a position, the new one since nothing is decided yet."""
+    """Both have offset 0: the old one as its position, the new one because no position is decided yet."""
 
     async def run() -> None:
         asked, may_answer = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""A program that ends without closing its clients ends, and loses nothing that a moment can save."""
+"""A program that ends without closing its clients ends soon, and its records are flushed first."""
 
 import subprocess
 import sys
@@ -63,7 +63,7 @@ def test_records_that_cannot_be_written_any_more_are_reported(topic: str) -> Non
 def test_a_range_that_was_not_read_to_its_end_does_not_keep_the_interpreter(
     tailrace_cluster: Cluster, topic: str
 ) -> None:
-    """The background thread stops before the last objects go: a call that waits for it then waits for ever."""
+    """The background thread stops before the last objects are freed: a call that waits for it would wait for ever."""
     program = "for _ in RangedFetch(bootstrap).fetch_range(TopicPartition(topic, 0), 0, 1000): raise SystemExit(7)"
     ended = _run(program, tailrace_cluster.bootstrap_servers, topic)
     assert (ended.returncode, ended.stderr) == (7, "")
@@ -72,7 +72,7 @@ def test_a_range_that_was_not_read_to_its_end_does_not_keep_the_interpreter(
 
 
 def test_consumers_that_were_not_closed_leave_nothing_running(topic: str) -> None:
-    """A task that is freed while it waits complains on stderr, now and then: it depends on what is freed first."""
+    """A task that is freed while it waits may log an error on stderr; that depends on the order of freeing."""
     program = (
         "import asyncio, atexit\n"
         "from tailrace.client.loop_thread import loop_thread\n"

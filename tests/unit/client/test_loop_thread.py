@@ -76,7 +76,7 @@ def test_an_interrupted_wait_for_records_raises_only_the_interrupt(
 
 @pytest.fixture
 def is_closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Ranges have two stretches, asked of no node; this says that one was given up and has been tidied away."""
+    """Ranges have two chunks, without a node; the event is set when an abandoned range has been closed."""
     closed = threading.Event()
 
     async def fetch_range(self: ranged_fetch.AsyncRangedFetch, *_: object) -> AsyncIterator[Chunk]:
@@ -102,7 +102,7 @@ def half_read() -> Iterator[list[Iterator[object]]]:
 def test_a_half_read_range_may_be_freed_on_the_clients_own_thread(
     is_closed: threading.Event, half_read: list[Iterator[object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The garbage collector frees what is part of a cycle wherever it happens to run."""
+    """The garbage collector frees the objects of a cycle on the thread where it runs."""
     faults: list[BaseException | None] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: faults.append(unraisable.exc_value))
 

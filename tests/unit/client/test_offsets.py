@@ -1,4 +1,4 @@
-"""Offsets asked for at several leaders, of which some do not answer. The nodes here are scripted."""
+"""Offsets from several leaders, of which some do not answer. The nodes here are scripted."""
 
 import asyncio
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Topics that go, logs that are damaged, and another cluster where the old one was."""
+"""Deleted topics, damaged logs, and another cluster at the address of the old one."""
 
 import asyncio
 import shutil
@@ -76,7 +76,7 @@ def test_a_topic_that_is_gone_is_asked_for_with_pauses(cluster: Cluster, questio
 def test_a_commit_for_a_topic_that_is_gone_is_final_and_the_others_are_committed(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in Java's client. The coordinator answers for each partition, and no question makes a topic come back."""
+    """As in Java's client. The coordinator answers for each partition, and a retry does not restore a topic."""
     stays, goes = TopicPartition("stays", 0), TopicPartition("goes", 0)
     commits: list[object] = []
     ask = Connection.ask
@@ -205,7 +205,7 @@ def _read(consumer: Consumer, count: int) -> tuple[list[tuple[int, int]], list[s
 
 
 def test_another_cluster_at_the_same_address_gets_every_record() -> None:
-    """The id that the old one gave may be another producer's in the new one: records under it look like repetitions."""
+    """Another producer may have the old producer id in the new cluster: records with it would look like repetitions."""
     with (
         Cluster(config={"num.partitions": "2"}) as cluster,
         Producer(cluster.bootstrap_servers) as old,

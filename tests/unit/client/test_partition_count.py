@@ -46,7 +46,7 @@ def _response(topic: MetadataResponseTopic) -> MetadataResponse:
 def _counts(
     monkeypatch: pytest.MonkeyPatch, answers: Iterable[Answer], questions: int, *, unknown_wait_ms: int = 50
 ) -> list[int]:
-    """Results of partition_count, called so often, of a cluster that gives these answers; the last one for ever."""
+    """The results of several calls of partition_count, with these answers of the cluster; the last one repeats."""
     script = list(answers)
 
     async def refresh(self: Router, *_: Any, **__: Any) -> None:
@@ -69,7 +69,7 @@ def test_a_partition_without_a_leader_counts(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_known_facts_are_reported_without_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records wait for the cluster, delivery.timeout.ms long: a count of partitions need not."""
+    """Records wait for the cluster for delivery.timeout.ms; a count of partitions need not."""
     assert _counts(monkeypatch, [_described(1, 1), OUTAGE], 3) == [2, 2, 2]
 
 
@@ -84,7 +84,7 @@ def test_a_topic_without_a_description_yet_is_waited_for(monkeypatch: pytest.Mon
 
 
 def test_a_topic_that_does_not_exist_is_not_waited_for_that_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is more likely misspelt than about to come."""
+    """Its name is probably misspelt."""
     answers: list[Answer] = [OUTAGE, _refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)]
     with pytest.raises(KafkaError, match="does not exist"):
         _counts(monkeypatch, answers, 1)

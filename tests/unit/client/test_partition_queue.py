@@ -1,4 +1,4 @@
-"""One partition's batches: under which numbers they are sent, and what each answer means for them."""
+"""One partition's batches: their sequence numbers, and the outcome of each answer."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -19,7 +19,7 @@ OUT_OF_ORDER = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
 class Queue:
-    """A queue with batches of one record each, and what became of those sent."""
+    """A queue with batches of one record each, and the outcomes of sent batches."""
 
     def __init__(self, batches: int, *, identity: Identity | None = IDENTITY) -> None:
         self.queue = PartitionQueue(PARTITION)
@@ -50,7 +50,7 @@ class Queue:
         return verdict
 
     def begun(self, *, in_flight: int) -> list[OutgoingBatch]:
-        """The first batch is written, so that the broker knows the producer; these are on their way."""
+        """Batches in flight, after a first batch that is written, so that the broker knows the producer."""
         (first,) = self.take()
         self.answer(first, ErrorCode.NONE)
         self.settled.clear()
@@ -124,7 +124,7 @@ def test_a_batch_behind_one_that_failed_is_out_of_order_only_for_now() -> None:
 
 
 def test_records_lost_by_the_broker_fail_although_later_batches_wait() -> None:
-    """The first in line is out of order for ever: to repeat it would only keep the others waiting."""
+    """The first batch would be out of order for ever: to repeat it would only hold back the others."""
     queue = Queue(3)
     first, second = queue.begun(in_flight=2)
     assert queue.answer(second, OUT_OF_ORDER) is BatchOutcome.BEHIND
@@ -155,7 +155,7 @@ def test_an_id_the_broker_refuses_is_replaced_and_the_batch_is_sent_under_the_ne
 
 
 def test_batches_unknown_to_a_restarted_broker_are_written_if_the_next_one_is() -> None:
-    """A broker keeps only each producer's last batch over a restart: it takes a repetition of one before for a gap."""
+    """A restarted broker knows only each producer's last batch: a repetition of an earlier one looks like a gap."""
     queue = Queue(5)
     sent = queue.begun(in_flight=4)
     for batch in sent:
@@ -186,7 +186,7 @@ def test_batches_in_doubt_are_given_up_if_no_later_one_was_written() -> None:
 
 
 def test_a_batch_in_doubt_is_never_sent_under_other_numbers() -> None:
-    """The first runs out of time with its fate unknown: the second may be written too, and would be so twice."""
+    """The first batch expires, perhaps written: the second may be written too, and a retry would write it twice."""
     queue = Queue(1)
     queue.add(1, deadline_ms=500)
     queue.add(2, deadline_ms=2_000)

@@ -1,4 +1,4 @@
-"""A poll of a consumer whose fetches, clock and troubles the test makes up: what it tells of, and when it raises."""
+"""Polls of a consumer with a simulated clock, fetches and faults: their warnings and errors."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Ranges of logs that a node of ours does not make yet: with gaps, markers and followers. The node here is scripted."""
+"""Ranges of logs with gaps, markers and near replicas. The node here is scripted."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ class ScriptedLeader:
 
     @staticmethod
     def _no_offsets() -> ListOffsetsResponse:
-        """It does not know the partition that it is asked for, though metadata may."""
+        """The node does not have the requested partition, though metadata may."""
         refused = ListOffsetsPartitionResponse(partition_index=0, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name=PARTITION.topic, partitions=(refused,)),))
 
@@ -206,7 +206,7 @@ def _leaves_after(batch: bytes) -> Fetch:
 def test_a_range_of_a_topic_deleted_meanwhile_fails_before_its_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No read waits kafkaConsumer.pollTimeoutMs for a topic that does not exist, as metadata keep saying."""
+    """A read does not wait kafkaConsumer.pollTimeoutMs for a topic that stays absent from metadata."""
     monkeypatch.setattr(ranged_fetch, "UNKNOWN_WAIT_MS", 200, raising=False)
     with pytest.raises(KafkaError, match="orders-0: .* 3 to 99 ") as gone:
         _read(_leaves_after(_batch(0, 3)), 0, 100, is_unknown=lambda asked: len(asked) > 1, timeout_ms=60_000)
@@ -214,7 +214,7 @@ def test_a_range_of_a_topic_deleted_meanwhile_fails_before_its_timeout(
 
 
 def test_the_next_range_of_a_deleted_topic_fails_without_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task may have a hundred partitions of it."""
+    """A task may have a hundred partitions of the topic."""
     questions: list[int] = []
 
     def is_gone(_: object) -> bool:
@@ -252,7 +252,7 @@ def test_a_topic_that_metadata_leaves_out_for_a_moment_is_read_on() -> None:
 
 
 def test_a_leader_that_resigns_after_offset_out_of_range_has_lost_nothing() -> None:
-    """A new leader may not have all records yet, and have to leave again before it can say so."""
+    """A new leader may lack records, and may lose its leadership before it answers ListOffsets."""
     refusals = [ErrorCode.OFFSET_OUT_OF_RANGE]
 
     def fetch(offset: int, rack: str) -> PartitionData:

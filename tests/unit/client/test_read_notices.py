@@ -1,4 +1,4 @@
-"""A consumer that cannot read says so, and why; one that begins at the end says what it skips."""
+"""The warnings of a consumer: the fault that keeps it from reading, and the records that it skips."""
 
 import asyncio
 import logging
@@ -89,7 +89,7 @@ def test_a_cluster_that_was_never_reached_raises_each_time_its_time_is_over() ->
 
 
 def test_only_the_time_of_polls_counts() -> None:
-    """Records are dealt with between two polls, and a program may sleep: no broker was asked for anything then."""
+    """Between two polls a program processes records, or sleeps, and sends no request."""
     told = notices(timeout_ms=1_000)
     for began_ms in range(0, 100_000, 10_000):
         told.begin_poll(began_ms)
@@ -122,7 +122,7 @@ def test_an_attempt_that_hangs_is_not_waited_for_longer_than_the_time_itself() -
 
 
 def test_polls_with_short_pauses_count_as_one() -> None:
-    """A connection to an address that swallows packets is tried for longer than most polls last."""
+    """An attempt to connect to an address that drops packets takes longer than most polls."""
     told = notices(timeout_ms=10_000)
     for began_ms in range(0, 10_000, 1_000):
         told.begin_poll(began_ms)

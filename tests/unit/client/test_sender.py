@@ -1,4 +1,4 @@
-"""The sender sleeps until there is something to do, and never longer; what it waits for it forgets when it is over."""
+"""The sender sleeps until the next batch is due, and never longer; a fault is forgotten when it has passed."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def _accumulator(linger_ms: int) -> Accumulator:
 
 
 class ClockedRouter(Router):
-    """Its clock says what the test wants at the first looks, then stands still; there is no cluster."""
+    """A router without a cluster, with these first times on its clock, which then stands still."""
 
     def __init__(self, times: Iterator[int]) -> None:
         super().__init__("127.0.0.1:1")
@@ -74,7 +74,7 @@ async def _send_at_the_edge_of_a_tick() -> None:
 
 
 class MovingRouter(Router):
-    """Node 1 leads and cannot be reached; a sender that has tried learns that node 2 leads now."""
+    """Node 1 leads and cannot be reached; after an attempt, metadata names node 2 as leader."""
 
     def __init__(self) -> None:
         super().__init__("127.0.0.1:1", retry_backoff_ms=1)

@@ -1,4 +1,4 @@
-"""The position of a consumer when the log does not hold its offset any more, and the warning about it."""
+"""The position of a consumer when the log does not have its offset any more, and the warning about it."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ Take = Callable[[Mapping[TopicPartition, OffsetAt]], None]
 
 
 class StartSearchBench:
-    """A search whose logs all begin and end at the same offsets. A bound that is None cannot be asked for."""
+    """A search in logs that all begin and end at the same offsets. The request for a bound of None fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, reset: int, bounds: tuple[int | None, int | None]) -> None:
         self.router = Router("127.0.0.1:1")

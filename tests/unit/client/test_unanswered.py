@@ -1,4 +1,4 @@
-"""acks=0: no broker answers; nevertheless a clean end throws nothing away, and no buffer grows without bounds."""
+"""acks=0: brokers do not answer; nevertheless a clean end loses no record, and buffers are bounded."""
 
 import time
 from collections.abc import Iterator

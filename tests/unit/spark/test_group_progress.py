@@ -12,7 +12,7 @@ from tailrace.spark.session import GroupProgress
 
 
 class Group:
-    """Stands for a cluster and its administrator: takes offsets, or cannot be reached."""
+    """The double of an administrator's client: records offsets, or cannot reach its cluster."""
 
     def __init__(self) -> None:
         self.is_there = False

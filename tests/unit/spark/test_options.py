@@ -63,7 +63,7 @@ def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str
     ],
 )
 def test_an_unknown_option_is_ignored_with_a_warning(name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    """As in Spark's connector; but a read that starts elsewhere because of a letter is worth a line."""
+    """As in Spark's connector, but with a log line: a misspelt option may change the start of a read."""
     parse_source_options({**BASE, name: "1"}, streaming=True)
     assert said in caplog.text
 

@@ -10,7 +10,7 @@ from tailrace.spark.planning import Planner
 
 
 def test_no_query_waits_long_for_a_cluster_that_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark asks for it between two batches. This cluster takes connections and says nothing."""
+    """Spark commits between two batches. This cluster accepts connections and does not answer."""
     monkeypatch.setattr(planning, "PROGRESS_TIMEOUT_MS", 100, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         bootstrap = f"127.0.0.1:{silent.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""The test kit itself: nodes start, die and come back as told, and leave nothing behind."""
+"""The test kit itself: nodes start, die and restart, and leave nothing behind."""
 
 import os
 import socket
@@ -84,7 +84,7 @@ def test_a_start_waits_for_those_that_were_started_before_and_are_not_ready_yet(
 
 
 def test_a_node_that_survives_its_kill_is_reported() -> None:
-    """As one that waits for its disk does: it may still write."""
+    """A process that waits for its disk survives SIGKILL for a while, and may still write."""
     with Cluster() as cluster:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tailrace.testing.cluster._GONE_S", 0.01)

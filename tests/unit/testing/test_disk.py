@@ -1,4 +1,4 @@
-"""The simulated disk keeps what it must and loses what it may."""
+"""The simulated disk keeps synced data, and may lose the rest."""
 
 import pytest
 

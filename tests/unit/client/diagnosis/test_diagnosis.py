@@ -70,7 +70,7 @@ def listening(serve: Serve) -> Iterator[int]:
 
 
 class FakeKafka:
-    """A cluster as far as a diagnosis asks: its brokers, and whether they require a login."""
+    """The part of a cluster that a diagnosis requests: its brokers, and whether they require a login."""
 
     def __init__(self, *, cluster_id: str = "cluster-1", mechanisms: tuple[str, ...] = ()) -> None:
         self.brokers: tuple[tuple[int, str, int], ...] = ()
@@ -133,7 +133,7 @@ def the_failure(findings: list[Finding]) -> Finding:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """Taken, so that no other program takes it, and not listened on."""
+    """A port that is bound, so that no other program takes it, and has no listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield int(taken.getsockname()[1])
@@ -162,7 +162,7 @@ def test_a_name_that_does_not_exist() -> None:
 
 
 def test_packets_that_are_dropped() -> None:
-    """A listener whose queue is full: the system answers nothing, as a firewall does."""
+    """A listener with a full queue: the system does not answer, as with a firewall."""
     with socket.socket() as full, contextlib.ExitStack() as held:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -232,7 +232,7 @@ def test_a_tls_port_that_hangs_up_without_a_word() -> None:
 
 
 def test_a_plain_port_spoken_to_in_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the hello for a long request, of which it waits for the rest."""
+    """The server reads the hello as the begin of a long request, and waits for the rest."""
     ask_versions = Probe.ask_versions
 
     def patient_with_kafka(probe: Probe) -> ApiVersionsResponse:
@@ -364,7 +364,7 @@ def test_a_broker_whose_advertised_address_leads_to_another_cluster() -> None:
 def test_a_broker_elsewhere_that_advertises_localhost(
     is_up: bool, closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The machine `broker.example` is this one, as far as this test goes."""
+    """In this test the name `broker.example` resolves to this machine."""
 
     def resolve(host: str, port: int) -> list[Target]:
         return [Target(socket.AF_INET, ("127.0.0.1", port))]

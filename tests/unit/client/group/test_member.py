@@ -1,4 +1,4 @@
-"""A member of a classic group: what it sends and when it lets go."""
+"""A member of a classic group: its requests, and the loss of its partitions."""
 
 from tailrace.client.group.member import (
     Assigned,
