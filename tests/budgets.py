@@ -1,4 +1,7 @@
-"""The number of examples that a search may try in each run, and how many times as many in `make soak`."""
+"""The number of examples that a search may try in each run, and how many times as many in `make soak`.
+
+`make test` runs what has found every known fault in little time; `make soak` multiplies each count by MODEL_RUNS.
+"""
 
 import os
 
@@ -7,5 +10,5 @@ MODEL_RUNS = int(os.environ.get("MODEL_RUNS", "0"))
 
 
 def examples(usual: int) -> int:
-    """The examples of a property that is checked for each of many APIs and versions."""
+    """The examples of a property, or the seeds of a simulation."""
     return usual * (MODEL_RUNS or 1)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.remote import Producer
 
-from budgets import MODEL_RUNS
+from budgets import MODEL_RUNS, examples
 from compiled import compile_tests
 from node_starter import use_node_starter
 from tailrace.protocol.schema import protect_values
@@ -26,6 +26,7 @@ protect_values()  # assigning to a message is a mistake that only tests can affo
 
 settings.register_profile(
     "tailrace",
+    max_examples=examples(50),
     derandomize=not MODEL_RUNS,  # the verdict on a change depends on the change; the search for more is `make soak`
     deadline=None,  # timing never decides a verdict
     suppress_health_check=[HealthCheck.too_slow],
@@ -70,11 +71,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     put_long_files_first(items)
     if not MODEL_RUNS:
         return
-    models = {item.cls: item for item in items if isinstance(item, pytest.Function) and item.cls is not None}
-    for cls, item in models.items():
+    for cls in {item.cls for item in items if isinstance(item, pytest.Function) and item.cls is not None}:
         if isinstance(getattr(cls, "settings", None), settings):  # made of a RuleBasedStateMachine
             cls.settings = settings(cls.settings, max_examples=cls.settings.max_examples * MODEL_RUNS, database=None)
-            item.add_marker(pytest.mark.timeout(0))
+    for item in items:
+        item.add_marker(pytest.mark.timeout(0))  # so many examples take their time
 
 
 def pytest_collection_finish() -> None:

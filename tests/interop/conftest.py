@@ -38,14 +38,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
                 reporter.write_line(f"fetching {home.name}")
             with _alone(home.parent):
                 absent()
-        if is_asked and absent is kafka_tools.absent and not kafka_tools.are_classes_archived():
+        if is_asked and home in (kafka_tools.JARS, SHELL_JARS) and not kafka_tools.are_classes_archived(home):
             with _alone(home.parent):
-                _archive_classes()
+                _archive_classes(home)
 
 
-def _archive_classes() -> None:
-    if not kafka_tools.are_classes_archived():
-        with Cluster() as cluster:
+def _archive_classes(jars: Path) -> None:
+    if kafka_tools.are_classes_archived(jars):
+        return
+    with Cluster() as cluster:
+        if jars == SHELL_JARS:
+            kafka_tools.archive_classes_of_shell(cluster.data_dir() / "__cluster_metadata-0" / f"{0:020}.log")
+        else:
             kafka_tools.archive_classes(cluster.bootstrap_servers)
 
 

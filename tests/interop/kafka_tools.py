@@ -11,8 +11,9 @@ from benchmarks.kafka_jars import JARS, SHELL_JARS, absent, shell_absent
 __all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "java", "run", "shell_absent"]
 
 _TIMEOUT_S = 100
-_CLASSES = JARS / "classes.jsa"
-"""The classes of a tool as Java has parsed and verified them: each start with them takes half the processor time."""
+_CLASSES = "classes.jsa"
+"""Beside the jars: the classes of a tool as Java has parsed and verified them. Each start with them takes half the
+processor time."""
 
 MAIN_CLASSES = {
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
@@ -41,6 +42,7 @@ MAIN_CLASSES = {
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
 """The classes that Kafka's scripts start, by the names of the scripts."""
+_SHELL = "kafka-metadata-shell"
 
 
 class Dump(NamedTuple):
@@ -52,27 +54,37 @@ class Dump(NamedTuple):
 
 def command(script: str, *options: str) -> list[str]:
     """The command that Kafka's script of this name would start."""
-    jars = SHELL_JARS if script == "kafka-metadata-shell" else JARS
+    jars = SHELL_JARS if script == _SHELL else JARS
     # A Java that finds an archive of another Java or of other jars does without it, and need not say so on stdout.
-    classes = [f"-XX:SharedArchiveFile={_CLASSES}", "-Xlog:disable"] if jars == JARS and _CLASSES.exists() else []
+    archive = jars / _CLASSES
+    classes = [f"-XX:SharedArchiveFile={archive}", "-Xlog:disable"] if archive.exists() else []
     return java(*classes, "-cp", f"{jars}/*", MAIN_CLASSES[script], *options)
 
 
 def archive_classes(bootstrap: str) -> None:
     """Have a tool keep the classes that it loads while it asks this node; no harm if it cannot."""
-    made = JARS / f"classes-{os.getpid()}.part"
-    options = ("--bootstrap-server", bootstrap, "--describe", "--entity-type", "brokers", "--entity-name", "1")
-    tool = ("-cp", f"{JARS}/*", MAIN_CLASSES["kafka-configs"], *options)
+    entity = ("--entity-type", "brokers", "--entity-name", "1")
+    _archive_classes(JARS, "kafka-configs", "--bootstrap-server", bootstrap, "--describe", *entity)
+
+
+def archive_classes_of_shell(metadata_log: Path) -> None:
+    """The same of the metadata shell, which reads this segment."""
+    _archive_classes(SHELL_JARS, _SHELL, "--snapshot", str(metadata_log), "ls", "image/topics/byName")
+
+
+def _archive_classes(jars: Path, script: str, *options: str) -> None:
+    made = jars / f"classes-{os.getpid()}.part"
+    tool = ("-cp", f"{jars}/*", MAIN_CLASSES[script], *options)
     subprocess.run(
         java(f"-XX:ArchiveClassesAtExit={made}", *tool), capture_output=True, timeout=_TIMEOUT_S, check=False
     )
     if made.exists():
-        made.replace(_CLASSES)
+        made.replace(jars / _CLASSES)
 
 
-def are_classes_archived() -> bool:
+def are_classes_archived(jars: Path) -> bool:
     """Whether this has been done, or there are no jars to do it with."""
-    return _CLASSES.exists() or not JARS.exists()
+    return (jars / _CLASSES).exists() or not jars.exists()
 
 
 def java(*options: str) -> list[str]:

@@ -69,7 +69,7 @@ def test_a_value_survives_the_wire_and_no_part_of_it_passes_for_the_whole(cls: t
 
 @every_case
 def test_bytes_with_a_few_wrong_ones_are_a_value_or_malformed(cls: type, version: int) -> None:
-    @quick(4)
+    @quick(2)
     @given(messages(cls, version), st.data())
     def check(value: Any, data: st.DataObject) -> None:
         damaged = bytearray(encode_bytes(value, version))
@@ -87,7 +87,7 @@ def test_bytes_with_a_few_wrong_ones_are_a_value_or_malformed(cls: type, version
 
 @every_case
 def test_any_bytes_are_a_value_or_malformed(cls: type, version: int) -> None:
-    @quick(5)
+    @quick(3)
     @given(st.binary(max_size=80))
     def check(data: bytes) -> None:
         value_or_malformed(cls, version, data)

@@ -457,7 +457,7 @@ def likely(field: Field) -> st.SearchStrategy[Any] | None:
 @pytest.mark.parametrize(("api", "version"), CASES)
 def test_anything_is_answered(api: Api, version: int) -> None:
     @settings(max_examples=examples(2), database=None)
-    @given(st.lists(messages(api.request, version, likely), min_size=5, max_size=8))
+    @given(st.lists(messages(api.request, version, likely), min_size=3, max_size=5))
     def check(requests: list[Any]) -> None:
         node = WholeNode()
         for request in requests:

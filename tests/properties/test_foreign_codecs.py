@@ -91,7 +91,7 @@ CASES += [
 ]
 CASES += [(cls, version) for cls in CONSUMER_PROTOCOL for version in range(4)]
 
-EXAMPLES = examples(3)
+EXAMPLES = examples(2)
 
 
 def case_id(part: Any) -> str:

@@ -17,6 +17,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from budgets import examples
 from tailrace.model.errors import ErrorCode
 from tailrace.node.node import Node
 from tailrace.node.settings.config import NodeConfig
@@ -175,7 +176,7 @@ def _no_handler_failed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 @given(data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=examples(20))
 def test_no_legal_request_however_odd_does_harm(attacked: AttackedNode, api: Any, data: st.DataObject) -> None:
     """Fields have any value of their type; names are often those of things that exist."""
 

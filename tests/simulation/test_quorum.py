@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from budgets import examples
 from simulation.breach import Breach
 from simulation.quorum_cluster import QuorumCluster
 from simulation.quorum_node import QuorumNode
@@ -25,7 +26,7 @@ from tailrace.testing.disk import TOTAL_SPACE
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
-SEEDS = range(28)
+SEEDS = range(examples(14))
 
 
 def run(seed: int, plan: QuorumPlan) -> QuorumCluster:

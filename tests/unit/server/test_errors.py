@@ -23,7 +23,7 @@ ERROR = KafkaError(ErrorCode.NOT_CONTROLLER, "ask broker 3")
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 @given(data=st.data())
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(4))
 def test_every_request_has_an_error_response_in_its_version(api: Api, data: st.DataObject) -> None:
     version = data.draw(st.integers(api.min_version, api.max_version))
     request = data.draw(messages(api.request, version))
@@ -36,7 +36,7 @@ def test_every_request_has_an_error_response_in_its_version(api: Api, data: st.D
 
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
 @given(data=st.data())
-@settings(max_examples=examples(8))
+@settings(max_examples=examples(4))
 def test_no_response_keeps_the_error_to_itself(api: Api, data: st.DataObject) -> None:
     version = data.draw(st.integers(api.min_version, api.max_version))
     request = data.draw(messages(api.request, version))
