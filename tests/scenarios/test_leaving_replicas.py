@@ -21,6 +21,11 @@ from tailrace.model.partitions import ElectionType, PartitionState
 LOST, STALLED = LeaveReason.LOST, LeaveReason.STALLED
 
 
+@pytest.fixture
+def cluster() -> LeadershipCluster:
+    return LeadershipCluster()
+
+
 def leave(
     cluster: LeadershipCluster, number: int, leaving: LeaveReason, **differences: Any
 ) -> PartitionState | KafkaError:
@@ -46,8 +51,9 @@ def leave(
 
 
 @pytest.mark.parametrize("leaving", LeaveReason)
-def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(leaving: LeaveReason) -> None:
-    cluster = LeadershipCluster()
+def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(
+    cluster: LeadershipCluster, leaving: LeaveReason
+) -> None:
     cluster.create(1, 2, 3)
     result = leave(cluster, 2, leaving)
     assert isinstance(result, PartitionState)
@@ -56,9 +62,8 @@ def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(leaving: Le
     assert (cluster.state.leader_epoch, cluster.state.partition_epoch) == (int(leaving is LOST), 1)
 
 
-def test_what_a_lost_replica_has_fetched_before_counts_no_more() -> None:
+def test_what_a_lost_replica_has_fetched_before_counts_no_more(cluster: LeadershipCluster) -> None:
     """Out of sync already it may be about to join, by a fetch that left before the loss: the leader's epoch ends."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.propose(1, 1, 3)
     assert isinstance(leave(cluster, 2, STALLED), PartitionState)
@@ -71,16 +76,14 @@ def test_what_a_lost_replica_has_fetched_before_counts_no_more() -> None:
 
 
 @pytest.mark.parametrize("leaving", LeaveReason)
-def test_a_leader_leaves_and_the_next_in_sync_leads(leaving: LeaveReason) -> None:
-    cluster = LeadershipCluster()
+def test_a_leader_leaves_and_the_next_in_sync_leads(cluster: LeadershipCluster, leaving: LeaveReason) -> None:
     cluster.create(1, 2, 3)
     leave(cluster, 1, leaving)
     assert led(cluster.state) == (2, (2, 3), ())
     assert (cluster.state.leader_epoch, cluster.state.partition_epoch) == (1, 1)
 
 
-def test_a_member_that_has_left_is_answered_and_nothing_is_written() -> None:
-    cluster = LeadershipCluster()
+def test_a_member_that_has_left_is_answered_and_nothing_is_written(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     leave(cluster, 2, STALLED)
     before = cluster.offset
@@ -88,16 +91,16 @@ def test_a_member_that_has_left_is_answered_and_nothing_is_written() -> None:
     assert cluster.offset == before
 
 
-def test_a_stalled_replica_has_everything_and_is_eligible_while_the_high_watermark_stands_still() -> None:
-    cluster = LeadershipCluster()
+def test_a_stalled_replica_has_everything_and_is_eligible_while_the_high_watermark_stands_still(
+    cluster: LeadershipCluster,
+) -> None:
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(3)
     leave(cluster, 1, STALLED)
     assert led(cluster.state) == (2, (2,), (1,))
 
 
-def test_a_lost_replica_is_not_eligible() -> None:
-    cluster = LeadershipCluster()
+def test_a_lost_replica_is_not_eligible(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(3)
     leave(cluster, 1, LOST)
@@ -109,8 +112,7 @@ def test_a_lost_replica_is_not_eligible() -> None:
     assert led(cluster.state) == (2, (2,), ())
 
 
-def test_an_eligible_replica_that_finds_a_loss_is_eligible_no_more() -> None:
-    cluster = LeadershipCluster()
+def test_an_eligible_replica_that_finds_a_loss_is_eligible_no_more(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.fence(3)
     cluster.fence(2)
@@ -120,8 +122,7 @@ def test_an_eligible_replica_that_finds_a_loss_is_eligible_no_more() -> None:
     assert led(cluster.state) == (1, (1,), (2,))
 
 
-def test_when_the_last_in_sync_is_lost_an_eligible_one_leads() -> None:
-    cluster = LeadershipCluster()
+def test_when_the_last_in_sync_is_lost_an_eligible_one_leads(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.restart(3)
     cluster.restart(2)
@@ -130,9 +131,8 @@ def test_when_the_last_in_sync_is_lost_an_eligible_one_leads() -> None:
     assert led(cluster.state) == (2, (2,), (3,))
 
 
-def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_back() -> None:
+def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_back(cluster: LeadershipCluster) -> None:
     """All three were killed, and the one that is damaged comes first: it says so before it is unfenced."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     for number in (3, 2, 1):
         cluster.fence(number)
@@ -150,8 +150,9 @@ def test_a_damaged_replica_that_was_alone_in_sync_gives_way_to_those_that_come_b
 
 
 @pytest.mark.parametrize("replicas", [(1,), (1, 2, 3)])
-def test_the_last_lost_copy_leads_only_if_an_administrator_chooses_it(replicas: tuple[int, ...]) -> None:
-    cluster = LeadershipCluster()
+def test_the_last_lost_copy_leads_only_if_an_administrator_chooses_it(
+    cluster: LeadershipCluster, replicas: tuple[int, ...]
+) -> None:
     cluster.create(*replicas)
     for other in replicas[1:]:
         cluster.propose(1, *(number for number in cluster.state.in_sync_replicas if number != other))
@@ -165,8 +166,7 @@ def test_the_last_lost_copy_leads_only_if_an_administrator_chooses_it(replicas: 
     assert cluster.state.is_recovering
 
 
-def test_the_last_copy_that_is_stalled_stays() -> None:
-    cluster = LeadershipCluster()
+def test_the_last_copy_that_is_stalled_stays(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     cluster.fence(2)
     before = cluster.offset
@@ -175,9 +175,8 @@ def test_the_last_copy_that_is_stalled_stays() -> None:
     assert cluster.offset == before
 
 
-def test_a_stalled_replica_leaves_only_dead_replicas_in_sync() -> None:
+def test_a_stalled_replica_leaves_only_dead_replicas_in_sync(cluster: LeadershipCluster) -> None:
     """Two are in sync and one of them is being registered anew: alone it could not lead now."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(2)
     assert led(cluster.state) == (1, (1,), (2,))
@@ -199,9 +198,8 @@ def test_a_stalled_replica_leaves_only_dead_replicas_in_sync() -> None:
         ({"is_recovering": True}, ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_a_word_that_is_not_taken(differences: dict[str, Any], expected: ErrorCode) -> None:
+def test_a_word_that_is_not_taken(cluster: LeadershipCluster, differences: dict[str, Any], expected: ErrorCode) -> None:
     """From partition epoch 1 on."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.propose(1, 1, 2)
     before = cluster.offset
@@ -210,8 +208,7 @@ def test_a_word_that_is_not_taken(differences: dict[str, Any], expected: ErrorCo
     assert cluster.offset == before
 
 
-def test_only_a_replica_leaves_and_only_in_its_present_registration() -> None:
-    cluster = LeadershipCluster()
+def test_only_a_replica_leaves_and_only_in_its_present_registration(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     assert code(leave(cluster, 3, LOST)) is ErrorCode.INVALID_REQUEST
     old_epoch = cluster.epoch(2)
@@ -223,8 +220,7 @@ def test_only_a_replica_leaves_and_only_in_its_present_registration() -> None:
     assert led(cluster.state) == (1, (1, 2), ())
 
 
-def test_before_version_26_a_lost_replica_leaves_as_the_last_one_too() -> None:
-    cluster = LeadershipCluster()
+def test_before_version_26_a_lost_replica_leaves_as_the_last_one_too(cluster: LeadershipCluster) -> None:
     cluster.do(update(25, downgrade=True))
     assert cluster.machine.image.metadata_version == 25
     cluster.create(1, 2)
@@ -249,8 +245,7 @@ def lose_all(cluster: LeadershipCluster) -> None:
     assert led(cluster.state) == (NO_LEADER, (), ())
 
 
-def test_an_administrator_names_the_replica_that_leads_with_what_it_has() -> None:
-    cluster = LeadershipCluster()
+def test_an_administrator_names_the_replica_that_leads_with_what_it_has(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     lose_all(cluster)
     epoch = cluster.state.leader_epoch
@@ -267,8 +262,7 @@ def test_an_administrator_names_the_replica_that_leads_with_what_it_has() -> Non
     assert (cluster.state.is_recovering, cluster.state.accepts_loss) == (False, False), "it has recovered: no more cuts"
 
 
-def test_what_was_given_up_ends_with_the_leader_that_was_named() -> None:
-    cluster = LeadershipCluster()
+def test_what_was_given_up_ends_with_the_leader_that_was_named(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     lose_all(cluster)
     cluster.elect(ElectionType.UNCLEAN, ORDERS, desired=2)
@@ -278,16 +272,14 @@ def test_what_was_given_up_ends_with_the_leader_that_was_named() -> None:
     assert (cluster.state.leader, cluster.state.is_recovering, cluster.state.accepts_loss) == (2, True, False)
 
 
-def test_an_election_of_any_replica_gives_nothing_up() -> None:
-    cluster = LeadershipCluster()
+def test_an_election_of_any_replica_gives_nothing_up(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     lose_all(cluster)
     assert cluster.elect(ElectionType.UNCLEAN, ORDERS) == {ORDERS: None}
     assert (cluster.state.is_recovering, cluster.state.accepts_loss) == (True, False)
 
 
-def test_a_leader_that_cannot_be_named() -> None:
-    cluster = LeadershipCluster()
+def test_a_leader_that_cannot_be_named(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     unclean, preferred = ElectionType.UNCLEAN, ElectionType.PREFERRED
     assert cluster.elect(unclean, ORDERS, desired=2) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}

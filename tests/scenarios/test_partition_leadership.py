@@ -195,6 +195,11 @@ class LeadershipCluster:
         return error.code if error else None
 
 
+@pytest.fixture
+def cluster() -> LeadershipCluster:
+    return LeadershipCluster()
+
+
 def ids(*numbers: int) -> tuple[BrokerId, ...]:
     return tuple(BrokerId(number) for number in numbers)
 
@@ -222,15 +227,13 @@ def test_a_broker_is_unfenced_when_it_has_applied_its_own_registration() -> None
     assert (caught_up.is_caught_up, caught_up.is_fenced) == (True, False)
 
 
-def test_a_broker_that_wishes_to_be_fenced_is_and_stays_so() -> None:
-    cluster = LeadershipCluster()
+def test_a_broker_that_wishes_to_be_fenced_is_and_stays_so(cluster: LeadershipCluster) -> None:
     assert cluster.beat(1, wants_fence=True).is_fenced
     assert cluster.beat(1, wants_fence=True).is_fenced
     assert not cluster.beat(1).is_fenced
 
 
-def test_a_heartbeat_of_an_earlier_process_is_refused() -> None:
-    cluster = LeadershipCluster()
+def test_a_heartbeat_of_an_earlier_process_is_refused(cluster: LeadershipCluster) -> None:
     old = cluster.epoch(1)
     cluster.restart(1)
     with pytest.raises(KafkaError) as refusal:
@@ -241,8 +244,7 @@ def test_a_heartbeat_of_an_earlier_process_is_refused() -> None:
     assert refusal.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
 
 
-def test_silent_brokers_are_fenced_one_at_a_time_and_once() -> None:
-    cluster = LeadershipCluster()
+def test_silent_brokers_are_fenced_one_at_a_time_and_once(cluster: LeadershipCluster) -> None:
     cluster.now_ms = SESSION_MS - 1
     cluster.beat(3)
     cluster.do(FenceSilentBroker())
@@ -255,8 +257,7 @@ def test_silent_brokers_are_fenced_one_at_a_time_and_once() -> None:
     assert cluster.machine.heartbeats.next_deadline_ms == 2 * SESSION_MS - 1
 
 
-def test_a_new_controller_gives_every_broker_a_whole_session() -> None:
-    cluster = LeadershipCluster()
+def test_a_new_controller_gives_every_broker_a_whole_session(cluster: LeadershipCluster) -> None:
     cluster.now_ms = 5 * SESSION_MS
     cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
     cluster.do(FenceSilentBroker())
@@ -264,8 +265,7 @@ def test_a_new_controller_gives_every_broker_a_whole_session() -> None:
     assert cluster.machine.heartbeats.next_deadline_ms == 6 * SESSION_MS
 
 
-def test_a_second_process_of_a_living_broker_is_refused_until_the_first_is_silent() -> None:
-    cluster = LeadershipCluster()
+def test_a_second_process_of_a_living_broker_is_refused_until_the_first_is_silent(cluster: LeadershipCluster) -> None:
     with pytest.raises(KafkaError) as refusal:
         cluster.register(1)
     assert refusal.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -274,8 +274,7 @@ def test_a_second_process_of_a_living_broker_is_refused_until_the_first_is_silen
     cluster.start(1)
 
 
-def test_a_release_that_does_not_know_the_finalized_version_is_refused() -> None:
-    cluster = LeadershipCluster()
+def test_a_release_that_does_not_know_the_finalized_version_is_refused(cluster: LeadershipCluster) -> None:
     old = (SupportedFeature("metadata.version", 20, 25),)
     for command in (
         RegisterBroker(broker_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=old),
@@ -290,8 +289,7 @@ def test_a_release_that_does_not_know_the_finalized_version_is_refused() -> None
 # controlled shutdown
 
 
-def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know() -> None:
-    cluster = LeadershipCluster()
+def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     asked = cluster.beat(1, wants_shutdown=True)
     assert not asked.should_shut_down
@@ -307,9 +305,8 @@ def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know() -> None:
 
 
 @pytest.mark.parametrize("level", [25, 26])
-def test_the_others_must_know_the_handover_where_it_stands_at_last(level: int) -> None:
+def test_the_others_must_know_the_handover_where_it_stands_at_last(cluster: LeadershipCluster, level: int) -> None:
     """A control record that is appended while a decision is prepared moves the decision's records."""
-    cluster = LeadershipCluster()
     if level == 25:
         cluster.do(update(25, downgrade=True))
     cluster.create(1, 2, 3)
@@ -325,13 +322,11 @@ def test_the_others_must_know_the_handover_where_it_stands_at_last(level: int) -
     assert cluster.beat(1, wants_shutdown=True).should_shut_down
 
 
-def test_a_broker_that_leads_nothing_goes_at_once() -> None:
-    cluster = LeadershipCluster()
+def test_a_broker_that_leads_nothing_goes_at_once(cluster: LeadershipCluster) -> None:
     assert cluster.beat(2, wants_shutdown=True).should_shut_down
 
 
-def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor() -> None:
-    cluster = LeadershipCluster()
+def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     cluster.beat(1, wants_shutdown=True)
     cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
@@ -374,16 +369,14 @@ def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(m
 # KIP-966: eligible leaders
 
 
-def test_above_min_in_sync_a_leaving_replica_is_not_eligible() -> None:
-    cluster = LeadershipCluster()
+def test_above_min_in_sync_a_leaving_replica_is_not_eligible(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(1)
     assert led(cluster.state) == (2, (2, 3), ())
 
 
-def test_below_min_in_sync_a_leaving_replica_is_eligible() -> None:
+def test_below_min_in_sync_a_leaving_replica_is_eligible(cluster: LeadershipCluster) -> None:
     """The high watermark stands still there, so a leaving replica has everything below it."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     cluster.fence(1)
     cluster.fence(2)
@@ -399,8 +392,7 @@ def test_below_min_in_sync_a_leaving_replica_is_eligible() -> None:
     assert led(cluster.state) == (2, (2, 1), ()), "with enough in sync, no other replica is eligible"
 
 
-def test_an_unclean_restart_is_not_eligible_any_more() -> None:
-    cluster = LeadershipCluster()
+def test_an_unclean_restart_is_not_eligible_any_more(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(1)
     cluster.fence(2)
@@ -425,8 +417,7 @@ def test_a_broker_without_a_directory_that_it_had_is_not_eligible_whatever_it_cl
     assert led(cluster.state) == (1, (1,), ()), "one directory more takes nothing away"
 
 
-def test_where_no_directories_were_registered_the_claim_of_a_broker_holds() -> None:
-    cluster = LeadershipCluster()
+def test_where_no_directories_were_registered_the_claim_of_a_broker_holds(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(2)
     cluster.fence(1)
@@ -434,8 +425,7 @@ def test_where_no_directories_were_registered_the_claim_of_a_broker_holds() -> N
     assert led(cluster.state) == (2, (2,), (1,))
 
 
-def test_without_a_complete_replica_the_last_known_leader_recovers() -> None:
-    cluster = LeadershipCluster()
+def test_without_a_complete_replica_the_last_known_leader_recovers(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(1)
     cluster.fence(2)
@@ -449,9 +439,8 @@ def test_without_a_complete_replica_the_last_known_leader_recovers() -> None:
     assert code(cluster.propose(2, 2, is_recovering=True)) is ErrorCode.INVALID_REQUEST
 
 
-def test_the_epoch_of_the_last_unclean_election_is_known_for_good() -> None:
+def test_the_epoch_of_the_last_unclean_election_is_known_for_good(cluster: LeadershipCluster) -> None:
     """A follower may be away for longer than the partition is recovering, and for longer than the log goes back."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, min_in_sync=2)
     cluster.restart(2)
     cluster.propose(1, 1, 2)
@@ -472,8 +461,9 @@ def test_the_epoch_of_the_last_unclean_election_is_known_for_good() -> None:
     assert apply_all(EMPTY_IMAGE, snapshot)[0].partition(*ORDERS) == cluster.state
 
 
-def test_an_unclean_election_that_only_a_snapshot_of_kafka_tells_of_is_known_while_the_leader_recovers() -> None:
-    cluster = LeadershipCluster()
+def test_an_unclean_election_that_only_a_snapshot_of_kafka_tells_of_is_known_while_the_leader_recovers(
+    cluster: LeadershipCluster,
+) -> None:
     cluster.create(1, 2, unclean=True)
     cluster.propose(1, 1)
     cluster.fence(1)
@@ -482,16 +472,14 @@ def test_an_unclean_election_that_only_a_snapshot_of_kafka_tells_of_is_known_whi
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_the_only_replica_leads_again_after_kill_9(clean: bool) -> None:
-    cluster = LeadershipCluster()
+def test_the_only_replica_leads_again_after_kill_9(cluster: LeadershipCluster, clean: bool) -> None:
     cluster.create(1)
     cluster.restart(1, clean=clean)
     assert led(cluster.state) == (1, (1,), ())
     assert cluster.state.is_recovering is not clean
 
 
-def test_with_unclean_elections_any_replica_that_lives_leads() -> None:
-    cluster = LeadershipCluster()
+def test_with_unclean_elections_any_replica_that_lives_leads(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, unclean=True)
     cluster.propose(1, 1)
     cluster.fence(1)
@@ -499,8 +487,7 @@ def test_with_unclean_elections_any_replica_that_lives_leads() -> None:
     assert cluster.state.is_recovering
 
 
-def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing() -> None:
-    cluster = LeadershipCluster()
+def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing(cluster: LeadershipCluster) -> None:
     change = ConfigChange(name="min.insync.replicas", value="3")
     cluster.do(AlterConfigs(resources=(ResourceChanges(resource=ALL_BROKERS, changes=(change,)),)))
     assignment = ReplicaAssignment(partition=0, broker_ids=ids(1, 2, 3))
@@ -519,10 +506,9 @@ def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing
     [(MIN_IN_SYNC, "1", TOPIC_ORDERS), (MIN_IN_SYNC, None, TOPIC_ORDERS), (MIN_IN_SYNC, "1", ALL_BROKERS)],
 )
 def test_when_the_high_watermark_may_move_again_a_replica_out_of_sync_is_not_eligible(
-    name: str, value: str | None, of: ConfigResource
+    cluster: LeadershipCluster, name: str, value: str | None, of: ConfigResource
 ) -> None:
     """Or it would be elected, without the records that the leader has committed alone."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, 3, min_in_sync=2)
     if of is ALL_BROKERS:
         cluster.set(MIN_IN_SYNC, "2", ALL_BROKERS)
@@ -539,8 +525,7 @@ def test_when_the_high_watermark_may_move_again_a_replica_out_of_sync_is_not_eli
     assert led(cluster.state) == (NO_LEADER, (), (1,))
 
 
-def test_an_eligible_replica_stays_so_while_the_high_watermark_stands_still() -> None:
-    cluster = LeadershipCluster()
+def test_an_eligible_replica_stays_so_while_the_high_watermark_stands_still(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3, min_in_sync=3)
     cluster.fence(3)
     cluster.fence(2)
@@ -554,8 +539,7 @@ def test_an_eligible_replica_stays_so_while_the_high_watermark_stands_still() ->
     assert led(cluster.state) == (3, (3,), ())
 
 
-def test_settings_that_are_only_tried_change_no_partition() -> None:
-    cluster = LeadershipCluster()
+def test_settings_that_are_only_tried_change_no_partition(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(2)
     change = ConfigChange(name=MIN_IN_SYNC, value="1")
@@ -565,8 +549,9 @@ def test_settings_that_are_only_tried_change_no_partition() -> None:
 
 
 @pytest.mark.parametrize("of", [TOPIC_ORDERS, ALL_BROKERS])
-def test_a_leaderless_partition_gets_a_leader_once_unclean_elections_are_allowed(of: ConfigResource) -> None:
-    cluster = LeadershipCluster()
+def test_a_leaderless_partition_gets_a_leader_once_unclean_elections_are_allowed(
+    cluster: LeadershipCluster, of: ConfigResource
+) -> None:
     cluster.create(1, 2)
     cluster.set(UNCLEAN_ELECTION, None)
     cluster.propose(1, 1)
@@ -577,8 +562,7 @@ def test_a_leaderless_partition_gets_a_leader_once_unclean_elections_are_allowed
     assert cluster.state.is_recovering
 
 
-def test_unclean_elections_are_allowed_in_any_spelling() -> None:
-    cluster = LeadershipCluster()
+def test_unclean_elections_are_allowed_in_any_spelling(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     cluster.set(UNCLEAN_ELECTION, "True")
     cluster.propose(1, 1)
@@ -586,9 +570,8 @@ def test_unclean_elections_are_allowed_in_any_spelling() -> None:
     assert led(cluster.state) == (2, (2,), ())
 
 
-def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync() -> None:
+def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync(cluster: LeadershipCluster) -> None:
     """It would commit what an eligible leader does not have."""
-    cluster = LeadershipCluster()
     assert cluster.set(MIN_IN_SYNC, "1", BROKER_1) is ErrorCode.INVALID_CONFIG
     assert cluster.machine.image.overrides(BROKER_1) == {}
     cluster.do(update(25, downgrade=True))
@@ -600,8 +583,7 @@ def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync() -> None:
     assert cluster.machine.image.overrides(BROKER_1) == {"log.retention.ms": "5"}
 
 
-def test_what_one_broker_alone_was_given_can_be_taken_back() -> None:
-    cluster = LeadershipCluster()
+def test_what_one_broker_alone_was_given_can_be_taken_back(cluster: LeadershipCluster) -> None:
     resource, value = ResourceType.BROKER, "1"
     record = ConfigRecord(resource_type=resource, resource_name="1", name=MIN_IN_SYNC, value=value)
     cluster.machine.apply(record)  # of a release that let it pass
@@ -610,8 +592,7 @@ def test_what_one_broker_alone_was_given_can_be_taken_back() -> None:
     assert cluster.machine.image.overrides(BROKER_1) == {"log.retention.ms": "5"}
 
 
-def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epoch() -> None:
-    cluster = LeadershipCluster()
+def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epoch(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     epochs = []
     steps: tuple[Callable[[], object], ...]
@@ -622,8 +603,7 @@ def test_every_change_raises_the_partition_epoch_and_a_new_leader_the_leader_epo
     assert epochs == [(0, 1), (1, 2), (1, 2)]
 
 
-def test_a_broker_that_is_unregistered_leaves_every_partition() -> None:
-    cluster = LeadershipCluster()
+def test_a_broker_that_is_unregistered_leaves_every_partition(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, min_in_sync=2)
     with pytest.raises(KafkaError) as refusal:
         cluster.do(UnregisterBroker(broker_id=BrokerId(1)))
@@ -641,8 +621,7 @@ def test_a_broker_that_is_unregistered_leaves_every_partition() -> None:
 # KIP-497: AlterPartition
 
 
-def test_a_leader_shrinks_and_expands_the_in_sync_replicas() -> None:
-    cluster = LeadershipCluster()
+def test_a_leader_shrinks_and_expands_the_in_sync_replicas(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     assert isinstance(cluster.propose(1, 1, 3), PartitionState)
     assert led(cluster.state) == (1, (1, 3), ())
@@ -650,9 +629,8 @@ def test_a_leader_shrinks_and_expands_the_in_sync_replicas() -> None:
     assert cluster.state.partition_epoch == 2
 
 
-def test_a_proposal_of_what_is_so_already_ends_all_others_of_its_partition_epoch() -> None:
+def test_a_proposal_of_what_is_so_already_ends_all_others_of_its_partition_epoch(cluster: LeadershipCluster) -> None:
     """A leader whose proposal was refused makes sure that no late copy of it is carried out."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.fence(2)
     before = cluster.state
@@ -664,8 +642,7 @@ def test_a_proposal_of_what_is_so_already_ends_all_others_of_its_partition_epoch
     assert code(late) is ErrorCode.INVALID_UPDATE_VERSION
 
 
-def test_a_member_that_has_been_registered_again_is_ineligible() -> None:
-    cluster = LeadershipCluster()
+def test_a_member_that_has_been_registered_again_is_ineligible(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     epoch = cluster.epoch(2)
     cluster.restart(2)
@@ -688,9 +665,10 @@ def test_a_member_that_has_been_registered_again_is_ineligible() -> None:
         ((1, 3), {"broker_epochs": {3: 1}}, ErrorCode.INELIGIBLE_REPLICA),
     ],
 )
-def test_a_proposal_that_cannot_be(in_sync: tuple[int, ...], differences: dict[str, Any], expected: ErrorCode) -> None:
+def test_a_proposal_that_cannot_be(
+    cluster: LeadershipCluster, in_sync: tuple[int, ...], differences: dict[str, Any], expected: ErrorCode
+) -> None:
     """From partition epoch 1 on, with broker 2 fenced."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2, 3)
     cluster.fence(2)
     before = cluster.offset
@@ -698,8 +676,7 @@ def test_a_proposal_that_cannot_be(in_sync: tuple[int, ...], differences: dict[s
     assert cluster.offset == before
 
 
-def test_only_the_leader_proposes() -> None:
-    cluster = LeadershipCluster()
+def test_only_the_leader_proposes(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     assert code(cluster.propose(2, 2)) is ErrorCode.INVALID_REQUEST
 
@@ -707,8 +684,7 @@ def test_only_the_leader_proposes() -> None:
 # KIP-460: ElectLeaders
 
 
-def test_the_preferred_leader_is_elected_if_it_is_in_sync() -> None:
-    cluster = LeadershipCluster()
+def test_the_preferred_leader_is_elected_if_it_is_in_sync(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     kind = ElectionType.PREFERRED
     assert cluster.elect(kind, ORDERS) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}
@@ -722,8 +698,7 @@ def test_the_preferred_leader_is_elected_if_it_is_in_sync() -> None:
     assert cluster.elect(kind, gone) == {gone: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
-def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
-    cluster = LeadershipCluster()
+def test_an_unclean_election_is_for_partitions_without_a_leader(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     kind = ElectionType.UNCLEAN
     assert cluster.elect(kind, ORDERS) == {ORDERS: ErrorCode.ELECTION_NOT_NEEDED}
@@ -742,8 +717,7 @@ def test_an_unclean_election_is_for_partitions_without_a_leader() -> None:
 # KIP-455: reassignment
 
 
-def test_replicas_move_when_the_new_ones_are_in_sync() -> None:
-    cluster = LeadershipCluster()
+def test_replicas_move_when_the_new_ones_are_in_sync(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     assert cluster.move(3, 2) is None
     assert cluster.state.replicas == (3, 2, 1)
@@ -756,8 +730,7 @@ def test_replicas_move_when_the_new_ones_are_in_sync() -> None:
     assert cluster.state.leader == 3
 
 
-def test_a_move_without_new_replicas_is_done_at_once() -> None:
-    cluster = LeadershipCluster()
+def test_a_move_without_new_replicas_is_done_at_once(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     assert cluster.move(2, 1, 3) is None
     assert (cluster.state.replicas, cluster.state.leader) == ((2, 1, 3), 1)
@@ -768,8 +741,7 @@ def test_a_move_without_new_replicas_is_done_at_once() -> None:
     assert cluster.offset == before
 
 
-def test_a_move_can_be_called_off_or_changed() -> None:
-    cluster = LeadershipCluster()
+def test_a_move_can_be_called_off_or_changed(cluster: LeadershipCluster) -> None:
     cluster.create(1)
     assert cluster.move(cancel=True) is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
     cluster.move(2)
@@ -806,8 +778,7 @@ def test_more_elections_than_one_batch_takes_are_each_refused(monkeypatch: pytes
     assert cluster.elect(ElectionType.PREFERRED) == {wanted[2]: None}
 
 
-def test_a_move_that_cannot_be() -> None:
-    cluster = LeadershipCluster()
+def test_a_move_that_cannot_be(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2)
     assert cluster.move(1, 1) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
     assert cluster.move() is ErrorCode.INVALID_REPLICA_ASSIGNMENT
@@ -816,9 +787,8 @@ def test_a_move_that_cannot_be() -> None:
     assert cluster.move(1, 3, allows_replication_factor_change=False) is None
 
 
-def test_what_is_named_twice_is_not_changed_twice() -> None:
+def test_what_is_named_twice_is_not_changed_twice(cluster: LeadershipCluster) -> None:
     """Both changes would be made on the state before either."""
-    cluster = LeadershipCluster()
     cluster.create(1, 2)
     cluster.restart(1)
     cluster.propose(2, 2, 1)
@@ -848,9 +818,10 @@ def update(level: int, feature: str = "metadata.version", **options: bool) -> Up
     )
 
 
-def test_the_version_is_raised_when_all_nodes_support_it_and_its_rules_hold_from_then_on() -> None:
+def test_the_version_is_raised_when_all_nodes_support_it_and_its_rules_hold_from_then_on(
+    cluster: LeadershipCluster,
+) -> None:
     """A rolling upgrade: the log was begun by the release before, whose rules keep the last in-sync replica."""
-    cluster = LeadershipCluster()
     cluster.do(update(25, downgrade=True))
     cluster.create(1)
     cluster.fence(1)
@@ -871,8 +842,7 @@ def test_the_version_is_raised_when_all_nodes_support_it_and_its_rules_hold_from
     assert led(cluster.state) == (NO_LEADER, (), (1,))
 
 
-def test_a_controller_that_does_not_know_a_level_cannot_be_unregistered() -> None:
-    cluster = LeadershipCluster()
+def test_a_controller_that_does_not_know_a_level_cannot_be_unregistered(cluster: LeadershipCluster) -> None:
     cluster.do(update(25, downgrade=True))
     old = (SupportedFeature("metadata.version", 20, 25), SupportedFeature("transaction.version", 0, 2))
     command = RegisterController(controller_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=old)
@@ -883,16 +853,14 @@ def test_a_controller_that_does_not_know_a_level_cannot_be_unregistered() -> Non
 
 
 @pytest.mark.parametrize("refused", [update(27), update(0), update(25), update(1, "kraft.version"), update(-3)])
-def test_a_level_that_cannot_be(refused: UpdateFeatures) -> None:
-    cluster = LeadershipCluster()
+def test_a_level_that_cannot_be(cluster: LeadershipCluster, refused: UpdateFeatures) -> None:
     with pytest.raises(KafkaError) as refusal:
         cluster.do(refused)
     assert refusal.value.code is ErrorCode.INVALID_UPDATE_VERSION
     assert refusal.value.detail
 
 
-def test_a_downgrade_that_would_forget_eligible_leaders_is_refused() -> None:
-    cluster = LeadershipCluster()
+def test_a_downgrade_that_would_forget_eligible_leaders_is_refused(cluster: LeadershipCluster) -> None:
     cluster.create(1)
     cluster.fence(1)
     with pytest.raises(KafkaError) as refusal:

@@ -26,6 +26,11 @@ from tailrace.raft.rpc import (
 from tailrace.raft.voters import ReplicaKey
 
 
+@pytest.fixture
+def bench() -> RaftBench:
+    return RaftBench()
+
+
 def vote(
     epoch: int,
     candidate: int | ReplicaKey = 3,
@@ -73,23 +78,20 @@ class TestGranting:
     def test_only_to_a_log_that_reaches_as_far(self, last: tuple[int, int], is_granted: bool) -> None:
         assert granted(RaftBench(log=[1, 2, 2]), vote(4, last=last)) is is_granted
 
-    def test_once_per_epoch_and_to_the_same_one_again(self) -> None:
-        bench = RaftBench()
+    def test_once_per_epoch_and_to_the_same_one_again(self, bench: RaftBench) -> None:
         assert granted(bench, vote(4, 3))
         assert not granted(bench, vote(4, 2))
         assert granted(bench, vote(4, 3))
         assert granted(bench, vote(5, 2))
 
-    def test_the_vote_survives_a_restart(self) -> None:
-        bench = RaftBench()
+    def test_the_vote_survives_a_restart(self, bench: RaftBench) -> None:
         assert granted(bench, vote(4, 3))
         bench.start()
         assert bench.node.quorum_state == QuorumState(4, -1, key_of(3))
         assert not granted(bench, vote(4, 2))
         assert granted(bench, vote(4, 3))
 
-    def test_another_directory_of_the_same_candidate_is_another_candidate(self) -> None:
-        bench = RaftBench()
+    def test_another_directory_of_the_same_candidate_is_another_candidate(self, bench: RaftBench) -> None:
         assert granted(bench, vote(4, 3))
         assert not granted(bench, vote(4, candidate=key_of(3, directory=2)))
 
@@ -137,30 +139,28 @@ class TestGranting:
         assert error_of(bench.receive(request_)) is error
         assert bench.node.epoch == (4 if error is ErrorCode.NONE else 3)
 
-    def test_a_replica_with_a_failed_disk_does_not_vote(self) -> None:
-        bench = RaftBench()
+    def test_a_replica_with_a_failed_disk_does_not_vote(self, bench: RaftBench) -> None:
         bench.step(events.StorageFailed("damaged at 7"))
         assert not granted(bench, vote(4))
 
 
 class TestPreVotes:
-    def test_bind_no_replica(self) -> None:
-        bench = RaftBench()
+    def test_bind_no_replica(self, bench: RaftBench) -> None:
         assert granted(bench, vote(0, 3, pre_vote=True))
         assert granted(bench, vote(0, 2, pre_vote=True))
         assert bench.all(do.Persist) == []
 
-    def test_are_refused_by_a_replica_that_hears_from_the_leader(self) -> None:
-        bench = RaftBench()
+    def test_are_refused_by_a_replica_that_hears_from_the_leader(self, bench: RaftBench) -> None:
         bench.receive(begin(2, 5))
         assert granted(bench, vote(5, 3, pre_vote=True))  # it has not heard yet
         (sent,) = bench.sent(FetchRecords)
         bench.answer(sent, bench.led(high_watermark=0, log_start_offset=0))
         assert not granted(bench, vote(5, 3, pre_vote=True))
 
-    def test_are_granted_by_a_replica_that_takes_a_snapshot_and_has_no_contact_with_the_leader_for_long(self) -> None:
+    def test_are_granted_by_a_replica_that_takes_a_snapshot_and_has_no_contact_with_the_leader_for_long(
+        self, bench: RaftBench
+    ) -> None:
         """It fetches nothing meanwhile and notices nothing; the others must not have to wait for its disk."""
-        bench = RaftBench()
         bench.receive(begin(2, 5))
         snapshot_id = SnapshotId(3, 5)
         (fetch,) = bench.sent(FetchRecords)
@@ -173,8 +173,7 @@ class TestPreVotes:
         bench.advance(2000)
         assert granted(bench, vote(5, 3, last=(5, 3), pre_vote=True))
 
-    def test_are_refused_by_a_leader(self) -> None:
-        bench = RaftBench()
+    def test_are_refused_by_a_leader(self, bench: RaftBench) -> None:
         bench.elect()
         assert not granted(bench, vote(1, 3, last=(1, 9), pre_vote=True))
         assert bench.role == "Leader"
@@ -225,8 +224,7 @@ class TestLookingForTheLeader:
 
 
 class TestStanding:
-    def test_the_lowest_voter_stands_at_once_when_nothing_has_ever_happened(self) -> None:
-        bench = RaftBench()
+    def test_the_lowest_voter_stands_at_once_when_nothing_has_ever_happened(self, bench: RaftBench) -> None:
         bench.step(Tick())
         assert bench.role == "Prospective"
         other = RaftBench(key=key_of(2))
@@ -277,8 +275,7 @@ class TestStanding:
             bench.answer(sent, VoteReply(leader_epoch=1, vote_granted=True))
         assert bench.role == "Candidate"
 
-    def test_a_lost_election_is_tried_again_after_a_while(self) -> None:
-        bench = RaftBench()
+    def test_a_lost_election_is_tried_again_after_a_while(self, bench: RaftBench) -> None:
         bench.step(Tick())
         bench.answer(bench.sent(Vote)[0], VoteReply(leader_epoch=0, vote_granted=True))
         for sent in bench.sent(Vote)[2:]:
@@ -289,14 +286,12 @@ class TestStanding:
         bench.advance(2)
         assert bench.role == "Prospective"
 
-    def test_a_higher_epoch_in_an_answer_ends_the_candidacy(self) -> None:
-        bench = RaftBench()
+    def test_a_higher_epoch_in_an_answer_ends_the_candidacy(self, bench: RaftBench) -> None:
         bench.step(Tick())
         bench.answer(bench.sent(Vote)[0], VoteReply(leader_epoch=8, leader_id=3))
         assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 8, 3)
 
-    def test_an_answer_from_another_cluster_teaches_nothing(self) -> None:
-        bench = RaftBench()
+    def test_an_answer_from_another_cluster_teaches_nothing(self, bench: RaftBench) -> None:
         bench.step(Tick())
         foreign = VoteReply(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_epoch=50, leader_id=3)
         bench.answer(bench.sent(Vote)[0], foreign)
@@ -310,8 +305,7 @@ class TestStanding:
 
 
 class TestLearningOfLeaders:
-    def test_begin_quorum_epoch_makes_a_follower(self) -> None:
-        bench = RaftBench()
+    def test_begin_quorum_epoch_makes_a_follower(self, bench: RaftBench) -> None:
         assert bench.receive(begin(2, 5)) == BeginEpochReply(leader_id=2, leader_epoch=5)
         assert (bench.role, bench.disk.quorum_state) == ("Follower", QuorumState(5, 2))
 
@@ -404,8 +398,7 @@ class TestSuccession:
 
 
 class TestRestarts:
-    def test_a_leader_comes_back_resigned_and_gives_the_epoch_up(self) -> None:
-        bench = RaftBench()
+    def test_a_leader_comes_back_resigned_and_gives_the_epoch_up(self, bench: RaftBench) -> None:
         bench.elect()
         bench.start()
         bench.step(Tick())

@@ -20,6 +20,11 @@ SMALL = TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-
 NOW = FIRST_TIMESTAMP_MS
 
 
+@pytest.fixture
+def disk() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
 def open_log(disk: SimulatedDisk, config: TopicConfig = SMALL, *, recovery_point: int = 0, clean: bool = False) -> Log:
     return Log.open(DIRECTORY, files=disk, config=config, now_ms=NOW, recovery_point=recovery_point, clean=clean)
 
@@ -114,8 +119,7 @@ def test_an_offset_outside_the_log_is_out_of_range(offset: int) -> None:
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_what_was_read_is_the_readers_own() -> None:
-    disk = SimulatedDisk()
+def test_what_was_read_is_the_readers_own(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 20)
     held = log.read(ReadLimits(0, 400))
@@ -125,8 +129,7 @@ def test_what_was_read_is_the_readers_own() -> None:
     assert [bytes(chunk) for chunk in held.records] == before
 
 
-def test_a_segment_rolls_at_its_size() -> None:
-    disk = SimulatedDisk()
+def test_a_segment_rolls_at_its_size(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     size = len(fill(log, 40)[0].buffer)
     per_segment = SMALL.segment_bytes // size
@@ -135,23 +138,20 @@ def test_a_segment_rolls_at_its_size() -> None:
     assert names(disk, ".index") == names(disk, ".timeindex") == names(disk, ".log")[:-1]
 
 
-def test_a_segment_rolls_by_the_time_of_its_records() -> None:
-    disk = SimulatedDisk()
+def test_a_segment_rolls_by_the_time_of_its_records(disk: SimulatedDisk) -> None:
     log = open_log(disk, TopicConfig(segment_ms=100))
     for offset, late in enumerate((0, 100, 50, 101, 150, 202)):
         log.append([stored_batch(offset, first_timestamp=NOW + late)])
     assert names(disk, ".log") == [0, 3, 5]
 
 
-def test_a_segment_rolls_when_its_index_is_full() -> None:
-    disk = SimulatedDisk()
+def test_a_segment_rolls_when_its_index_is_full(disk: SimulatedDisk) -> None:
     log = open_log(disk, TopicConfig(index_interval_bytes=0, segment_index_bytes=12 * 4))
     fill(log, 9)
     assert names(disk, ".log") == [0, 4, 8]
 
 
-def test_a_segment_rolls_before_offsets_outgrow_its_index() -> None:
-    disk = SimulatedDisk()
+def test_a_segment_rolls_before_offsets_outgrow_its_index(disk: SimulatedDisk) -> None:
     log = open_log(disk, TopicConfig(cleanup_policy=("compact",)))
     log.append([stored_batch(base, first_timestamp=NOW) for base in (0, 2**31 - 1, 2**31, 2**40)])
     assert names(disk, ".log") == [0, 2**31, 2**40]
@@ -163,8 +163,7 @@ def test_a_segment_rolls_before_offsets_outgrow_its_index() -> None:
     ]
 
 
-def test_one_append_may_cross_several_segments() -> None:
-    disk = SimulatedDisk()
+def test_one_append_may_cross_several_segments(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     log.append([stored_batch(offset, producer_id=3, base_sequence=offset) for offset in range(30)])
     assert log.segment_count == 3
@@ -172,8 +171,7 @@ def test_one_append_may_cross_several_segments() -> None:
     assert log.producers.check(stored_batch(0, producer_id=3, base_sequence=30).header) is None
 
 
-def test_many_batches_in_one_append_are_one_write() -> None:
-    disk = SimulatedDisk()
+def test_many_batches_in_one_append_are_one_write(disk: SimulatedDisk) -> None:
     log = open_log(disk, TopicConfig())
     before = disk.operations
     log.append([stored_batch(offset) for offset in range(2000)])
@@ -181,8 +179,7 @@ def test_many_batches_in_one_append_are_one_write() -> None:
 
 
 @pytest.mark.parametrize("taken", [0, 1, 100, 250])
-def test_a_short_write_leaves_the_log_as_it_was(taken: int) -> None:
-    disk = SimulatedDisk()
+def test_a_short_write_leaves_the_log_as_it_was(disk: SimulatedDisk, taken: int) -> None:
     log = open_log(disk)
     fill(log, 3)
     more = [stored_batch(3 + n, producer_id=1, base_sequence=n, leader_epoch=7) for n in range(3)]
@@ -243,8 +240,7 @@ def test_a_failure_at_any_operation_of_an_append_across_rolls_leaves_the_log_as_
     assert reached > 20
 
 
-def test_a_cut_back_that_fails_puts_the_log_offline() -> None:
-    disk = SimulatedDisk()
+def test_a_cut_back_that_fails_puts_the_log_offline(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
     disk.write_short_at(disk.operations + 1, 10)
@@ -257,8 +253,7 @@ def test_a_cut_back_that_fails_puts_the_log_offline() -> None:
     assert open_log(disk, recovery_point=3).log_end_offset == 3
 
 
-def test_a_full_disk_refuses_appends_and_takes_them_again_when_there_is_room() -> None:
-    disk = SimulatedDisk()
+def test_a_full_disk_refuses_appends_and_takes_them_again_when_there_is_room(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
     disk.free_space = 50
@@ -276,8 +271,7 @@ def test_batches_must_continue_the_log() -> None:
         log.append([stored_batch(1)])
 
 
-def test_a_flush_covers_what_was_appended_when_it_began() -> None:
-    disk = SimulatedDisk()
+def test_a_flush_covers_what_was_appended_when_it_began(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
     ticket = log.begin_flush()
@@ -326,8 +320,7 @@ def test_an_append_that_fails_leaves_no_torn_snapshot_of_producers() -> None:
     assert failed > 2
 
 
-def test_a_failed_flush_puts_the_log_offline() -> None:
-    disk = SimulatedDisk()
+def test_a_failed_flush_puts_the_log_offline(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 2)
     disk.fail_at(disk.operations + 1)
@@ -350,8 +343,7 @@ def test_without_is_durable_the_next_flush_covers_all_segments() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 1, 7, 8, 9, 19, 24, 39])
-def test_truncation_cuts_to_the_start_of_the_batch_that_holds_the_offset(offset: int) -> None:
-    disk = SimulatedDisk()
+def test_truncation_cuts_to_the_start_of_the_batch_that_holds_the_offset(disk: SimulatedDisk, offset: int) -> None:
     log = open_log(disk)
     made = fill(log, 20, count=2)
     log.flush()
@@ -386,9 +378,8 @@ def test_truncation_takes_producers_and_epochs_back() -> None:
     assert log.log_end_offset == 12
 
 
-def test_a_truncation_that_cannot_tell_what_producers_have_left_puts_the_log_offline() -> None:
+def test_a_truncation_that_cannot_tell_what_producers_have_left_puts_the_log_offline(disk: SimulatedDisk) -> None:
     """Those of the longer log would let a batch pass for a duplicate that was cut off."""
-    disk = SimulatedDisk()
     log = open_log(disk)
     for n in range(20):
         log.append([stored_batch(n, producer_id=1, base_sequence=n)])
@@ -402,8 +393,7 @@ def test_a_truncation_that_cannot_tell_what_producers_have_left_puts_the_log_off
         log.truncate_to(cut)
 
 
-def test_a_truncation_that_meets_damage_says_that_any_of_the_log_may_be_damaged() -> None:
-    disk = SimulatedDisk()
+def test_a_truncation_that_meets_damage_says_that_any_of_the_log_may_be_damaged(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     for n in range(20):
         log.append([stored_batch(n)])
@@ -416,8 +406,7 @@ def test_a_truncation_that_meets_damage_says_that_any_of_the_log_may_be_damaged(
     assert (log.is_damaged, log.good_end_offset) == (True, 0)
 
 
-def test_a_full_truncation_starts_somewhere_else() -> None:
-    disk = SimulatedDisk()
+def test_a_full_truncation_starts_somewhere_else(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 30)
     log.truncate_fully_and_start_at(500)
@@ -428,8 +417,7 @@ def test_a_full_truncation_starts_somewhere_else() -> None:
     assert open_log(disk).log_end_offset == 502
 
 
-def test_an_empty_log_may_begin_with_a_batch_that_its_start_lies_in() -> None:
-    disk = SimulatedDisk()
+def test_an_empty_log_may_begin_with_a_batch_that_its_start_lies_in(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     log.truncate_fully_and_start_at(105)
     log.begin_within(stored_batch(100, 10, producer_id=7, leader_epoch=2))
@@ -468,9 +456,8 @@ def test_a_log_that_cannot_begin_within_a_batch_is_as_it_was_or_offline() -> Non
 
 
 @pytest.mark.parametrize("rolls", [False, True], ids=["before the gap", "at a roll behind it"])
-def test_a_log_whose_sync_below_a_gap_fails_is_offline(rolls: bool) -> None:
+def test_a_log_whose_sync_below_a_gap_fails_is_offline(disk: SimulatedDisk, rolls: bool) -> None:
     """Data that such a sync has not written are written by no later one."""
-    disk = SimulatedDisk()
     log = open_log(disk)
     fill(log, 3)
     if rolls:
@@ -483,8 +470,7 @@ def test_a_log_whose_sync_below_a_gap_fails_is_offline(rolls: bool) -> None:
     assert log.is_offline
 
 
-def test_retention_by_size_renames_first_and_removes_later() -> None:
-    disk = SimulatedDisk()
+def test_retention_by_size_renames_first_and_removes_later(disk: SimulatedDisk) -> None:
     config = TopicConfig(segment_bytes=1000, retention_bytes=2000, retention_ms=-1, file_delete_delay_ms=100)
     log = open_log(disk, config)
     fill(log, 40)
@@ -528,8 +514,7 @@ def test_what_is_known_of_producers_survives_the_segments_that_they_wrote_to(see
     assert last.header.base_offset == flushed
 
 
-def test_retention_by_time_and_by_log_start_leave_the_active_segment() -> None:
-    disk = SimulatedDisk()
+def test_retention_by_time_and_by_log_start_leave_the_active_segment(disk: SimulatedDisk) -> None:
     log = open_log(disk, TopicConfig(segment_bytes=1000, retention_ms=1000))
     fill(log, 40)
     assert log.apply_retention(NOW + 1000, 40) == []
@@ -582,8 +567,7 @@ def test_an_unreadable_batch_does_not_end_the_search_for_a_time() -> None:
     assert log.offset_for_timestamp(FIRST_TIMESTAMP_MS + 1) == (FIRST_TIMESTAMP_MS + 2, 2, 0)
 
 
-def test_a_damaged_batch_ends_the_search_for_a_time() -> None:
-    disk = SimulatedDisk()
+def test_a_damaged_batch_ends_the_search_for_a_time(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     size = len(fill(log, 3)[0].buffer)
     disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 2 * size - 1)
@@ -592,9 +576,10 @@ def test_a_damaged_batch_ends_the_search_for_a_time() -> None:
     assert log.is_offline
 
 
-def test_the_largest_timestamp_of_what_can_be_read_is_found_without_a_look_at_every_segment() -> None:
+def test_the_largest_timestamp_of_what_can_be_read_is_found_without_a_look_at_every_segment(
+    disk: SimulatedDisk,
+) -> None:
     """A segment in which the log starts is searched; a sender with a wrong timestamp costs no record."""
-    disk = SimulatedDisk()
     log = open_log(disk)
     for offset in range(40):
         log.append([stored_batch(offset, first_timestamp=NOW + 10_000 - offset if offset < 3 else NOW + offset)])
@@ -617,8 +602,7 @@ def test_compressed_batches_are_looked_into() -> None:
     assert log.offset_for_timestamp(FIRST_TIMESTAMP_MS + 77) == (FIRST_TIMESTAMP_MS + 77, 77, 0)
 
 
-def test_a_clean_close_writes_all_caches_and_an_idle_log_writes_nothing_again() -> None:
-    disk = SimulatedDisk()
+def test_a_clean_close_writes_all_caches_and_an_idle_log_writes_nothing_again(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     log.append([stored_batch(0, producer_id=1)])
     log.close()
@@ -633,8 +617,7 @@ def test_a_clean_close_writes_all_caches_and_an_idle_log_writes_nothing_again() 
     assert disk.operations == before
 
 
-def test_a_damaged_batch_under_a_reader_is_told_with_file_and_position() -> None:
-    disk = SimulatedDisk()
+def test_a_damaged_batch_under_a_reader_is_told_with_file_and_position(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     size = len(fill(log, 5)[0].buffer)
     disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 2 * size + 8, 7)
@@ -674,8 +657,7 @@ def test_no_flipped_bit_of_what_no_checksum_covers_is_ever_served(is_hinted: boo
             assert log.is_offline
 
 
-def test_a_wrong_index_misleads_no_reader() -> None:
-    disk = SimulatedDisk()
+def test_a_wrong_index_misleads_no_reader(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 40)
     log.close()

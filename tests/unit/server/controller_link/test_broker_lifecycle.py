@@ -103,8 +103,12 @@ class LifecycleBench:
         return command
 
 
-def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves() -> None:
-    bench = LifecycleBench()
+@pytest.fixture
+def bench() -> LifecycleBench:
+    return LifecycleBench()
+
+
+def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: LifecycleBench) -> None:
     bench.start()
     assert bench.lifecycle.state is BrokerState.STARTING
     assert isinstance(bench.answer(BrokerRegistered(broker_epoch=20)), RegisterBroker)
@@ -127,8 +131,7 @@ def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves() -> None:
     assert bench.lifecycle.state is BrokerState.RUNNING
 
 
-def test_it_beats_once_per_interval_whether_or_not_it_is_heard() -> None:
-    bench = LifecycleBench()
+def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: LifecycleBench) -> None:
     bench.serve()
     for _ in range(3):
         assert bench.controller.waiting == []
@@ -143,8 +146,7 @@ def test_it_beats_once_per_interval_whether_or_not_it_is_heard() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_it_registers_again_when_its_epoch_is_over_and_serves_again(code: ErrorCode) -> None:
-    bench = LifecycleBench()
+def test_it_registers_again_when_its_epoch_is_over_and_serves_again(bench: LifecycleBench, code: ErrorCode) -> None:
     bench.serve()
     bench.clock.advance(INTERVAL_MS)
     bench.refuse(code)
@@ -158,8 +160,7 @@ def test_it_registers_again_when_its_epoch_is_over_and_serves_again(code: ErrorC
     assert bench.events == []
 
 
-def test_it_waits_for_the_session_of_its_own_last_life_to_end() -> None:
-    bench = LifecycleBench()
+def test_it_waits_for_the_session_of_its_own_last_life_to_end(bench: LifecycleBench) -> None:
     bench.start()
     for _ in range(20):
         bench.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
@@ -169,9 +170,8 @@ def test_it_waits_for_the_session_of_its_own_last_life_to_end() -> None:
     assert bench.events == []
 
 
-def test_it_waits_while_controllers_follow_one_another_and_sleep() -> None:
+def test_it_waits_while_controllers_follow_one_another_and_sleep(bench: LifecycleBench) -> None:
     """Each new controller starts every session with its full timeout, and adds the time that it slept itself."""
-    bench = LifecycleBench()
     bench.start()
     while bench.clock.monotonic_ms() < REGISTRATION_MS - 1_000:
         bench.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
@@ -196,8 +196,7 @@ def test_a_live_process_with_its_id_is_fatal(session_ms: int, waits_ms: int) -> 
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION])
-def test_what_will_not_pass_is_fatal(code: ErrorCode) -> None:
-    bench = LifecycleBench()
+def test_what_will_not_pass_is_fatal(bench: LifecycleBench, code: ErrorCode) -> None:
     bench.start()
     bench.refuse(code)
     bench.clock.advance(60_000)
@@ -205,8 +204,7 @@ def test_what_will_not_pass_is_fatal(code: ErrorCode) -> None:
     assert bench.controller.waiting == []
 
 
-def test_without_a_controller_it_goes_on_asking() -> None:
-    bench = LifecycleBench()
+def test_without_a_controller_it_goes_on_asking(bench: LifecycleBench) -> None:
     bench.start()
     for _ in range(100):
         bench.refuse(ErrorCode.REQUEST_TIMED_OUT)
@@ -226,9 +224,10 @@ def test_a_cluster_whose_features_it_does_not_know_is_not_asked_at_all() -> None
         assert bench.controller.waiting == []
 
 
-def test_a_broker_that_is_refused_says_which_feature_it_is_as_soon_as_its_replica_has_read_it() -> None:
+def test_a_broker_that_is_refused_says_which_feature_it_is_as_soon_as_its_replica_has_read_it(
+    bench: LifecycleBench,
+) -> None:
     """The answer to a registration has no text."""
-    bench = LifecycleBench()
     bench.start()
     bench.refuse(ErrorCode.UNSUPPORTED_VERSION)
     assert bench.events == []
@@ -243,8 +242,7 @@ def test_a_broker_that_is_refused_says_which_feature_it_is_as_soon_as_its_replic
     assert bench.controller.waiting == []
 
 
-def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows() -> None:
-    bench = LifecycleBench()
+def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows(bench: LifecycleBench) -> None:
     bench.start()
     while bench.controller.waiting:
         bench.refuse(ErrorCode.UNSUPPORTED_VERSION)
@@ -256,9 +254,8 @@ def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows() -> Non
     assert 5_000 <= bench.clock.monotonic_ms() <= 5_200
 
 
-def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused() -> None:
+def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused(bench: LifecycleBench) -> None:
     """A broker is refused during an upgrade, and again during the next one: then its wait begins from zero."""
-    bench = LifecycleBench()
     bench.start()
     bench.refuse(ErrorCode.UNSUPPORTED_VERSION)
     bench.clock.advance(100)
@@ -274,8 +271,7 @@ def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_re
     assert f"the cluster runs metadata.version {METADATA_VERSION + 1}" in error.detail
 
 
-def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more() -> None:
-    bench = LifecycleBench()
+def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: LifecycleBench) -> None:
     bench.serve()
     bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
     assert bench.lifecycle.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
@@ -290,8 +286,7 @@ def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more() -> None:
     assert bench.events == ["stopped"]
 
 
-def test_it_stops_anyway_when_its_time_is_over() -> None:
-    bench = LifecycleBench()
+def test_it_stops_anyway_when_its_time_is_over(bench: LifecycleBench) -> None:
     bench.serve()
     bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
     bench.clock.advance(5_000)
@@ -301,9 +296,8 @@ def test_it_stops_anyway_when_its_time_is_over() -> None:
     assert (bench.controller.waiting, bench.events) == ([], ["stopped"])
 
 
-def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops() -> None:
+def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops(bench: LifecycleBench) -> None:
     """Without a majority of the voters no controller answers, even if its own replica still names a leader."""
-    bench = LifecycleBench()
     bench.serve()
     bench.clock.advance(60_000)
     bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
@@ -318,8 +312,7 @@ def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops() -> No
     assert bench.events == []
 
 
-def test_a_broker_that_is_not_registered_stops_at_once() -> None:
-    bench = LifecycleBench()
+def test_a_broker_that_is_not_registered_stops_at_once(bench: LifecycleBench) -> None:
     bench.start()
     bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
     assert bench.events == ["stopped"]
@@ -328,8 +321,7 @@ def test_a_broker_that_is_not_registered_stops_at_once() -> None:
     assert bench.controller.waiting == []
 
 
-def test_a_broker_whose_epoch_is_over_while_it_stops_is_not_registered_again() -> None:
-    bench = LifecycleBench()
+def test_a_broker_whose_epoch_is_over_while_it_stops_is_not_registered_again(bench: LifecycleBench) -> None:
     bench.serve()
     bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
     bench.refuse(ErrorCode.STALE_BROKER_EPOCH)

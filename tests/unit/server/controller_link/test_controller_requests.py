@@ -91,6 +91,11 @@ class ControllerRequestsBench:
         self.peer.waiting[-1][2](answer)
 
 
+@pytest.fixture
+def bench() -> ControllerRequestsBench:
+    return ControllerRequestsBench()
+
+
 @pytest.mark.parametrize("is_question", [False, True])
 @pytest.mark.parametrize(
     ("leader_id", "told"),
@@ -110,8 +115,7 @@ def test_a_question_without_an_answer_has_done_nothing(leader_id: int, told: str
     assert ("may have been done" in bench.request.detail) is not is_question
 
 
-def test_the_leaders_node_is_asked_in_its_epoch() -> None:
-    bench = ControllerRequestsBench()
+def test_the_leaders_node_is_asked_in_its_epoch(bench: ControllerRequestsBench) -> None:
     bench.run()
     ((node_id, request, _),) = bench.peer.waiting
     assert (node_id, request, bench.peer.timeout_ms) == (2, "please, in epoch 5", ATTEMPT_MS)
@@ -120,8 +124,7 @@ def test_the_leaders_node_is_asked_in_its_epoch() -> None:
     assert len(bench.requests) == 0
 
 
-def test_with_the_controller_on_this_node_no_request_is_sent() -> None:
-    bench = ControllerRequestsBench()
+def test_with_the_controller_on_this_node_no_request_is_sent(bench: ControllerRequestsBench) -> None:
     bench.quorum.is_active = True
     bench.run()
     assert bench.peer.waiting == []
@@ -129,8 +132,9 @@ def test_with_the_controller_on_this_node_no_request_is_sent() -> None:
     assert bench.request.ends == ["done"]
 
 
-def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_pauses() -> None:
-    bench = ControllerRequestsBench()
+def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_pauses(
+    bench: ControllerRequestsBench,
+) -> None:
     bench.quorum.leader_id = BrokerId(-1)
     bench.run()
     assert bench.peer.waiting == []
@@ -149,8 +153,7 @@ def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_p
     assert bench.request.ends == ["done"]
 
 
-def test_a_leader_that_is_here_and_not_active_yet_is_waited_for() -> None:
-    bench = ControllerRequestsBench()
+def test_a_leader_that_is_here_and_not_active_yet_is_waited_for(bench: ControllerRequestsBench) -> None:
     bench.quorum.leader_id = BrokerId(HERE)
     bench.run()
     assert (bench.peer.waiting, bench.request.here) == ([], [])
@@ -159,8 +162,7 @@ def test_a_leader_that_is_here_and_not_active_yet_is_waited_for() -> None:
     assert len(bench.request.here) == 1
 
 
-def test_the_controller_moves_from_here_to_another_node() -> None:
-    bench = ControllerRequestsBench()
+def test_the_controller_moves_from_here_to_another_node(bench: ControllerRequestsBench) -> None:
     bench.quorum.is_active = True
     bench.run()
     bench.quorum.is_active = False
@@ -199,8 +201,7 @@ def decided_here(bench: ControllerRequestsBench, applied_end_offset: int, acted_
     bench.request.here[0](Outcome(APPLIED_MEANWHILE, lambda: bench.request.ends.append("done")))
 
 
-def test_what_was_decided_here_is_told_when_it_has_been_acted_on() -> None:
-    bench = ControllerRequestsBench()
+def test_what_was_decided_here_is_told_when_it_has_been_acted_on(bench: ControllerRequestsBench) -> None:
     decided_here(bench, applied_end_offset=102)
     bench.quorum.apply(101)
     assert bench.request.ends == []
@@ -217,8 +218,7 @@ def test_what_was_decided_here_is_told_at_the_deadline_as_well() -> None:
     assert bench.request.ends == ["done"]
 
 
-def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing() -> None:
-    bench = ControllerRequestsBench()
+def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing(bench: ControllerRequestsBench) -> None:
     decided_here(bench, applied_end_offset=99, acted_on=98)
     assert bench.request.ends == ["done"]
 
@@ -234,8 +234,7 @@ def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> Non
     assert bench.clock.calls_pending == 0
 
 
-def test_an_answer_to_an_earlier_attempt_does_not_start_another_one() -> None:
-    bench = ControllerRequestsBench()
+def test_an_answer_to_an_earlier_attempt_does_not_start_another_one(bench: ControllerRequestsBench) -> None:
     bench.run()
     bench.reply(None)
     bench.clock.advance(FIRST_BACKOFF_MS)
@@ -244,8 +243,7 @@ def test_an_answer_to_an_earlier_attempt_does_not_start_another_one() -> None:
     assert len(bench.peer.waiting) == 2
 
 
-def test_one_that_is_forgotten_is_not_told_and_not_tried_again() -> None:
-    bench = ControllerRequestsBench()
+def test_one_that_is_forgotten_is_not_told_and_not_tried_again(bench: ControllerRequestsBench) -> None:
     bench.run()
     bench.requests.forget(bench.request)
     bench.reply(None)
@@ -254,16 +252,14 @@ def test_one_that_is_forgotten_is_not_told_and_not_tried_again() -> None:
     bench.requests.forget(bench.request)  # twice is once
 
 
-def test_the_stop_of_the_node_answers_waiting_requests_with_an_unknown_outcome() -> None:
-    bench = ControllerRequestsBench()
+def test_the_stop_of_the_node_answers_waiting_requests_with_an_unknown_outcome(bench: ControllerRequestsBench) -> None:
     bench.run()
     bench.requests.close()
     assert bench.request.ends == [ErrorCode.REQUEST_TIMED_OUT]
     assert len(bench.requests) == 0
 
 
-def test_what_is_known_when_the_node_stops_is_told() -> None:
-    bench = ControllerRequestsBench()
+def test_what_is_known_when_the_node_stops_is_told(bench: ControllerRequestsBench) -> None:
     decided_here(bench, applied_end_offset=102)
     bench.requests.close()
     assert bench.request.ends == ["done"]

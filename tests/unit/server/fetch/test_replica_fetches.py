@@ -68,8 +68,14 @@ class ReplicaFetchesBench:
         return self.node.send(request, version)
 
 
-def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_next_fetch() -> None:
-    bench = ReplicaFetchesBench()
+@pytest.fixture
+def bench() -> ReplicaFetchesBench:
+    return ReplicaFetchesBench()
+
+
+def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_next_fetch(
+    bench: ReplicaFetchesBench,
+) -> None:
     bench.produce(b"a", b"b")
     bench.disk.run()
     answer = bench.fetch(0).fetched
@@ -80,8 +86,7 @@ def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_nex
 
 
 @pytest.mark.parametrize("version", [15, 18])
-def test_versions_with_a_broker_epoch_count(version: int) -> None:
-    bench = ReplicaFetchesBench()
+def test_versions_with_a_broker_epoch_count(bench: ReplicaFetchesBench, version: int) -> None:
     bench.produce(b"a")
     bench.disk.run()
     bench.fetch(1, version=version)
@@ -101,9 +106,10 @@ def test_versions_with_a_broker_epoch_count(version: int) -> None:
     ],
     ids=str,
 )
-def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(options: dict[str, int]) -> None:
+def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(
+    bench: ReplicaFetchesBench, options: dict[str, int]
+) -> None:
     """Any client that reaches the port may claim to be broker 2, and knows the leader epoch from Metadata."""
-    bench = ReplicaFetchesBench()
     bench.produce(b"a")
     bench.disk.run()
     answers = [bench.fetch(offset, **options).fetched for offset in (0, 1)]
@@ -123,16 +129,16 @@ def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(opt
         ({"broker_epoch": 19}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
     ],
 )
-def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(options: dict[str, int], code: ErrorCode) -> None:
-    bench = ReplicaFetchesBench()
+def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(
+    bench: ReplicaFetchesBench, options: dict[str, int], code: ErrorCode
+) -> None:
     bench.produce(b"a")
     bench.disk.run()
     assert bench.fetch(1, **options).fetched.error_code == code
     assert bench.partition.high_watermark == 0
 
 
-def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothing() -> None:
-    bench = ReplicaFetchesBench()
+def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothing(bench: ReplicaFetchesBench) -> None:
     bench.produce(b"a")
     bench.disk.run()
     bench.register(2, broker_epoch=25)
@@ -141,8 +147,7 @@ def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothin
     assert bench.partition.high_watermark == 0
 
 
-def test_a_follower_whose_log_diverges_acknowledges_nothing() -> None:
-    bench = ReplicaFetchesBench()
+def test_a_follower_whose_log_diverges_acknowledges_nothing(bench: ReplicaFetchesBench) -> None:
     bench.produce(b"a", b"b")
     bench.disk.run()
     answer = bench.fetch(2, last_epoch=2).fetched
@@ -151,16 +156,14 @@ def test_a_follower_whose_log_diverges_acknowledges_nothing() -> None:
     assert bench.partition.high_watermark == 0
 
 
-def test_a_follower_beyond_the_log_end_is_told_what_the_range_is() -> None:
-    bench = ReplicaFetchesBench()
+def test_a_follower_beyond_the_log_end_is_told_what_the_range_is(bench: ReplicaFetchesBench) -> None:
     bench.produce(b"a")
     answer = bench.fetch(7).fetched
     assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 0)
     assert bench.partition.high_watermark == 0
 
 
-def test_a_follower_that_has_everything_waits_for_more() -> None:
-    bench = ReplicaFetchesBench()
+def test_a_follower_that_has_everything_waits_for_more(bench: ReplicaFetchesBench) -> None:
     fetch = bench.fetch(0, max_wait_ms=500)
     assert not fetch.is_answered
     bench.produce(b"a")
@@ -168,8 +171,7 @@ def test_a_follower_that_has_everything_waits_for_more() -> None:
     assert [record.value for record in records_of(fetch.fetched.records)] == [b"a"], "before it is flushed"
 
 
-def test_a_fetch_that_waits_acknowledges_once() -> None:
-    bench = ReplicaFetchesBench()
+def test_a_fetch_that_waits_acknowledges_once(bench: ReplicaFetchesBench) -> None:
     bench.produce(b"a")
     bench.disk.run()
     waiting = bench.fetch(1, high_watermark=1, max_wait_ms=500)
@@ -183,8 +185,7 @@ def test_a_fetch_that_waits_acknowledges_once() -> None:
     assert bench.partition.high_watermark == 1
 
 
-def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once() -> None:
-    bench = ReplicaFetchesBench()
+def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once(bench: ReplicaFetchesBench) -> None:
     bench.produce(b"a")
     bench.disk.run()
     bench.fetch(1)
@@ -194,8 +195,7 @@ def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once() 
     assert not bench.fetch(1, high_watermark=1, max_wait_ms=500).is_answered
 
 
-def test_a_follower_that_waits_hears_when_the_high_watermark_rises() -> None:
-    bench = ReplicaFetchesBench()
+def test_a_follower_that_waits_hears_when_the_high_watermark_rises(bench: ReplicaFetchesBench) -> None:
     bench.produce(b"a")
     fetch = bench.fetch(1, last_epoch=4, max_wait_ms=500)
     assert not fetch.is_answered
@@ -204,8 +204,7 @@ def test_a_follower_that_waits_hears_when_the_high_watermark_rises() -> None:
     assert fetch.fetched.high_watermark == 1
 
 
-def test_a_follower_that_waits_hears_when_the_leadership_goes() -> None:
-    bench = ReplicaFetchesBench()
+def test_a_follower_that_waits_hears_when_the_leadership_goes(bench: ReplicaFetchesBench) -> None:
     fetch = bench.fetch(0, max_wait_ms=500)
     bench.node.create("orders", leader=2, leader_epoch=5, in_sync=(1, 2), replicas=(1, 2))
     bench.clock.advance(0)

@@ -46,8 +46,12 @@ class Site:
         return partitions
 
 
-def test_many_new_logs_are_durable_when_it_is_said_and_take_few_syncs() -> None:
-    site = Site()
+@pytest.fixture
+def site() -> Site:
+    return Site()
+
+
+def test_many_new_logs_are_durable_when_it_is_said_and_take_few_syncs(site: Site) -> None:
     site.make(300)
     site.work.when_made(lambda: site.told.append("made"))
     assert site.told == []
@@ -62,14 +66,12 @@ def test_many_new_logs_are_durable_when_it_is_said_and_take_few_syncs() -> None:
         assert site.files.read_bytes(f"/logs/orders-{number}/partition.metadata").startswith(b"version: 0\n")
 
 
-def test_nothing_asked_for_is_nothing_to_wait_for() -> None:
-    site = Site()
+def test_nothing_asked_for_is_nothing_to_wait_for(site: Site) -> None:
     site.work.when_made(lambda: site.told.append("made"))
     assert site.told == ["made"]
 
 
-def test_the_first_request_does_not_wait_for_later_ones() -> None:
-    site = Site()
+def test_the_first_request_does_not_wait_for_later_ones(site: Site) -> None:
     site.make(1)
     site.work.when_made(lambda: site.told.append("first"))
     site.work.make(TopicPartition("later", 0), TOPIC_ID)
@@ -82,8 +84,7 @@ def test_the_first_request_does_not_wait_for_later_ones() -> None:
     assert site.told == ["first", "second"]
 
 
-def test_a_log_that_is_deleted_before_it_is_made_is_never_there() -> None:
-    site = Site()
+def test_a_log_that_is_deleted_before_it_is_made_is_never_there(site: Site) -> None:
     partitions = site.make(3)
     site.work.when_made(lambda: site.told.append("settled"))
     site.work.delete(partitions[2], TOPIC_ID, site.told.append)
@@ -93,8 +94,7 @@ def test_a_log_that_is_deleted_before_it_is_made_is_never_there() -> None:
     assert site.files.list_dir("/logs") == ["orders-0", "orders-1"]
 
 
-def test_a_log_that_is_deleted_while_it_is_synced_goes_afterwards() -> None:
-    site = Site()
+def test_a_log_that_is_deleted_while_it_is_synced_goes_afterwards(site: Site) -> None:
     (partition,) = site.make(1)
     site.work.delete(partition, TOPIC_ID, site.told.append)
     assert site.told == []
@@ -103,8 +103,7 @@ def test_a_log_that_is_deleted_while_it_is_synced_goes_afterwards() -> None:
     assert site.files.list_dir("/logs") == [str(path).rpartition("/")[2]]
 
 
-def test_a_log_that_is_wanted_at_once_is_made_at_once_and_durable_later() -> None:
-    site = Site()
+def test_a_log_that_is_wanted_at_once_is_made_at_once_and_durable_later(site: Site) -> None:
     partitions = site.make(2)
     assert not site.work.ensure_made(partitions[1])
     assert site.files.exists("/logs/orders-1/partition.metadata")
@@ -112,8 +111,7 @@ def test_a_log_that_is_wanted_at_once_is_made_at_once_and_durable_later() -> Non
     assert site.work.ensure_made(partitions[1])
 
 
-def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free() -> None:
-    site = Site()
+def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free(site: Site) -> None:
     (partition,) = site.make(1)
     site.run()
     for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
@@ -131,8 +129,7 @@ def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free() -> None:
     assert not site.files.exists("/logs/orders-0")
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_of_and_written_later() -> None:
-    site = Site()
+def test_a_checkpoint_that_cannot_be_written_is_told_of_and_written_later(site: Site) -> None:
     partition = TopicPartition("orders", 0)
     site.directory.checkpoint(RECOVERY_POINTS).update([(partition, 10)])
     site.files.fail_at(site.files.operations + 1, "No space left on device")
@@ -145,8 +142,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_of_and_written_later() -> N
     assert read_offsets(site.files, "/logs", RECOVERY_POINTS) == {partition: 10}
 
 
-def test_what_changes_while_a_checkpoint_is_written_is_in_the_next_one() -> None:
-    site = Site()
+def test_what_changes_while_a_checkpoint_is_written_is_in_the_next_one(site: Site) -> None:
     partition = TopicPartition("orders", 0)
     for offset in (10, 20):
         site.directory.checkpoint(RECOVERY_POINTS).update([(partition, offset)])
@@ -159,8 +155,7 @@ def test_what_changes_while_a_checkpoint_is_written_is_in_the_next_one() -> None
     assert site.told == [10, 20]
 
 
-def test_a_log_that_cannot_be_made_ends_every_wait() -> None:
-    site = Site()
+def test_a_log_that_cannot_be_made_ends_every_wait(site: Site) -> None:
     site.files.fail_at(site.files.operations + 1, "No space left on device")
     partitions = site.make(2)
     site.work.when_made(lambda: site.told.append("settled"))
@@ -171,8 +166,7 @@ def test_a_log_that_cannot_be_made_ends_every_wait() -> None:
     assert site.files.exists("/logs/orders-0/partition.metadata")
 
 
-def test_a_failing_listener_does_not_hold_back_the_others() -> None:
-    site = Site()
+def test_a_failing_listener_does_not_hold_back_the_others(site: Site) -> None:
 
     def fail() -> None:
         raise ValueError("cannot take it")
@@ -186,9 +180,8 @@ def test_a_failing_listener_does_not_hold_back_the_others() -> None:
     assert site.told == ["made"]
 
 
-def test_a_later_log_that_is_settled_first_does_not_stand_for_one_that_was_asked_for_before() -> None:
+def test_a_later_log_that_is_settled_first_does_not_stand_for_one_that_was_asked_for_before(site: Site) -> None:
     """Otherwise a topic would be reported as created while a power cut could still take its directory."""
-    site = Site()
     site.make(1)
     site.work.when_made(lambda: site.told.append("orders"))
     site.files.fail_at(site.files.operations + 1, "No space left on device")
@@ -200,8 +193,7 @@ def test_a_later_log_that_is_settled_first_does_not_stand_for_one_that_was_asked
     assert site.told == ["orders", "later"]
 
 
-def test_later_logs_that_are_deleted_before_they_are_made_end_no_wait_too_early() -> None:
-    site = Site()
+def test_later_logs_that_are_deleted_before_they_are_made_end_no_wait_too_early(site: Site) -> None:
     site.make(1)
     site.work.when_made(lambda: site.told.append("orders"))
     for number in range(3):
@@ -213,8 +205,7 @@ def test_later_logs_that_are_deleted_before_they_are_made_end_no_wait_too_early(
     assert site.told == ["orders"]
 
 
-def test_each_news_of_a_batch_is_told_whatever_the_one_before_raises() -> None:
-    site = Site()
+def test_each_news_of_a_batch_is_told_whatever_the_one_before_raises(site: Site) -> None:
     partitions = site.make(2)
     site.run()
 
@@ -233,8 +224,7 @@ def test_each_news_of_a_batch_is_told_whatever_the_one_before_raises() -> None:
     assert site.told == [None, "made"]
 
 
-def test_a_fault_of_one_new_log_does_not_hold_back_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    site = Site()
+def test_a_fault_of_one_new_log_does_not_hold_back_the_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     make = LogDirectory.make
 
     def fail_once(directory: LogDirectory, partition: TopicPartition, topic_id: TopicId) -> None:
@@ -255,9 +245,8 @@ def test_a_fault_of_one_new_log_does_not_hold_back_the_others(monkeypatch: pytes
     assert site.files.exists("/logs/bills-0")
 
 
-def test_removals_leave_the_disk_to_others_now_and_then() -> None:
+def test_removals_leave_the_disk_to_others_now_and_then(site: Site) -> None:
     """A topic of ten thousand partitions is due for removal at once, and every flush would wait for all of it."""
-    site = Site()
     partitions = site.make(50)
     site.run()
     for partition in partitions:
@@ -276,8 +265,7 @@ def test_removals_leave_the_disk_to_others_now_and_then() -> None:
     assert not site.disk.works
 
 
-def test_very_many_deleted_logs_are_renamed_in_several_batches() -> None:
-    site = Site()
+def test_very_many_deleted_logs_are_renamed_in_several_batches(site: Site) -> None:
     partitions = site.make(2_500)
     site.run()
     gone: list[int] = []

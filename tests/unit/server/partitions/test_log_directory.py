@@ -17,6 +17,11 @@ FIRST_ID, SECOND_ID = TopicId(b"1" * 16), TopicId(b"2" * 16)
 SMALL = TopicConfig(segment_bytes=1000, retention_ms=-1)
 
 
+@pytest.fixture
+def files() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
 def scanned(files: SimulatedDisk) -> LogDirectory:
     directory = LogDirectory("/logs", files=files, is_durable=True)
     directory.scan()
@@ -47,8 +52,7 @@ def test_only_names_that_kafka_would_give_are_partitions(name: str, expected: To
     assert parse_directory_name(name) == expected
 
 
-def test_a_partition_on_disk_is_unclaimed_until_it_is_opened() -> None:
-    files = SimulatedDisk()
+def test_a_partition_on_disk_is_unclaimed_until_it_is_opened(files: SimulatedDisk) -> None:
     open_log(scanned(files), FIRST_ID)
     directory = scanned(files)
     assert directory.unclaimed == {PARTITION}
@@ -56,8 +60,9 @@ def test_a_partition_on_disk_is_unclaimed_until_it_is_opened() -> None:
     assert directory.unclaimed == frozenset()
 
 
-def test_what_a_crash_has_torn_is_cut_and_the_cut_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    files = SimulatedDisk()
+def test_what_a_crash_has_torn_is_cut_and_the_cut_is_reported(
+    files: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
     open_log(scanned(files), FIRST_ID)
     file = files.open("/logs/orders-0/00000000000000000000.log", create=False)
     file.writev([b"torn"])
@@ -66,8 +71,7 @@ def test_what_a_crash_has_torn_is_cut_and_the_cut_is_reported(caplog: pytest.Log
     assert "event=log-cut partition=orders-0 end_offset=0 bytes=4" in caplog.text
 
 
-def test_a_log_start_that_is_ignored_is_reported(caplog: pytest.LogCaptureFixture) -> None:
-    files = SimulatedDisk()
+def test_a_log_start_that_is_ignored_is_reported(files: SimulatedDisk, caplog: pytest.LogCaptureFixture) -> None:
     log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0, leader_epoch=None)
     log.append([stored_batch(offset) for offset in range(5)])
     log.flush()
@@ -105,8 +109,7 @@ def test_a_flipped_bit_in_the_name_of_the_topic_costs_no_record() -> None:
             assert files.read_bytes(path)[:10] == good[:10]
 
 
-def test_a_directory_of_another_topic_with_the_same_name_is_never_opened() -> None:
-    files = SimulatedDisk()
+def test_a_directory_of_another_topic_with_the_same_name_is_never_opened(files: SimulatedDisk) -> None:
     open_log(scanned(files), FIRST_ID)
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 1000})
     open_log(scanned(files), SECOND_ID)
@@ -114,8 +117,9 @@ def test_a_directory_of_another_topic_with_the_same_name_is_never_opened() -> No
     assert checkpoints.read_offsets(files, "/logs", checkpoints.RECOVERY_POINTS) == {}
 
 
-def test_a_directory_of_another_topic_that_cannot_be_renamed_is_not_opened_the_next_time_either() -> None:
-    files = SimulatedDisk()
+def test_a_directory_of_another_topic_that_cannot_be_renamed_is_not_opened_the_next_time_either(
+    files: SimulatedDisk,
+) -> None:
     log = scanned(files).open_log(PARTITION, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0, leader_epoch=None)
     log.append([stored_batch(0)])
     log.close()
@@ -128,8 +132,7 @@ def test_a_directory_of_another_topic_that_cannot_be_renamed_is_not_opened_the_n
     assert log.log_end_offset == 0
 
 
-def test_a_removal_that_a_crash_cut_short_is_finished_by_the_next_scan() -> None:
-    files = SimulatedDisk()
+def test_a_removal_that_a_crash_cut_short_is_finished_by_the_next_scan(files: SimulatedDisk) -> None:
     directory = scanned(files)
     open_log(directory, FIRST_ID)
     path = directory.rename_deleted(PARTITION, FIRST_ID)
@@ -139,17 +142,15 @@ def test_a_removal_that_a_crash_cut_short_is_finished_by_the_next_scan() -> None
     assert files.list_dir("/logs") == []
 
 
-def test_the_name_of_a_renamed_directory_is_not_longer_than_a_file_system_takes() -> None:
-    files = SimulatedDisk()
+def test_the_name_of_a_renamed_directory_is_not_longer_than_a_file_system_takes(files: SimulatedDisk) -> None:
     directory = scanned(files)
     long = TopicPartition("t" * 249, 12345)
     directory.open_log(long, topic_id=FIRST_ID, config=TopicConfig(), now_ms=0, leader_epoch=None).close()
     assert len(directory.rename_deleted(long, FIRST_ID).rpartition("/")[2]) == 255
 
 
-def test_a_renamed_directory_never_replaces_another() -> None:
+def test_a_renamed_directory_never_replaces_another(files: SimulatedDisk) -> None:
     """Removing the older directory first would keep the disk busy, and end its file.delete.delay.ms early."""
-    files = SimulatedDisk()
     directory = scanned(files)
     aside: set[str] = set()
     for partition in (TopicPartition("t" * 249, 1), TopicPartition("t" * 249, 12), PARTITION, PARTITION):
@@ -159,8 +160,7 @@ def test_a_renamed_directory_never_replaces_another() -> None:
     assert all(map(files.exists, aside))
 
 
-def test_a_checkpoint_is_written_only_when_something_changed() -> None:
-    files = SimulatedDisk()
+def test_a_checkpoint_is_written_only_when_something_changed(files: SimulatedDisk) -> None:
     directory = scanned(files)
     checkpoint = directory.checkpoint(checkpoints.RECOVERY_POINTS)
     checkpoint.update([(PARTITION, 7)])
@@ -171,8 +171,7 @@ def test_a_checkpoint_is_written_only_when_something_changed() -> None:
     assert files.operations == operations
 
 
-def test_partitions_that_are_not_opened_yet_keep_their_checkpoints() -> None:
-    files = SimulatedDisk()
+def test_partitions_that_are_not_opened_yet_keep_their_checkpoints(files: SimulatedDisk) -> None:
     open_log(scanned(files), FIRST_ID)
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 3})
     directory = scanned(files)
@@ -183,9 +182,9 @@ def test_partitions_that_are_not_opened_yet_keep_their_checkpoints() -> None:
 
 
 def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begins_empty(
+    files: SimulatedDisk,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    files = SimulatedDisk()
     open_log(scanned(files), FIRST_ID)
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 7})
     files.remove_tree("/logs/orders-0")
@@ -197,8 +196,9 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_an_error_and_begin
     assert "event=partition-vanished partition=orders-0 flushed_up_to=7" in error.getMessage()
 
 
-def test_checkpoints_forget_what_is_gone_at_the_start_and_not_while_another_thread_may_write_them() -> None:
-    files = SimulatedDisk()
+def test_checkpoints_forget_what_is_gone_at_the_start_and_not_while_another_thread_may_write_them(
+    files: SimulatedDisk,
+) -> None:
     open_log(scanned(files), FIRST_ID)
     checkpoints.write_offsets(files, "/logs", checkpoints.RECOVERY_POINTS, {PARTITION: 7})
     files.remove_tree("/logs/orders-0")
@@ -226,9 +226,8 @@ def test_what_a_killed_process_wrote_of_a_new_partition_is_durable_before_the_ne
     assert checkpoints.read_partition_metadata(files, "/logs/orders-0") == FIRST_ID
 
 
-def test_the_new_logs_of_an_ordinary_topic_do_not_wait_for_all_else_on_the_disk() -> None:
+def test_the_new_logs_of_an_ordinary_topic_do_not_wait_for_all_else_on_the_disk(files: SimulatedDisk) -> None:
     """Another program may have written gigabytes there."""
-    files = SimulatedDisk()
     directory = scanned(files)
     partitions = [TopicPartition("orders", number) for number in range(16)]
     for partition in partitions:
@@ -255,9 +254,8 @@ def segment_files(files: SimulatedDisk, path: str) -> dict[str, bytes]:
     return {name: files.read_bytes(f"{path}/{name}") for name in files.list_dir(path) if name.endswith(".log")}
 
 
-def test_a_cut_takes_nothing_that_was_not_copied() -> None:
+def test_a_cut_takes_nothing_that_was_not_copied(files: SimulatedDisk) -> None:
     """More is damaged than the administrator was shown and agreed to lose, and so must be confirmed again."""
-    files = SimulatedDisk()
     directory = scanned(files)
     log = directory.open_log(PARTITION, topic_id=FIRST_ID, config=SMALL, now_ms=0, leader_epoch=None)
     for offset in range(40):

@@ -27,6 +27,11 @@ ORDERS = TopicPartition("orders", 0)
 OTHER_ID = TopicId(b"another topic id")
 
 
+@pytest.fixture
+def files() -> SimulatedDisk:
+    return SimulatedDisk()
+
+
 def new_node(
     files: SimulatedDisk | None = None, disk: DeferredDisk | None = None, failures: NotedFailures | None = None
 ) -> DataPath:
@@ -73,8 +78,7 @@ def test_creating_a_partition_that_is_here_changes_its_role_only() -> None:
     assert node.values("orders") == [b"a"]
 
 
-def test_a_deleted_partition_is_gone_at_once_and_its_files_after_their_delay() -> None:
-    files = SimulatedDisk()
+def test_a_deleted_partition_is_gone_at_once_and_its_files_after_their_delay(files: SimulatedDisk) -> None:
     node = new_node(files)
     node.create(config=TopicConfig(file_delete_delay_ms=1000))
     waiting = node.fetch("orders", 0, max_wait_ms=5000, version=12)
@@ -86,8 +90,7 @@ def test_a_deleted_partition_is_gone_at_once_and_its_files_after_their_delay() -
     assert files.list_dir("/logs") == []
 
 
-def test_a_topic_made_again_under_its_old_name_starts_empty_also_after_a_crash() -> None:
-    files = SimulatedDisk()
+def test_a_topic_made_again_under_its_old_name_starts_empty_also_after_a_crash(files: SimulatedDisk) -> None:
     node = new_node(files)
     node.create()
     node.produce("orders", b"old", b"older")
@@ -167,8 +170,7 @@ def test_a_log_that_fails_while_it_waits_for_a_flush_can_be_deleted() -> None:
     assert node.create(topic_id=OTHER_ID).topic_id == OTHER_ID, "the name is free"
 
 
-def test_a_clean_stop_needs_no_recovery_and_a_crash_does() -> None:
-    files = SimulatedDisk()
+def test_a_clean_stop_needs_no_recovery_and_a_crash_does(files: SimulatedDisk) -> None:
     node = new_node(files)
     node.create()
     node.produce("orders", b"a")
@@ -182,8 +184,7 @@ def test_a_clean_stop_needs_no_recovery_and_a_crash_does() -> None:
     assert node.values("orders") == [b"a", b"b"]
 
 
-def test_a_partition_whose_log_is_damaged_is_offline_and_the_others_are_not() -> None:
-    files = SimulatedDisk()
+def test_a_partition_whose_log_is_damaged_is_offline_and_the_others_are_not(files: SimulatedDisk) -> None:
     node = new_node(files)
     node.create("orders")
     node.create("invoices")
@@ -199,8 +200,7 @@ def test_a_partition_whose_log_is_damaged_is_offline_and_the_others_are_not() ->
     assert again.produce("invoices", b"b").produced.error_code == 0
 
 
-def test_damage_is_damage_after_every_stop_and_is_never_taken_for_a_torn_end() -> None:
-    files = SimulatedDisk()
+def test_damage_is_damage_after_every_stop_and_is_never_taken_for_a_torn_end(files: SimulatedDisk) -> None:
     node = new_node(files)
     node.create("orders")
     node.produce("orders", b"a" * 100)
@@ -278,8 +278,7 @@ def stopped_node(files: SimulatedDisk) -> None:
     node.table.close()
 
 
-def test_a_partition_sleeps_until_it_is_requested() -> None:
-    files = SimulatedDisk()
+def test_a_partition_sleeps_until_it_is_requested(files: SimulatedDisk) -> None:
     stopped_node(files)
     operations = files.operations
     node = new_node(files)
@@ -295,8 +294,7 @@ def test_a_partition_sleeps_until_it_is_requested() -> None:
     assert node.values("orders") == [b"kept"]
 
 
-def test_an_unused_partition_is_there_after_many_clean_stops() -> None:
-    files = SimulatedDisk()
+def test_an_unused_partition_is_there_after_many_clean_stops(files: SimulatedDisk) -> None:
     stopped_node(files)
     for _ in range(3):
         node = new_node(files)
@@ -307,8 +305,7 @@ def test_an_unused_partition_is_there_after_many_clean_stops() -> None:
     assert node.values("orders") == [b"kept"]
 
 
-def test_a_sleeping_partition_takes_changes_of_state_and_settings_with_it() -> None:
-    files = SimulatedDisk()
+def test_a_sleeping_partition_takes_changes_of_state_and_settings_with_it(files: SimulatedDisk) -> None:
     stopped_node(files)
     node = new_node(files)
     add(node)
@@ -319,8 +316,9 @@ def test_a_sleeping_partition_takes_changes_of_state_and_settings_with_it() -> N
 
 
 @pytest.mark.parametrize("spoil", ["remove", "flip", "append"])
-def test_without_a_good_note_of_the_clean_stop_the_log_is_opened_from_its_files(spoil: str) -> None:
-    files = SimulatedDisk()
+def test_without_a_good_note_of_the_clean_stop_the_log_is_opened_from_its_files(
+    files: SimulatedDisk, spoil: str
+) -> None:
     stopped_node(files)
     if spoil == "remove":
         files.unlink(f"/logs/{CLOSED_LOGS}")
@@ -337,8 +335,7 @@ def test_without_a_good_note_of_the_clean_stop_the_log_is_opened_from_its_files(
     assert node.table.get("orders", 0).log.log_end_offset == (2 if spoil == "append" else 1)
 
 
-def test_after_a_crash_no_note_is_believed() -> None:
-    files = SimulatedDisk()
+def test_after_a_crash_no_note_is_believed(files: SimulatedDisk) -> None:
     stopped_node(files)
     node = new_node(files)
     add(node)
@@ -349,8 +346,7 @@ def test_after_a_crash_no_note_is_believed() -> None:
     assert node.values("orders") == [b"kept", b"more"]
 
 
-def test_a_sleeping_log_of_another_topic_of_the_name_is_never_used() -> None:
-    files = SimulatedDisk()
+def test_a_sleeping_log_of_another_topic_of_the_name_is_never_used(files: SimulatedDisk) -> None:
     stopped_node(files)
     node = new_node(files)
     add(node, topic_id=OTHER_ID)
@@ -358,8 +354,7 @@ def test_a_sleeping_log_of_another_topic_of_the_name_is_never_used() -> None:
     assert node.values("orders") == []
 
 
-def test_a_sleeping_partition_can_be_deleted_and_made_again() -> None:
-    files = SimulatedDisk()
+def test_a_sleeping_partition_can_be_deleted_and_made_again(files: SimulatedDisk) -> None:
     stopped_node(files)
     node = new_node(files)
     add(node)
@@ -370,8 +365,9 @@ def test_a_sleeping_partition_can_be_deleted_and_made_again() -> None:
     assert node.values("orders") == []
 
 
-def test_a_directory_that_vanished_while_the_node_was_down_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    files = SimulatedDisk()
+def test_a_directory_that_vanished_while_the_node_was_down_is_told_of(
+    files: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
     stopped_node(files)
     files.remove_tree("/logs/orders-0")
     failures = NotedFailures()
@@ -499,9 +495,8 @@ def test_settings_that_change_while_a_name_is_not_free_are_those_of_the_new_part
     assert (partition.topic_id, partition.config.max_message_bytes) == (OTHER_ID, 50)
 
 
-def test_a_compacted_log_that_sleeps_may_have_gaps_when_it_is_not_compacted_any_more() -> None:
+def test_a_compacted_log_that_sleeps_may_have_gaps_when_it_is_not_compacted_any_more(files: SimulatedDisk) -> None:
     """Another program has compacted it, and nothing says where."""
-    files = SimulatedDisk()
     stopped_node(files)
     compacted = TopicConfig(cleanup_policy=("compact",))
     log = Log.open("/logs/orders-0", files=files, config=compacted, now_ms=0, clean=True)
@@ -549,8 +544,7 @@ def test_a_compacted_log_that_sleeps_takes_a_state_and_the_settings_that_belong_
     assert (partition.config, partition.log.log_end_offset, partition.high_watermark) == (raised, 1, 0)
 
 
-def test_a_log_that_failed_is_looked_through_again_after_a_clean_stop() -> None:
-    files = SimulatedDisk()
+def test_a_log_that_failed_is_looked_through_again_after_a_clean_stop(files: SimulatedDisk) -> None:
     node = new_node(files)
     add(node)
     node.end_turn()
@@ -592,8 +586,7 @@ def test_a_stop_before_a_new_partition_is_durable_leaves_it_durable_or_not_there
     assert "event=partition-vanished" not in caplog.text
 
 
-def test_a_stop_is_not_held_up_by_a_directory_that_cannot_be_renamed() -> None:
-    files = SimulatedDisk()
+def test_a_stop_is_not_held_up_by_a_directory_that_cannot_be_renamed(files: SimulatedDisk) -> None:
     stopped_node(files)
     node = new_node(files, DeferredDisk())
     add(node)
@@ -632,8 +625,7 @@ def two_partitions(files: SimulatedDisk) -> tuple[DataPath, Partition, Partition
     return node, partitions[0], partitions[1]
 
 
-def test_a_recovery_point_is_lowered_without_a_look_at_other_partitions() -> None:
-    files = SimulatedDisk()
+def test_a_recovery_point_is_lowered_without_a_look_at_other_partitions(files: SimulatedDisk) -> None:
     node, cut, _ = two_partitions(files)
     node.table.checkpoints.write_recovery_points()
     node.produce("other", b"b")
@@ -644,9 +636,8 @@ def test_a_recovery_point_is_lowered_without_a_look_at_other_partitions() -> Non
     assert read_offsets(files, "/logs", RECOVERY_POINTS) == {TopicPartition("other", 0): 1}
 
 
-def test_where_damage_was_found_is_checkpointed_at_once_and_stays() -> None:
+def test_where_damage_was_found_is_checkpointed_at_once_and_stays(files: SimulatedDisk) -> None:
     """A start looks no further back, and a kill may come within the minute between two checkpoints."""
-    files = SimulatedDisk()
     node, cut, _ = two_partitions(files)
     node.produce("cut", b"b")
     node.produce("cut", b"c")
@@ -663,9 +654,8 @@ def test_where_damage_was_found_is_checkpointed_at_once_and_stays() -> None:
     assert read_offsets(files, "/logs", RECOVERY_POINTS) == points
 
 
-def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut() -> None:
+def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut(files: SimulatedDisk) -> None:
     """Recovery drops a log that ends below its noted start."""
-    files = SimulatedDisk()
     node, cut, _ = two_partitions(files)
     cut.delete_records(1)
     node.table.checkpoints.write_log_starts()
@@ -681,9 +671,8 @@ def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut() -> No
     assert read_offsets(files, "/logs", LOG_STARTS) == {}
 
 
-def test_a_log_that_is_deleted_before_it_is_cut_is_spoken_of_no_more() -> None:
+def test_a_log_that_is_deleted_before_it_is_cut_is_spoken_of_no_more(files: SimulatedDisk) -> None:
     """A checkpoint that names a log which is not there says to the next start that the disk has lost one."""
-    files = SimulatedDisk()
     node, cut, _ = two_partitions(files)
     node.produce("cut", b"b")
     node.produce("cut", b"c")
@@ -699,8 +688,7 @@ def test_a_log_that_is_deleted_before_it_is_cut_is_spoken_of_no_more() -> None:
     assert read_offsets(files, "/logs", LOG_STARTS) == {}
 
 
-def test_the_log_starts_of_some_are_written_without_a_look_at_the_others() -> None:
-    files = SimulatedDisk()
+def test_the_log_starts_of_some_are_written_without_a_look_at_the_others(files: SimulatedDisk) -> None:
     node, cut, other = two_partitions(files)
     for partition in (cut, other):
         partition.delete_records(1)
