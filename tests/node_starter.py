@@ -19,8 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-_OF_EACH_TEST = ("PYTEST_CURRENT_TEST",)
-"""Variables that no node looks at."""
+_OF_OTHERS = ("PYTEST_", "PYSPARK_", "SPARK_", "JAVA_")
+"""Variables that begin so are of no concern to a node; tests and a Spark session set them."""
 _MESSAGE_BYTES = 1 << 16
 _OF_NODES = ("tailrace.cli.main", "tailrace.cli.serve", "tailrace.node.process")
 """The modules that every node imports."""
@@ -70,7 +70,7 @@ class NodeStarter:
 
     def start(self, command: Sequence[str], environment: Mapping[str, str], stderr: IO[bytes]) -> ForkedNode | None:
         """A node of this command (`PYTHON -m tailrace ...`); None if it must start as a process of its own."""
-        compared = {name: text for name, text in environment.items() if name not in _OF_EACH_TEST}
+        compared = {name: text for name, text in environment.items() if not name.startswith(_OF_OTHERS)}
         with self._lock:
             if self._link is None:
                 self._begin(compared)

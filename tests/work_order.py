@@ -1,6 +1,6 @@
 """The order in which tests begin, and the number of workers: both decide how long `make test` takes.
 
-- One worker runs all tests of a file, so that its fixtures are made once. One worker runs all of tests/spark: a Spark
+- One worker runs all tests of a file, so that its fixtures are made once. One worker runs all that uses Spark: its
   session costs ten seconds of a core and 0.5 GB.
 - Files that take long begin first (long_files.txt): idle cores would wait for one that begins last.
 - There are two workers more than cores: for four tenths of its time a test waits, for a node that starts, an election
@@ -21,6 +21,8 @@ from xdist.scheduler import LoadFileScheduling
 LONG_FILES = Path(__file__).with_name("long_files.txt")
 SHARED = ("tests/spark",)
 """Folders whose files share a worker."""
+WITH_SPARK = ("tests/docs/test_pages.py",)
+"""Files of other folders that use the Spark session of that worker."""
 LONG_S = 20.0
 """A file that takes longer, in a run of all tests on an idle machine, belongs into the list."""
 
@@ -35,6 +37,8 @@ def long_files() -> tuple[str, ...]:
 def unit(nodeid: str) -> str:
     """The file, or the folder, whose tests one worker runs."""
     file = nodeid.partition("::")[0]
+    if file in WITH_SPARK:
+        return "tests/spark"
     return next((folder for folder in SHARED if file.startswith(f"{folder}/")), file)
 
 

@@ -34,6 +34,8 @@ def test_long_files_begin_first_and_the_others_keep_their_order() -> None:
 def test_one_worker_runs_a_file_and_one_all_that_share_a_session() -> None:
     assert work_order.unit("tests/unit/model/test_machines.py::A::test_b[c::d]") == "tests/unit/model/test_machines.py"
     assert work_order.unit("tests/spark/test_sink.py::test_a") == work_order.unit("tests/spark/test_outages.py::test_b")
+    assert {work_order.unit(f"{file}::test_spark") for file in work_order.WITH_SPARK} == {"tests/spark"}
+    assert [file for file in work_order.WITH_SPARK if not (ROOT / file).exists()] == []
 
 
 def test_tests_are_compiled_in_shares_of_about_the_same_size() -> None:
