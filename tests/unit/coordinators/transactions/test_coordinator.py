@@ -99,7 +99,7 @@ class TestInitialize:
         assert following.partitions == {ORDERS}
 
     @pytest.mark.parametrize("state", PREPARED)
-    def test_what_is_being_ended_has_to_end_first(self, state: TransactionState) -> None:
+    def test_a_prepared_transaction_has_to_be_completed_first(self, state: TransactionState) -> None:
         assert outcome(transaction(state), INITIALIZE) == (None, E.CONCURRENT_TRANSACTIONS)
 
     def test_epochs_that_are_used_up_make_another_producer_id(self) -> None:

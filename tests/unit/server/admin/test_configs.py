@@ -100,7 +100,7 @@ def test_every_setting_of_a_topic_is_shown_when_no_key_is_named(node: AdminPath,
     assert not retention.synonyms
 
 
-def test_only_the_keys_that_were_asked_for_are_shown(node: AdminPath) -> None:
+def test_only_the_requested_keys_are_shown(node: AdminPath) -> None:
     result = describe(node, "orders", keys=("retention.ms", "no.such.key"))
     assert [config.name for config in result.configs] == ["retention.ms"]
 
@@ -185,7 +185,7 @@ def test_a_brokers_own_setting_wins_over_that_of_all_brokers_and_that_over_its_c
     assert in_force() == [("8000", 2), *configured]
 
 
-def test_what_is_set_for_brokers_is_in_force_at_once_in_topics_without_a_setting_of_their_own(node: AdminPath) -> None:
+def test_brokers_settings_are_in_force_at_once_in_topics_without_their_own(node: AdminPath) -> None:
     node.create_topics("others")
     alter(node, ResourceType.BROKER, "", ("log.segment.bytes", 0, "7000"), ("log.retention.ms", 0, "9"))
     own, inherited = node.table.get("orders", 0).config, node.table.get("others", 0).config
@@ -214,7 +214,7 @@ def test_settings_given_while_it_runs_are_in_force_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_replacement_takes_back_what_it_does_not_name(node: AdminPath, version: int) -> None:
+def test_a_replacement_resets_settings_that_it_does_not_name(node: AdminPath, version: int) -> None:
     resource = AlterConfigsResource(
         resource_type=ResourceType.TOPIC,
         resource_name="orders",
@@ -227,7 +227,7 @@ def test_a_replacement_takes_back_what_it_does_not_name(node: AdminPath, version
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_changes_are_only_tried_if_that_is_asked(node: AdminPath, version: int) -> None:
+def test_validate_only_changes_no_setting(node: AdminPath, version: int) -> None:
     answer = alter(node, ResourceType.TOPIC, "orders", ("retention.ms", 0, "9"), version=version, validate_only=True)
     assert answer.error_code == ErrorCode.NONE
     assert node.table.get("orders", 0).config.retention_ms == 7_200_000
@@ -294,7 +294,7 @@ def test_a_resource_that_is_named_twice_is_left_as_it_is(node: AdminPath, operat
         (99, "1", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_is_not_there_is_refused_with_a_message(node: AdminPath, kind: int, name: str, code: ErrorCode) -> None:
+def test_missing_resources_are_refused_with_a_message(node: AdminPath, kind: int, name: str, code: ErrorCode) -> None:
     result = describe(node, name, kind=kind)
     assert (result.error_code, result.resource_type, result.resource_name) == (code, kind, name)
     assert result.error_message

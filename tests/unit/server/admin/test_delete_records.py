@@ -46,7 +46,7 @@ def delete(node: AdminPath, topic: str, offset: int, *, partition: int = 0, vers
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_what_lies_below_the_offset_cannot_be_read_any_more(node: AdminPath, version: int) -> None:
+def test_records_below_the_offset_cannot_be_read_any_more(node: AdminPath, version: int) -> None:
     assert delete(node, "orders", 3, version=version) == (3, 0)
     assert node.table.get("orders", 0).log.log_start_offset == 3
     assert node.fetch("orders", 2).fetched.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -69,7 +69,7 @@ def test_minus_one_is_the_high_watermark(node: AdminPath) -> None:
     assert node.produce("orders", b"next").produced.base_offset == 10
 
 
-def test_what_is_gone_stays_gone(node: AdminPath) -> None:
+def test_deleted_records_stay_deleted(node: AdminPath) -> None:
     assert delete(node, "orders", 6) == (6, 0)
     assert delete(node, "orders", 2) == (6, 0)
 
@@ -121,7 +121,7 @@ def test_a_partition_named_twice_keeps_its_records(node: AdminPath) -> None:
     assert node.table.get("orders", 0).log.log_start_offset == 0
 
 
-def test_what_a_client_was_told_is_gone_is_gone_after_a_power_cut() -> None:
+def test_acknowledged_deletions_survive_a_power_cut() -> None:
     disk = SimulatedDisk(7)
     node = AdminPath("/data", files=disk)
     node.create_topics("orders")
@@ -134,7 +134,7 @@ def test_what_a_client_was_told_is_gone_is_gone_after_a_power_cut() -> None:
     assert node.fetch("orders", 2).fetched.log_start_offset == 2
 
 
-def test_only_what_is_committed_can_go() -> None:
+def test_only_committed_records_can_be_deleted() -> None:
     disk = DeferredDisk()
     node = AdminPath("/data", files=SimulatedDisk(), disk=disk)
     while not node.is_ready:

@@ -50,7 +50,7 @@ def test_null_asks_for_every_partition_with_its_size(node: AdminPath, version: i
     }
 
 
-def test_only_what_was_asked_for_and_is_here_is_told_and_once(node: AdminPath) -> None:
+def test_only_named_partitions_that_are_here_are_described_once(node: AdminPath) -> None:
     asked = DescribableLogDirTopic(topic="orders", partitions=(1, 1, 7))
     missing = DescribableLogDirTopic(topic="missing", partitions=(0,))
     (topic,) = describe(node, asked, missing, asked).topics
@@ -59,7 +59,7 @@ def test_only_what_was_asked_for_and_is_here_is_told_and_once(node: AdminPath) -
 
 
 @pytest.mark.parametrize(("version", "is_told"), [(3, False), (4, True)])
-def test_the_size_of_the_disk_is_told_from_version_4_on(node: AdminPath, version: int, is_told: bool) -> None:
+def test_the_size_of_the_disk_is_given_from_version_4_on(node: AdminPath, version: int, is_told: bool) -> None:
     result = describe(node, everything=True, version=version)
     disk = node.files
     assert isinstance(disk, SimulatedDisk)
@@ -115,7 +115,7 @@ def test_a_partition_that_others_have_has_no_replica_here() -> None:
     assert move(node, "/data", 0) == ErrorCode.REPLICA_NOT_AVAILABLE
 
 
-def test_a_replica_whose_log_cannot_be_opened_is_told_so() -> None:
+def test_a_replica_whose_log_cannot_be_opened_is_a_storage_error() -> None:
     files = SimulatedDisk()
     node = AdminPath("/data", files=files)
     node.create_topics("orders")

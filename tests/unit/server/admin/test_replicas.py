@@ -53,7 +53,7 @@ def test_a_partition_that_its_only_replica_leads_needs_no_election(node: AdminPa
     }
 
 
-def test_asked_for_all_only_partitions_without_a_leader_are_named(node: AdminPath) -> None:
+def test_an_election_for_all_names_only_partitions_without_a_leader(node: AdminPath) -> None:
     response = node.send(ElectLeadersRequest(topic_partitions=None), 2).response
     assert (response.error_code, response.replica_election_results) == (0, ())
 
@@ -170,7 +170,7 @@ def test_the_first_refusals_say_why(node: AdminPath) -> None:
     assert messages[EXPLAINED:] == [None]
 
 
-def test_no_replica_is_on_its_way(node: AdminPath) -> None:
+def test_no_reassignment_is_under_way(node: AdminPath) -> None:
     asked = ListPartitionReassignmentsTopic(name="orders", partition_indexes=(0, 7))
     for topics in (None, (asked,)):
         response = node.send(ListPartitionReassignmentsRequest(topics=topics), 0).response

@@ -132,7 +132,7 @@ def test_validation_tells_and_does_nothing(node: AdminPath) -> None:
     assert node.controller.image.topics == {}
 
 
-def test_a_request_that_is_refused_as_a_whole_says_so_at_each_topic(node: AdminPath) -> None:
+def test_a_refusal_of_the_whole_request_is_given_at_each_topic(node: AdminPath) -> None:
     response = create(node, 7, topic("a", partitions=9000), topic("b", partitions=9000))
     assert [result.error_code for result in response.topics] == [ErrorCode.POLICY_VIOLATION] * 2
     assert all(result.error_message for result in response.topics)
@@ -157,7 +157,7 @@ def test_the_answer_waits_for_the_disk() -> None:
     assert only(exchange.response).error_code == 0
 
 
-def test_a_client_that_has_gone_gets_no_answer_and_its_topic_is_there() -> None:
+def test_a_topic_is_created_also_if_its_client_has_disconnected() -> None:
     disk = DeferredDisk()
     node = AdminPath("/data", files=SimulatedDisk(), disk=disk)
     while not node.is_ready:
@@ -223,7 +223,7 @@ def test_a_negative_count_makes_no_room_for_more_partitions_than_a_request_may_c
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_what_is_said_of_the_longest_name_fits_into_the_answer(node: AdminPath, version: int) -> None:
+def test_the_error_for_the_longest_name_fits_into_the_answer(node: AdminPath, version: int) -> None:
     name = "x" * 32_767
     (result,) = create(node, version, topic(name), topic(name)).topics
     assert (result.name, result.error_code) == (name, ErrorCode.INVALID_REQUEST)
@@ -250,7 +250,7 @@ def test_new_partitions_can_be_produced_to_at_once(node: AdminPath, version: int
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_partitions_are_only_tried_if_that_is_asked(node: AdminPath, version: int) -> None:
+def test_validate_only_adds_no_partitions(node: AdminPath, version: int) -> None:
     node.create_topics("orders")
     wanted = CreatePartitionsTopic(name="orders", count=3, assignments=None)
     assert add_partitions(node, version, wanted, validate_only=True) == [0]

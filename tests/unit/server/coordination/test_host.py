@@ -163,7 +163,7 @@ def node(disk_and_node: tuple[HoldingDisk, GroupPath]) -> GroupPath:
 ONE, OTHER = Key("a", 1), Key("b", 2)
 
 
-def test_what_is_committed_is_there_after_the_next_load(node: GroupPath, caplog: pytest.LogCaptureFixture) -> None:
+def test_committed_records_are_there_after_the_next_load(node: GroupPath, caplog: pytest.LogCaptureFixture) -> None:
     first = CountersService(node)
     assert first.refusal(ONE) is E.COORDINATOR_LOAD_IN_PROGRESS
     node.clock.advance(0)
@@ -227,7 +227,7 @@ def test_an_answer_fails_with_any_write_that_it_may_rest_on(node: GroupPath) -> 
     assert counters.answers[3:] == [2]
 
 
-def test_whatever_waits_when_the_leadership_goes_is_refused_once(
+def test_waiting_requests_are_refused_once_when_the_leadership_ends(
     disk_and_node: tuple[HoldingDisk, GroupPath], caplog: pytest.LogCaptureFixture
 ) -> None:
     disk, node = disk_and_node

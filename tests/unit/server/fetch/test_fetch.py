@@ -77,7 +77,7 @@ def test_min_bytes_is_waited_for_however_many_appends_it_takes(node: DataPath) -
     assert sizes == 4
 
 
-def test_what_is_there_is_not_waited_for_when_whole_batches_do_not_fill_the_limits(node: DataPath) -> None:
+def test_a_fetch_does_not_wait_when_whole_batches_do_not_fill_the_limits(node: DataPath) -> None:
     """Kafka answers at once too: there a part of a batch fills the limits."""
     for _ in range(10):
         node.produce("orders", b"v" * 200)
@@ -85,7 +85,7 @@ def test_what_is_there_is_not_waited_for_when_whole_batches_do_not_fill_the_limi
     assert 700 < len(answer.records or b"") < 1000
 
 
-def test_what_is_there_is_not_waited_for_when_it_begins_in_the_next_segment(node: DataPath) -> None:
+def test_a_fetch_does_not_wait_for_records_that_begin_in_the_next_segment(node: DataPath) -> None:
     """One read gives bytes of one segment; in Kafka such a fetch is answered at once too."""
     node.create("rolled", config=TopicConfig(segment_bytes=300))
     for _ in range(10):
@@ -111,7 +111,7 @@ def test_an_offset_above_the_high_watermark_waits_and_is_then_not_available_from
 
 
 @pytest.mark.parametrize("max_wait_ms", [0, 500])
-def test_above_the_high_watermark_a_fetch_that_wants_no_bytes_does_not_wait_and_gets_the_same_answer(
+def test_above_the_high_watermark_a_fetch_without_min_bytes_gets_the_same_answer_at_once(
     max_wait_ms: int,
 ) -> None:
     node = DataPath("/logs", files=SimulatedDisk(), disk=DeferredDisk())
@@ -123,7 +123,7 @@ def test_above_the_high_watermark_a_fetch_that_wants_no_bytes_does_not_wait_and_
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 2**40])
-def test_out_of_range_is_answered_at_once_with_what_the_range_is(node: DataPath, offset: int) -> None:
+def test_out_of_range_is_answered_at_once_with_the_range(node: DataPath, offset: int) -> None:
     node.produce("orders", b"a", b"b")
     answer = node.fetch("orders", offset, max_wait_ms=500).fetched
     assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
@@ -133,12 +133,12 @@ def test_out_of_range_is_answered_at_once_with_what_the_range_is(node: DataPath,
 @pytest.mark.parametrize(
     ("epoch", "code"), [(-1, 0), (3, 0), (2, ErrorCode.FENCED_LEADER_EPOCH), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )
-def test_the_readers_leader_epoch_is_checked_if_it_says_one(node: DataPath, epoch: int, code: int) -> None:
+def test_the_leader_epoch_of_a_fetch_is_checked_if_there_is_one(node: DataPath, epoch: int, code: int) -> None:
     node.create(leader_epoch=3)
     assert node.fetch("orders", 0, leader_epoch=epoch).fetched.error_code == code
 
 
-def test_an_unknown_topic_is_told_by_name_or_by_id(node: DataPath) -> None:
+def test_an_unknown_topic_has_a_code_by_name_and_one_by_id(node: DataPath) -> None:
     by_name, by_id = (node.fetch("nowhere", 0, version=version, max_wait_ms=500) for version in (12, 13))
     assert by_name.fetched.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert by_id.fetched.error_code == ErrorCode.UNKNOWN_TOPIC_ID
@@ -152,7 +152,7 @@ def test_an_unknown_topic_is_told_by_name_or_by_id(node: DataPath) -> None:
         (6, ErrorCode.KAFKA_STORAGE_ERROR),
     ],
 )
-def test_a_log_that_cannot_be_opened_is_told_in_a_code_that_the_version_has(version: int, code: ErrorCode) -> None:
+def test_a_log_that_cannot_be_opened_has_a_code_of_the_version(version: int, code: ErrorCode) -> None:
     files = SimulatedDisk()
     node = DataPath("/logs", files=files)
     node.create()
@@ -204,7 +204,7 @@ def test_a_fetch_of_an_unknown_session_is_refused(node: DataPath) -> None:
     assert response.responses == ()
 
 
-def test_a_reader_whose_log_diverges_is_told_where(node: DataPath) -> None:
+def test_a_reader_whose_log_diverges_gets_the_point(node: DataPath) -> None:
     node.produce("orders", b"a", b"b")
     node.create(leader_epoch=4)
     node.produce("orders", b"c")
@@ -237,7 +237,7 @@ def test_a_fetch_of_nothing_is_answered(node: DataPath) -> None:
     assert node.send(FetchRequest(max_wait_ms=500, min_bytes=1, topics=()), 12).response.responses == ()
 
 
-def test_a_waiting_fetch_is_told_when_the_leadership_goes(node: DataPath) -> None:
+def test_a_waiting_fetch_is_answered_when_the_leadership_ends(node: DataPath) -> None:
     waiting = node.fetch("orders", 0, max_wait_ms=500)
     node.create(leader=2, leader_epoch=1)
     node.end_turn()
@@ -254,7 +254,7 @@ def test_a_fetch_whose_connection_has_gone_reads_nothing_more(node: DataPath) ->
     assert len(node.polls) == 0
 
 
-def test_a_fetch_that_waits_gets_a_part_of_what_one_turn_wrote_when_that_is_safe(node: DataPath) -> None:
+def test_a_waiting_fetch_gets_the_committed_part_of_the_writes_of_one_turn(node: DataPath) -> None:
     partition = node.create("copied", in_sync=(1, 2), replicas=(1, 2))
     waiting = node.fetch("copied", 0, max_wait_ms=500)
     node.produce("copied", b"a", acks=1, same_turn=True)
@@ -264,7 +264,7 @@ def test_a_fetch_that_waits_gets_a_part_of_what_one_turn_wrote_when_that_is_safe
     assert values(waiting.fetched.records) == [b"a"]
 
 
-def test_a_fetch_that_waits_gets_what_was_in_the_log_before_the_start_when_that_is_safe() -> None:
+def test_a_waiting_fetch_gets_records_from_before_the_start_when_they_are_committed() -> None:
     files = SimulatedDisk()
     before = DataPath("/logs", files=files)
     before.create(in_sync=(1, 2), replicas=(1, 2))
@@ -279,7 +279,7 @@ def test_a_fetch_that_waits_gets_what_was_in_the_log_before_the_start_when_that_
     assert values(waiting.fetched.records) == [b"a"]
 
 
-def test_a_fetch_that_waits_is_told_of_a_new_leader_epoch_at_once(node: DataPath) -> None:
+def test_a_waiting_fetch_is_answered_at_once_after_a_new_leader_epoch(node: DataPath) -> None:
     waiting = node.fetch("orders", 0, max_wait_ms=500, leader_epoch=0)
     node.create(leader_epoch=1)
     node.end_turn()
@@ -287,7 +287,7 @@ def test_a_fetch_that_waits_is_told_of_a_new_leader_epoch_at_once(node: DataPath
 
 
 @pytest.mark.parametrize("byte", [0, 11, 15], ids=["offset", "length", "leader epoch"])
-def test_bytes_that_are_not_what_was_written_are_an_error_of_the_disk_and_never_served(byte: int) -> None:
+def test_changed_bytes_are_a_storage_error_and_never_served(byte: int) -> None:
     """No checksum of the client's covers them. KAFKA_STORAGE_ERROR sends it to another replica, once there is one."""
     files = SimulatedDisk()
     node = DataPath("/logs", files=files)

@@ -126,7 +126,7 @@ def test_a_follower_sees_the_log_end_and_all_others_the_high_watermark() -> None
 @pytest.mark.parametrize(
     ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
 )
-def test_a_new_leader_that_does_not_know_the_high_watermark_yet_says_so(version: int, code: int) -> None:
+def test_a_new_leader_below_the_start_of_its_epoch_answers_offset_not_available(version: int, code: int) -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
     node.create()

@@ -73,7 +73,7 @@ def bench() -> ReplicaFetchesBench:
     return ReplicaFetchesBench()
 
 
-def test_a_follower_is_given_what_is_not_committed_and_acknowledges_with_its_next_fetch(
+def test_a_follower_gets_uncommitted_records_and_acknowledges_with_its_next_fetch(
     bench: ReplicaFetchesBench,
 ) -> None:
     bench.produce(b"a", b"b")
@@ -156,7 +156,7 @@ def test_a_follower_whose_log_diverges_acknowledges_nothing(bench: ReplicaFetche
     assert bench.partition.high_watermark == 0
 
 
-def test_a_follower_beyond_the_log_end_is_told_what_the_range_is(bench: ReplicaFetchesBench) -> None:
+def test_a_follower_beyond_the_log_end_gets_the_range(bench: ReplicaFetchesBench) -> None:
     bench.produce(b"a")
     answer = bench.fetch(7).fetched
     assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 0)

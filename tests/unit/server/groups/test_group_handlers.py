@@ -128,7 +128,7 @@ class TestMembership:
         assert len(client_id.encode()) + rest <= 32_767, "as long as a string of a record can be"
 
     @pytest.mark.parametrize(("kind", "name"), [(None, "range"), ("consumer", None), (None, None)])
-    def test_a_sync_says_which_protocol_it_believes_in(
+    def test_a_sync_without_the_groups_protocol_is_refused(
         self, node: GroupPath, kind: str | None, name: str | None
     ) -> None:
         """KIP-559: both are mandatory from version 5 on."""
@@ -230,7 +230,7 @@ class TestOffsets:
         response = node.commit("none", "orders", 7, generation_id=3, member_id="m", version=version).response
         assert response.topics[0].partitions[0].error_code == code
 
-    def test_what_is_not_there_is_told_apart_from_what_the_group_refuses(self, node: GroupPath) -> None:
+    def test_missing_partitions_have_their_own_codes_when_the_group_refuses_a_commit(self, node: GroupPath) -> None:
         request = OffsetCommitRequest(
             group_id="g", member_id="m", generation_id_or_member_epoch=3, topics=(_to_commit("orders", 0, 5),)
         )
@@ -286,7 +286,7 @@ class TestOffsets:
         assert everything.topics == one.topics
         assert refused.error_code == E.INVALID_GROUP_ID
 
-    def test_a_fetch_by_an_unknown_id_says_so(self, node: GroupPath) -> None:
+    def test_a_fetch_by_an_unknown_topic_id_is_refused(self, node: GroupPath) -> None:
         asked = OffsetFetchRequestTopics(topic_id=NO_SUCH_ID, partition_indexes=(0,))
         request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=(asked,)),))
         (topic,) = node.send(request, 10).response.groups[0].topics
@@ -409,7 +409,7 @@ class TestAmplification:
         ]
         assert found == [(0, 7), (1, -1)]
 
-    def test_a_group_that_is_asked_for_in_many_forms_does_not_multiply_the_work(self, node: GroupPath) -> None:
+    def test_a_group_that_a_fetch_names_in_many_forms_is_answered_twice_at_most(self, node: GroupPath) -> None:
         node.commit("g", "orders", 7, metadata="m" * 4_000)
         some = OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
         asked = [

@@ -80,7 +80,7 @@ def test_no_request_is_answered_before_its_records_are_on_disk() -> None:
     assert node.committed("g", "orders") == 7
 
 
-def test_a_refusal_waits_for_what_it_was_decided_on() -> None:
+def test_a_refusal_waits_for_the_records_that_its_decision_has_read() -> None:
     node, disk = _holding_node()
     node.commit("g", "orders", 7)
     disk.holds = True
@@ -93,7 +93,7 @@ def test_a_refusal_waits_for_what_it_was_decided_on() -> None:
     assert again.response.results[0].error_code == E.GROUP_ID_NOT_FOUND
 
 
-def test_a_write_that_fails_changes_nothing_and_says_so() -> None:
+def test_a_failed_write_changes_nothing_and_is_answered_with_an_error() -> None:
     files = SimulatedDisk(seed=4)
     node = _node(files)
     node.commit("g", "orders", 7)
@@ -114,7 +114,7 @@ def test_a_commit_that_takes_too_long_is_answered_and_may_still_happen() -> None
     assert node.committed("g", "orders") == 7
 
 
-def test_an_answer_that_rests_on_a_late_commit_is_not_waited_for_without_end() -> None:
+def test_an_answer_that_rests_on_a_late_commit_has_a_time_limit() -> None:
     node, disk = _holding_node()
     disk.holds = True
     node.commit("g", "orders", 7)
@@ -146,7 +146,7 @@ def _refusal(coordinators: GroupCoordinatorService, group_id: str) -> ErrorCode:
     return caught.value.code
 
 
-def test_while_loading_no_answer_says_that_there_is_no_offset() -> None:
+def test_a_loading_coordinator_never_answers_no_offset() -> None:
     node = _node()
     node.commit("g", "orders", 7)
     coordinators = _coordinators_of_another_start(node)
@@ -156,7 +156,7 @@ def test_while_loading_no_answer_says_that_there_is_no_offset() -> None:
     assert value.offset == 7
 
 
-def test_nothing_is_taken_over_before_it_is_known_which_topics_there_are() -> None:
+def test_no_partition_is_taken_over_before_the_first_image() -> None:
     """Otherwise all offsets would be taken for those of deleted topics."""
     node = _node()
     node.commit("g", "orders", 7)
@@ -177,7 +177,7 @@ def test_nothing_is_taken_over_before_it_is_known_which_topics_there_are() -> No
     assert node.committed("g", "orders") == 7
 
 
-def test_loading_waits_until_what_the_log_holds_is_committed() -> None:
+def test_loading_waits_until_the_records_of_the_log_are_committed() -> None:
     node, disk = _holding_node()
     disk.holds = True
     node.commit("g", "orders", 7)

@@ -63,7 +63,7 @@ def test_the_offset_of_a_group_without_members_goes(node: GroupPath) -> None:
     assert node.committed("group", "others") == 8
 
 
-def test_what_a_member_reads_stays(node: GroupPath) -> None:
+def test_offsets_in_subscribed_topics_stay(node: GroupPath) -> None:
     node.commit("group", "orders", 7)
     node.commit("group", "others", 8)
     join(node, "orders")
@@ -86,7 +86,7 @@ def test_a_group_that_is_not_there_has_an_error(node: GroupPath, group: str, cod
     assert delete(node, ("orders", 0), group=group).error_code == code
 
 
-def test_what_is_forgotten_stays_so_after_a_restart() -> None:
+def test_deleted_offsets_stay_deleted_after_a_restart() -> None:
     files = SimulatedDisk()
     node = GroupPath("/data", files=files)
     node.create_topics("orders")

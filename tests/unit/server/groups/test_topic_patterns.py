@@ -45,7 +45,7 @@ class _Topics:
         return None if value is None else value.topics
 
 
-def test_what_is_asked_for_is_found_and_kept_up_to_date() -> None:
+def test_an_expression_is_resolved_and_kept_up_to_date() -> None:
     topics = _Topics(["a1", "b1", GROUP_OFFSETS_TOPIC])
     told: list[KafkaError | None] = []
     topics.patterns.resolve("a.*|__.*", told.append)
@@ -103,7 +103,7 @@ def test_a_slow_turn_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(topics.found("t.*") or ()) == 100
 
 
-def test_what_matches_too_much_keeps_what_it_had() -> None:
+def test_an_expression_with_too_many_matches_keeps_its_last_result() -> None:
     topics = _Topics(["a1"], max_bytes=8)
     assert topics.found("a.*") == ("a1",)
     topics.change(created=["a2", "a3"])
@@ -126,7 +126,7 @@ def test_old_expressions_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ["(", "a**", "(?=a)", r"\1", "((a{100}){100}){100}", "x" * 4097, r"\pL" * 17])
-def test_what_re2_does_not_take_is_refused(text: str) -> None:
+def test_an_expression_that_re2_cannot_compile_is_refused(text: str) -> None:
     topics = _Topics(["a"])
     assert topics.resolve(text) == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert topics.found(text) is None, "a bad expression that is stored anyway does no harm"
@@ -181,7 +181,7 @@ def test_expressions_that_come_in_one_turn_share_its_time(monkeypatch: pytest.Mo
     assert slow.count <= 8, "a client that asks for 64 at once must not hold up a turn for 64 times 5 ms"
 
 
-def test_so_many_new_expressions_wait_and_no_more() -> None:
+def test_the_number_of_new_expressions_is_limited() -> None:
     topics = _Topics(_names(1_100))
     assert topics.resolve("first") is None
     topics.clock.advance(0)
@@ -194,7 +194,7 @@ def test_so_many_new_expressions_wait_and_no_more() -> None:
     assert topics.resolve("a199") is None
 
 
-def test_only_some_of_those_that_take_long_are_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_new_and_slow_expressions_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     topics = _Topics(_names(2_000))
     _SlowMatches(topics, monkeypatch)
     monkeypatch.setattr(topic_patterns, "_MOST_NEW_AND_LONG", 2)
@@ -208,7 +208,7 @@ def test_only_some_of_those_that_take_long_are_gone_on_with(monkeypatch: pytest.
     assert all(told[number].code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for number in given_up)  # type: ignore[union-attr]
 
 
-def test_what_no_request_waits_for_any_more_is_not_looked_at_further(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_without_waiting_requests_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     topics = _Topics(_names(2_000))
     slow = _SlowMatches(topics, monkeypatch)
     told: list[KafkaError | None] = []
@@ -224,7 +224,7 @@ def test_what_no_request_waits_for_any_more_is_not_looked_at_further(monkeypatch
     assert (slow.count, told, others) == (before, [], [])
 
 
-def test_what_a_group_has_recorded_is_looked_at_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expression_that_a_group_has_recorded_is_resolved_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     topics = _Topics(_names(2_000))
     _SlowMatches(topics, monkeypatch)
     told: list[KafkaError | None] = []
@@ -235,7 +235,7 @@ def test_what_a_group_has_recorded_is_looked_at_to_its_end(monkeypatch: pytest.M
     assert len(topics.found("slow") or ()) == 2_000
 
 
-def test_a_group_without_room_for_its_expression_is_told_when_to_ask_again() -> None:
+def test_the_version_changes_when_there_is_room_for_a_groups_expression() -> None:
     topics = _Topics(_names(1_100))
     topics.found("first")
     groups = [f"g{number}" for number in range(60)]
@@ -263,7 +263,7 @@ def test_deleted_topics_are_taken_out_in_turns(monkeypatch: pytest.MonkeyPatch) 
     assert all("t3" not in (topics.found(text) or ("t3",)) for text in expressions)
 
 
-def test_what_new_expressions_match_is_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_matches_of_new_expressions_are_limited_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_patterns, "_MOST_MATCHES", 150)
     monkeypatch.setattr(topic_patterns, "_NAMES_PER_TURN", 40)
     topics = _Topics(_names(100))

@@ -75,12 +75,12 @@ def test_the_leader_that_a_refusal_names_comes_with_its_address(node: AdminPath,
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
-def test_a_leader_of_several_partitions_is_told_once(node: AdminPath, api: int, version: int) -> None:
+def test_a_leader_of_several_partitions_is_named_once(node: AdminPath, api: int, version: int) -> None:
     assert told(ask(node, api, version, *range(PARTITIONS))) == [(2, "10.0.0.2", 9094, "rack-b")]
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
-def test_the_address_is_that_of_the_listener_that_was_asked(node: AdminPath, api: int, version: int) -> None:
+def test_the_address_is_that_of_the_clients_listener(node: AdminPath, api: int, version: int) -> None:
     asked = led_by_the_other(node)
     assert told(ask(node, api, version, *asked, listener="INSIDE")) == [(2, "192.168.0.2", 9094, "rack-b")]
     assert told(ask(node, api, version, *asked, listener="ELSEWHERE")) == []
@@ -93,7 +93,7 @@ def test_no_client_is_redirected_without_need(node: AdminPath, api: int, version
     assert (api, version) not in {(PRODUCE, 9), (FETCH, 15)} or told(ask(node, api, version, *range(PARTITIONS))) == []
 
 
-def test_a_reader_with_an_epoch_that_is_over_is_told_where_the_leader_of_the_new_one_listens(node: AdminPath) -> None:
+def test_a_reader_with_an_old_epoch_gets_the_address_of_the_new_leader(node: AdminPath) -> None:
     (partition, *_) = led_by_the_other(node)
     node.submit(FenceBroker(broker_id=OTHER, broker_epoch=node.controller.image.brokers[OTHER].broker_epoch))
     node.end_turn()

@@ -147,14 +147,14 @@ def test_internal_topics_are_left_to_their_coordinators(node: AdminPath, name: s
     assert name not in node.controller.image.topics
 
 
-def test_an_internal_topic_says_so(node: AdminPath) -> None:
+def test_an_internal_topic_is_marked(node: AdminPath) -> None:
     node.create_topics("__consumer_offsets")
     assert only(ask(node, 1, "__consumer_offsets")).is_internal
     assert not only(ask(node, 0, "__consumer_offsets")).is_internal  # no such field
 
 
 @pytest.mark.parametrize("name", ["", "..", "a b", "x" * 250])
-def test_an_illegal_name_is_told_from_an_unknown_one(node: AdminPath, name: str) -> None:
+def test_an_illegal_name_has_another_code_than_an_unknown_one(node: AdminPath, name: str) -> None:
     assert only(ask(node, 9, name, allow=True)).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
@@ -171,7 +171,7 @@ def test_an_unknown_id_is_answered_with_the_id_and_no_name(node: AdminPath, vers
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_ids_are_no_way_to_ask_before_version_12(node: AdminPath, version: int) -> None:
+def test_ids_in_requests_are_refused_before_version_12(node: AdminPath, version: int) -> None:
     topic = only(ask_by_id(node, version, node.topic_id("orders")))
     assert topic.error_code == ErrorCode.INVALID_REQUEST
 
@@ -191,7 +191,7 @@ def test_operations_are_in_the_answer_on_request(node: AdminPath) -> None:
 
 @pytest.mark.parametrize("name", ["missing", "or ders"])
 @pytest.mark.parametrize("version", [8, 12, 13])
-def test_operations_are_told_for_names_that_are_not_there_too(node: AdminPath, name: str, version: int) -> None:
+def test_operations_are_given_for_missing_topics_too(node: AdminPath, name: str, version: int) -> None:
     """A client asks whether it may create the topic."""
     for asked, operations in ((True, 3576), (False, NO_OPERATIONS)):
         topic = only(ask(node, version, name, include_topic_authorized_operations=asked))
@@ -353,7 +353,7 @@ def codes(told: list[Told]) -> dict[str, ErrorCode]:
     return {name: refusal.code for name, refusal in refusals.items()}
 
 
-def test_a_topic_that_many_ask_for_is_created_once_and_all_are_told(clients: Clients) -> None:
+def test_a_topic_in_many_requests_is_created_once_and_all_are_answered(clients: Clients) -> None:
     first, second = clients.ask("orders"), clients.ask("orders")
     assert clients.wanted == [["orders"]]
     assert (first, second) == ([], [])
@@ -379,7 +379,7 @@ def test_why_the_controller_was_not_reached_stands_at_each_topic(clients: Client
     assert codes(told) == dict.fromkeys("ab", ErrorCode.REQUEST_TIMED_OUT)
 
 
-def test_no_more_clients_wait_than_there_is_room_for(clients: Clients) -> None:
+def test_the_number_of_waiting_requests_is_limited(clients: Clients) -> None:
     waiting = [clients.ask("orders") for _ in range(MAX_WAITING)]
     assert codes(clients.ask("orders")) == {"orders": ErrorCode.REQUEST_TIMED_OUT}
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
@@ -388,14 +388,14 @@ def test_no_more_clients_wait_than_there_is_room_for(clients: Clients) -> None:
     assert clients.ask("other") == []
 
 
-def test_clients_that_wait_have_asked_for_so_many_topics_and_no_more(clients: Clients) -> None:
+def test_the_topics_in_waiting_requests_are_limited(clients: Clients) -> None:
     clients.ask("orders", asked_for=MAX_TOPICS_ASKED_FOR)
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
     clients.decide(0)
     assert clients.ask("other") == []
 
 
-def test_so_many_topics_are_on_their_way_and_the_others_are_refused_at_once(clients: Clients) -> None:
+def test_topics_beyond_the_limit_of_creations_are_refused_at_once(clients: Clients) -> None:
     names = [f"topic-{number}" for number in range(MAX_NAMES + 1)]
     told = clients.ask(*names)
     assert clients.wanted == [names[:-1]]

@@ -66,7 +66,7 @@ def test_pages_put_together_are_the_whole(node: AdminPath, limit: int) -> None:
     assert found == [("a", 0), ("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 0)]
 
 
-def test_a_page_goes_on_behind_a_topic_that_has_gone(node: AdminPath) -> None:
+def test_a_page_continues_after_a_deleted_topic(node: AdminPath) -> None:
     assert shown(describe(node, cursor=("aa", 5))) == [("b", [0, 1, 2]), ("c", [0])]
 
 
@@ -79,7 +79,7 @@ def test_a_topic_that_is_not_there_has_an_error(node: AdminPath) -> None:
     ]
 
 
-def test_what_may_be_done_is_told_for_every_name(node: AdminPath) -> None:
+def test_operations_are_given_for_every_name(node: AdminPath) -> None:
     response = describe(node, "missing", "c", "a/b")
     assert [topic.topic_authorized_operations for topic in response.topics] == [3576] * 3
 

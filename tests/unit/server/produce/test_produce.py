@@ -69,7 +69,7 @@ def test_acks_zero_gets_no_answer_and_an_error_closes_the_connection(node: DataP
     assert "UNKNOWN_TOPIC_OR_PARTITION" in node.connection.close_reason
 
 
-def test_what_is_not_there_is_told_before_acks_that_are_none(node: DataPath) -> None:
+def test_an_unknown_partition_comes_before_invalid_acks(node: DataPath) -> None:
     for version, code in ((12, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), (13, ErrorCode.UNKNOWN_TOPIC_ID)):
         assert node.produce("nowhere", b"a", acks=2, version=version).produced.error_code == code
     node.create("__consumer_offsets")
@@ -200,7 +200,7 @@ def test_a_request_without_partitions_is_answered(node: DataPath) -> None:
     assert node.send(request, 9).response.responses == ()
 
 
-def test_version_13_knows_topics_by_id(node: DataPath) -> None:
+def test_version_13_names_topics_by_id(node: DataPath) -> None:
     request = ProduceRequest(
         acks=1,
         timeout_ms=1000,
@@ -248,7 +248,7 @@ def test_a_retry_waits_for_the_flush_of_its_original(node: DataPath, disk: Defer
     assert again.produced.base_offset == 0
 
 
-def test_a_producer_that_waits_is_told_when_the_leadership_goes(node: DataPath) -> None:
+def test_a_waiting_producer_is_answered_when_the_leadership_ends(node: DataPath) -> None:
     waiting = node.produce("orders", b"a")
     node.create(leader=2, leader_epoch=1)
     assert waiting.produced.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -317,7 +317,7 @@ def test_a_request_leaves_no_cycle_for_the_garbage_collector(node: DataPath, dis
     assert 0 in (garbage() for _ in range(5))
 
 
-def test_a_producer_that_was_told_of_its_timeout_is_not_remembered(node: DataPath) -> None:
+def test_nothing_is_kept_of_a_producer_after_its_timeout(node: DataPath) -> None:
     """A high watermark may stand still for hours: while replicas are away, or the controller is."""
     topic = TopicProduceData(
         name="orders",

@@ -76,7 +76,7 @@ class TransactionChannelBench:
         on_reply(AddPartitionsToTxnResponse(results_by_transaction=(result,)))
 
 
-def test_the_coordinators_answer_is_told_by_partition() -> None:
+def test_the_coordinators_codes_are_given_by_partition() -> None:
     bench = TransactionChannelBench()
     bench.ask(adds=False)
     ((node_id, request, _),) = bench.peer.waiting
@@ -87,7 +87,7 @@ def test_the_coordinators_answer_is_told_by_partition() -> None:
     assert bench.answers == [{BILLS: E.TRANSACTION_ABORTABLE, ORDERS: E.NONE}]
 
 
-def test_what_is_added_waits_for_the_end_of_the_transaction_before() -> None:
+def test_added_partitions_wait_for_the_end_of_the_last_transaction() -> None:
     bench = TransactionChannelBench()
     bench.ask(adds=True)
     for _ in range(3):
@@ -118,7 +118,7 @@ def test_a_look_does_not_wait() -> None:
     assert set(bench.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
 
 
-def test_an_error_that_this_release_has_no_name_for_is_told_as_unknown() -> None:
+def test_an_error_code_without_a_name_becomes_unknown_server_error() -> None:
     """Otherwise the producer would never get an answer."""
     bench = TransactionChannelBench()
     bench.ask(adds=False)
@@ -131,7 +131,7 @@ def test_an_error_that_this_release_has_no_name_for_is_told_as_unknown() -> None
     ]
 
 
-def test_silence_is_told_as_such() -> None:
+def test_no_answer_becomes_network_exception() -> None:
     bench = TransactionChannelBench()
     bench.ask(adds=True)
     bench.peer.waiting.pop(0)[2](None)
@@ -144,7 +144,7 @@ def test_without_a_coordinator_no_request_is_sent() -> None:
     assert bench.answers == [{ORDERS: E.COORDINATOR_NOT_AVAILABLE, BILLS: E.COORDINATOR_NOT_AVAILABLE}]
 
 
-def test_a_coordinator_that_should_be_here_and_is_not_says_so() -> None:
+def test_a_coordinator_that_is_not_here_yet_is_refused() -> None:
     bench = TransactionChannelBench(leader=HERE)
     bench.ask(adds=True)
     assert set(bench.answers[0].values()) == {E.NOT_COORDINATOR}

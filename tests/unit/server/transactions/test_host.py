@@ -210,7 +210,7 @@ def test_an_open_transaction_outlives_a_power_cut_and_times_out_later() -> None:
     assert client.end(is_commit=True) is E.PRODUCER_FENCED
 
 
-def test_what_cannot_be_aborted_once_does_not_end_the_looking() -> None:
+def test_a_sweep_that_fails_once_is_repeated() -> None:
     node = _node()
     client = _client(node)
     host = node.transactions.host_of("pay")
@@ -231,7 +231,7 @@ def test_what_cannot_be_aborted_once_does_not_end_the_looking() -> None:
     assert node.describe_transaction("pay").transaction_state == "CompleteAbort"
 
 
-def test_unused_ids_are_forgotten_and_the_log_says_so() -> None:
+def test_unused_ids_are_deleted_also_from_the_log() -> None:
     files = SimulatedDisk(seed=7)
     node = _node(files)
     client = _client(node)
@@ -380,7 +380,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_their_transaction(vers
     assert _node(files, start=2).committed("g", "orders") == -1
 
 
-def test_a_topic_may_go_while_the_transactions_coordinator_is_asked() -> None:
+def test_a_topic_may_be_deleted_during_the_verification() -> None:
     clock = ManualClock()
     disk = HoldingDisk(clock.call_soon)
     node = _node(clock=clock, disk=disk)
@@ -591,7 +591,7 @@ def test_a_producer_has_two_requests_that_wait_and_no_more() -> None:
     assert not any(each.is_answered for each in waiting)
 
 
-def test_one_whose_connection_closes_waits_no_more() -> None:
+def test_a_request_ends_with_its_connection() -> None:
     """Its room is free, and its partitions stay out of the next transaction."""
     client, disk = _ending()
     connection = RecordingConnection()
@@ -608,7 +608,7 @@ def test_one_whose_connection_closes_waits_no_more() -> None:
     assert connection.answers == {}
 
 
-def test_when_a_change_comes_to_nothing_those_that_wait_for_it_hear_it() -> None:
+def test_waiting_requests_go_on_after_a_failed_write() -> None:
     """A partition resigns when its disk stands still; the image that tells its coordinator may be late."""
     clock = ManualClock()
     disk = HoldingDisk(clock.call_soon)
@@ -659,7 +659,7 @@ class TestTheNextTransaction:
         client.node.end_turn()
         assert client.node.committed_values("orders") == [b"one"]
 
-    def test_it_waits_for_some_seconds(self) -> None:
+    def test_a_request_waits_for_some_seconds(self) -> None:
         client, _ = _ending()
         added = client.ask_to_add("bills")
         client.node.clock.advance(next_transactions.WAIT_MS - 1)

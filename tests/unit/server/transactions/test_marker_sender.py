@@ -102,7 +102,7 @@ class MarkerSenderBench:
         on_reply(WriteTxnMarkersResponse(markers=results[::-1]))  # the order of the results is not specified
 
 
-def test_each_leader_is_asked_once_for_all_its_partitions() -> None:
+def test_each_leader_gets_one_request_for_all_its_partitions() -> None:
     bench = MarkerSenderBench(HERE, THERE, THERE, HERE)
     bench.write(0, 1, 2, 3)
     ((marker, _),) = bench.here
@@ -169,7 +169,7 @@ def test_no_request_is_sent_without_a_leader() -> None:
     assert bench.done == 1
 
 
-def test_what_no_longer_exists_needs_no_marker() -> None:
+def test_a_deleted_partition_needs_no_marker() -> None:
     bench = MarkerSenderBench(THERE)
     bench.write(0, 9)
     bench.answer_there(E.UNKNOWN_TOPIC_OR_PARTITION)
@@ -202,7 +202,7 @@ def test_a_transaction_that_wrote_nothing_is_done_at_once() -> None:
     assert bench.done == 1
 
 
-def test_what_one_turn_has_for_a_broker_goes_together() -> None:
+def test_all_markers_of_one_turn_for_a_broker_go_in_one_request() -> None:
     bench = MarkerSenderBench(THERE, THERE, ELSEWHERE)
     for producer_id in (7, 8, 9):
         bench.begin(0, 1, 2, producer_id=producer_id)
@@ -256,7 +256,7 @@ def test_one_refusal_is_not_the_others() -> None:
     assert marker.producer_id == 8, "nothing was said about it"
 
 
-def test_a_leader_answers_long_before_it_is_given_up() -> None:
+def test_a_leader_answers_long_before_the_senders_timeout() -> None:
     """It reports the durable markers when its time is over; a connection closed before that would lose the report."""
     bench = MarkerSenderBench(THERE)
     bench.write(0)

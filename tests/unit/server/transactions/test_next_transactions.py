@@ -105,7 +105,7 @@ def test_one_that_is_late_may_still_be_in_time(bench: NextTransactionsBench) -> 
     assert bench.answers == {1: Completed()}
 
 
-def test_all_are_told_that_it_took_too_long(bench: NextTransactionsBench) -> None:
+def test_all_waiting_requests_are_answered_after_the_timeout(bench: NextTransactionsBench) -> None:
     bench.add(1)
     bench.clock.advance(WAIT_MS - 1)
     bench.add(2)
@@ -115,7 +115,7 @@ def test_all_are_told_that_it_took_too_long(bench: NextTransactionsBench) -> Non
     assert bench.answers == {1: BUSY, 2: BUSY}
 
 
-def test_all_are_told_when_it_is_closed(bench: NextTransactionsBench) -> None:
+def test_all_waiting_requests_are_answered_when_the_coordinator_closes(bench: NextTransactionsBench) -> None:
     bench.add(1, 2)
     bench.waiting.close(BUSY)
     assert bench.answers == {1: BUSY, 2: BUSY}

@@ -29,7 +29,7 @@ def describe(node: AdminPath, topic: str, *partitions: int) -> list[PartitionPro
     return list(answer.partitions)
 
 
-def test_a_producer_is_told_with_its_last_batch(node: AdminPath) -> None:
+def test_a_producer_is_described_with_its_last_batch(node: AdminPath) -> None:
     first = {"producer_id": 7, "producer_epoch": 2, "base_sequence": 0}
     node.produce("orders", records=batch_of(b"a", b"b", now=lambda: 5_000, **first))
     node.produce("orders", records=batch_of(b"c", now=lambda: 6_000, **{**first, "base_sequence": 2}))
@@ -59,12 +59,12 @@ def test_a_topic_that_cannot_be_has_kafkas_code(node: AdminPath) -> None:
     assert describe(node, "no/such", 0)[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_partition_that_is_asked_for_twice_is_told_once(node: AdminPath) -> None:
+def test_a_partition_that_is_named_twice_is_described_once(node: AdminPath) -> None:
     """4 bytes of a request would be worth any number of producers otherwise."""
     assert [each.partition_index for each in describe(node, "orders", 1, 0, 1)] == [1, 0]
 
 
-def test_an_open_transaction_is_told_with_its_start_and_an_ended_one_with_its_coordinator(node: AdminPath) -> None:
+def test_an_open_transaction_has_its_start_and_an_ended_one_its_coordinator(node: AdminPath) -> None:
     partition = node.table.get("orders", 0)
     node.produce("orders", b"before")
     partition.append_records([(b"k", b"v")], now_ms=5_000, on_done=lambda _: None, producer_id=7, producer_epoch=2)
