@@ -15,7 +15,7 @@ SMALL: Final = RaftConfig(
     live_replica_ms=3000,
     served_snapshot_ms=500,
     start_offset_lag_ms=20_000,
-    upkeep_interval_ms=250,
+    cleanup_interval_ms=250,
 )
 """Kafka's times, and sizes so small that logs start at snapshots and these have several parts."""
 BROKERS: Final = (BrokerId(101), BrokerId(102))

@@ -14,7 +14,7 @@ SMALL = RaftConfig(
     live_replica_ms=3000,
     served_snapshot_ms=1500,
     start_offset_lag_ms=20_000,
-    upkeep_interval_ms=250,
+    cleanup_interval_ms=250,
     caught_up_ms=60_000,
 )
 """Kafka's times, and sizes so small that what is rare in a real cluster happens all the time: four records an answer,

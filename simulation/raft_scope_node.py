@@ -24,7 +24,7 @@ from tailrace.raft.rpc import FetchRecordsReply, FetchSnapshotReply, Request, Re
 from tailrace.raft.voters import ReplicaKey, VoterSet
 
 NEVER = 1 << 40
-CONFIG = RaftConfig(upkeep_interval_ms=NEVER, request_timeout_ms=NEVER, fetch_max_wait_ms=NEVER, live_replica_ms=1)
+CONFIG = RaftConfig(cleanup_interval_ms=NEVER, request_timeout_ms=NEVER, fetch_max_wait_ms=NEVER, live_replica_ms=1)
 """Time brings elections, and nothing else by itself."""
 SNAPSHOT_BYTES = 10
 

@@ -21,7 +21,7 @@ from tailrace.raft.effects import Outbox
 from tailrace.raft.elections import Elections
 from tailrace.raft.following import Following
 from tailrace.raft.leadership import RaftLeadership
-from tailrace.raft.node import RaftNode, Upkeep
+from tailrace.raft.node import LogCleanup, RaftNode
 from tailrace.raft.open_requests import OpenRequests
 from tailrace.raft.progress import UNKNOWN, Progress
 from tailrace.raft.replica import RaftReplica
@@ -37,7 +37,7 @@ Value = Any
 """Tuples, text and numbers, nothing else."""
 
 _PARTS: Final[dict[type, str]] = {
-    RaftNode: "_replica _leadership _elections _following _serving _changes _upkeep _shutdown_epoch",
+    RaftNode: "_replica _leadership _elections _following _serving _changes _cleanup _shutdown_epoch",
     RaftReplica: "key cluster_id log state voters bootstrap_ids config jitter outbox requests role end_offset "
     "last_epoch flushed_end_offset high_watermark is_fit is_shutting_down installing on_left _flushes _last_flush",
     Outbox: "_effects _waiting _decided _durable",
@@ -58,9 +58,9 @@ _PARTS: Final[dict[type, str]] = {
     Following: "_replica _elections",
     Serving: "_replica _leadership",
     VoterChanges: "_replica _leadership",
-    Upkeep: "_replica _next_ms",
+    LogCleanup: "_replica _next_ms",
 }
-_BEHAVIOUR: Final = ("_replica", "_leadership", "_elections", "_following", "_serving", "_changes", "_upkeep")
+_BEHAVIOUR: Final = ("_replica", "_leadership", "_elections", "_following", "_serving", "_changes", "_cleanup")
 
 
 def check_parts(one: object) -> None:

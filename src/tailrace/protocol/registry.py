@@ -39,12 +39,12 @@ class Listeners(Flag):
     """The listeners that serve an API (`listeners` in Kafka's definitions)."""
 
     CLIENTS = auto()
-    """Those for clients, and for brokers as their peers."""
+    """The listeners for clients, also for brokers as peers."""
     CONTROLLERS = auto()
 
 
 class FrameClass(Enum):
-    """The limit of a listener that a frame has to keep."""
+    """The class of a frame, by which a listener limits its size."""
 
     PRODUCE = auto()
     FETCH = auto()
@@ -56,7 +56,7 @@ class ForwardingKind(Enum):
 
     NEVER = auto()
     QUESTION = auto()
-    """It is passed on, and changes nothing."""
+    """Passed on; changes nothing."""
     CHANGE = auto()
     CHANGE_OF_BROKER = auto()
     """A change that may be about one broker, and is then refused by the others."""
@@ -222,13 +222,13 @@ def _by_key(apis: Iterable[Api]) -> Mapping[int, Api]:
 APIS: Final = _by_key(_ROWS)
 
 CONTROLLER_APIS: Final = _by_key(api for api in APIS.values() if Listeners.CONTROLLERS in api.listeners)
-"""Those that a listener of controllers may serve."""
+"""The APIs of listeners of controllers."""
 
 CLIENT_APIS: Final = _by_key(api for api in APIS.values() if Listeners.CLIENTS in api.listeners)
-"""Those that a listener for clients may serve."""
+"""The APIs of listeners for clients."""
 
 FORWARDED_APIS: Final = _by_key(api for api in APIS.values() if api.forwarding is not ForwardingKind.NEVER)
-"""Those that brokers pass on, and that an envelope may hold: those of Kafka's that are served."""
+"""The APIs that brokers pass on, and that an envelope may hold."""
 
 _BY_CLASS = {cls: api for api in APIS.values() for cls in (api.request, api.response)}
 

@@ -1,4 +1,4 @@
-"""Python source under construction: what the decoder and encoder compilers share."""
+"""Python source under construction, for the decoder and encoder compilers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,6 +1,6 @@
 """The effects of a replica. The host carries those of one step out in their order, before the next event.
 
-- *Persist*, *Flush* and *InstallSnapshot* take time: the host starts them and says later, in an event, that they are
+- *Persist*, *Flush* and *InstallSnapshot* take time: the host starts them and reports later, in an event, that they are
   done. Nothing that depends on a Persist is among the effects before that event: the machine itself keeps requests and
   answers back while the quorum state is not durable, so a host cannot send them too early.
 - *AppendAsLeader*, *AppendFetched*, *Truncate*, *RaiseLogStart*, *DeleteSnapshots*, *WriteSnapshotPart* and
@@ -21,7 +21,7 @@ from tailrace.raft.voters import ReplicaKey, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class Persist:
-    """Write the quorum state durably, then say QuorumStatePersisted. A later number may overtake an earlier one."""
+    """Write the quorum state durably, then report QuorumStatePersisted. A later number may overtake an earlier one."""
 
     number: int
     state: QuorumState
@@ -38,7 +38,7 @@ class LeaderChange:
 
 @dataclass(frozen=True, slots=True)
 class KRaftVersion:
-    """The control record that says whether voters are in the log: 1, they are (KIP-853)."""
+    """The control record with kraft.version; from 1 on voters are in the log (KIP-853)."""
 
     version: int
 
@@ -76,7 +76,7 @@ class AppendRefused:
 
 @dataclass(frozen=True, slots=True)
 class AppendFetched:
-    """Check and append what the leader of `leader_epoch` answered, then say LogAppended or AppendRejected at once.
+    """Check and append what the leader of `leader_epoch` answered, then report LogAppended or AppendRejected at once.
 
     To be checked: checksums; base offsets contiguous from `base_offset`; epochs not falling, none above the leader's.
     """
@@ -95,17 +95,17 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Make the log durable as it is now, then say LogFlushed. A flush covers those of smaller numbers too."""
+    """Make the log durable as it is now, then report LogFlushed. A flush includes all with smaller numbers."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class SendRequest:
-    """Ask the node; its answer is a ResponseReceived or RequestFailed of this id.
+    """Send the request; its outcome is a ResponseReceived or RequestFailed with this id.
 
     A later request to the same peer means that an earlier one was given up; its answer does no harm. A Fetch may wait
-    at the leader for `max_wait_ms`, so others to that peer should not have to wait behind it.
+    at the leader for `max_wait_ms`, so other requests to that peer should not wait behind it.
     """
 
     request_id: int
@@ -130,7 +130,7 @@ class ReadSnapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SendResponse:
-    """Answer the request of this token, with what `read` asks for read now and put into `records` or `data`."""
+    """Answer the request of this token; `read` is read now, into `records` or `data` of the answer."""
 
     token: object
     response: Response
@@ -146,10 +146,10 @@ class HighWatermarkMoved:
 
 @dataclass(frozen=True, slots=True)
 class RoleChanged:
-    """The role, the epoch or the known leader is another one now.
+    """The role, the epoch or the known leader has changed.
 
     A new leader may decide on its state when it has applied all below `epoch_start_offset` and the high watermark has
-    passed that offset, where its LeaderChange record is: only then nothing of earlier epochs can still turn up.
+    passed that offset, where its LeaderChange record is: only then no more records of earlier epochs can be committed.
     """
 
     role: str
@@ -172,7 +172,7 @@ class DeleteSnapshots:
 
 @dataclass(frozen=True, slots=True)
 class WriteSnapshotPart:
-    """Write these bytes at this position of `<id>.checkpoint.part`; at position 0 the file is made anew."""
+    """Write these bytes at this position of `<id>.checkpoint.part`; at position 0 a new file is begun."""
 
     snapshot_id: SnapshotId
     position: int
@@ -181,7 +181,7 @@ class WriteSnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class DiscardSnapshotPart:
-    """The part file is of no use any more."""
+    """Delete the part file."""
 
     snapshot_id: SnapshotId
 
@@ -190,7 +190,7 @@ class DiscardSnapshotPart:
 class InstallSnapshot:
     """The part file is complete: validate it, sync it, rename it, and replace the log by it; in this order.
 
-    Then say SnapshotInstalled; if it does not validate remove it, leave the log alone and say SnapshotRejected.
+    Then report SnapshotInstalled. If it is damaged: remove it, leave the log alone and report SnapshotRejected.
     """
 
     snapshot_id: SnapshotId
@@ -198,7 +198,7 @@ class InstallSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LoadSnapshot:
-    """The state machine must forget its state and load this one, then go on with the log. Never said to a leader."""
+    """The state machine must forget its state and load this one, then go on with the log. Never on a leader."""
 
     snapshot_id: SnapshotId
 
@@ -262,7 +262,7 @@ class Outbox:
         self._effects.append(Persist(self._decided, state))
 
     def persisted(self, number: int) -> None:
-        """All quorum states up to this one are durable: what waited for them leaves."""
+        """All quorum states up to this one are durable: send the messages that waited for them."""
         assert number <= self._decided, f"quorum state {number} was never decided"
         self._durable = max(self._durable, number)
         while self._waiting and self._waiting[0][0] <= self._durable:
@@ -275,17 +275,17 @@ class Outbox:
             self._waiting.append((self._decided, effect))
 
     def add(self, effect: Effect) -> None:
-        """An effect that depends on no promise."""
+        """Add an effect that does not depend on the quorum state."""
         self._effects.append(effect)
 
     def replace_reads(self, instead: Callable[[SendResponse], SendResponse]) -> None:
-        """Leadership is over: an answer that waits would read a log that may have been cut by then."""
+        """Replace waiting answers that read the log, at the end of leadership: it may be cut before they leave."""
         self._waiting = deque(
             (number, instead(effect) if isinstance(effect, SendResponse) and effect.read is not None else effect)
             for number, effect in self._waiting
         )
 
-    def take(self) -> Sequence[Effect]:
-        """The effects of this step."""
+    def drain(self) -> Sequence[Effect]:
+        """Remove and return the effects of this step."""
         effects, self._effects = self._effects, []
         return effects

@@ -1,7 +1,7 @@
 """Votes: which candidate gets one, and how a replica stands for election itself.
 
 A vote is given once per epoch, durably, and only to a replica whose log reaches as far as this one's: by the epoch of
-the last record first, then by length; of an empty log the snapshot counts (KIP-630, "Changes to Leader Election").
+the last record first, then by length; for an empty log, those of its snapshot (KIP-630, "Changes to Leader Election").
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class Elections:
     # Requests of others
 
     def answer_vote(self, token: object, request: Vote, now_ms: int) -> None:
-        """Vote (52): grant it, or say why not."""
+        """Vote (52): granted or rejected."""
         replica = self._replica
         fault = self._vote_fault(request)
         if fault is ErrorCode.NONE and request.candidate_epoch > replica.epoch:
@@ -174,10 +174,10 @@ class Elections:
         self._look_for_leader(role, now_ms)
 
     def _look_for_leader(self, role: Unattached, now_ms: int) -> None:
-        """Ask one replica after the other; the leader, and each replica that knows it, names it in its answer.
+        """Ask one replica after the other for the leader, until an answer names it.
 
-        The wait for one answer is shorter than the link's timeout: a replica that stands for election in between
-        begins with the first place again, and would never come to the next.
+        The wait for one answer is shorter than the request timeout: a replica that stands for election in between
+        begins with the first place again, and would never get to the next.
         """
         replica = self._replica
         places = replica.places_to_ask
@@ -200,7 +200,7 @@ class Elections:
         return min(max(role.next_ask_ms, next_place_ms), max(replica.requests.next_ms(one) for one in places))
 
     def stand(self, now_ms: int) -> None:
-        """Ask whether there would be a majority for us."""
+        """Ask all voters for a pre-vote."""
         replica = self._replica
         tally = Tally(replica.voters.current)
         tally.record(replica.key.id, granted=True)
@@ -219,7 +219,7 @@ class Elections:
             self._ask_for_votes(role.tally, now_ms, pre_vote=True)
 
     def _give_way(self, now_ms: int) -> None:
-        """No majority would vote for us: go back to the leader that the others seem to see, or wait."""
+        """Without a majority of pre-votes: go back to the leader that the others seem to have, or wait."""
         replica = self._replica
         if replica.leader_id not in (NO_LEADER, replica.key.id):
             replica.follow(replica.epoch, replica.leader_id, now_ms)

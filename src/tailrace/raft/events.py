@@ -9,7 +9,7 @@ from tailrace.raft.voters import ReplicaKey, Voter, VotersAt, VoterSet
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """A peer asks. It is answered once, by a SendResponse with this token, at once or later."""
+    """The request of a peer. It is answered once, by a SendResponse with this token, at once or later."""
 
     token: object
     request: Request
@@ -32,7 +32,7 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class QuorumStatePersisted:
-    """The Persist of this number, and so all before it, is durable."""
+    """The Persist of this number and all before it are durable."""
 
     number: int
 

@@ -1,7 +1,7 @@
-"""A follower or observer: fetches, appends, cuts what the leader does not have, and loads a snapshot if it must.
+"""A follower or observer: fetches, appends, truncates where the logs diverge, and loads a snapshot if it must.
 
-One request is open at a time, and the next leaves when all of the last answer is on disk: the fetch offset is the end
-of what is flushed and nothing else, because the leader counts it as such.
+One request is open at a time, and the next leaves when all of the last answer is on disk: the fetch offset is
+the flushed end, because the leader takes it as an acknowledgement.
 """
 
 from tailrace.model.errors import ErrorCode
@@ -45,10 +45,10 @@ class Following:
     # Time
 
     def poll(self, role: Follower, now_ms: int) -> None:
-        """Fetch what comes next, or notice that the leader is gone."""
+        """Fetch the next records, or stand for election when the leader is silent."""
         replica = self._replica
         if role.is_appending or replica.installing is not None:
-            return  # the host is about to change the log: what to fetch next is not known
+            return  # the host is about to change the log: the next fetch offset is not known
         if role.fetch_deadline_ms <= now_ms:
             self._lose_leader(role, now_ms)
         elif replica.may_fetch and replica.requests.is_ready(role.leader_id, now_ms):
@@ -72,7 +72,7 @@ class Following:
         return min(role.fetch_deadline_ms, self._replica.requests.next_ms(role.leader_id))
 
     def left(self, before: Role) -> None:
-        """The role has been left: what was half fetched is of no use."""
+        """Discard a partly fetched snapshot: the role has been left."""
         if isinstance(before, Follower) and before.download is not None:
             self._replica.outbox.add(DiscardSnapshotPart(before.download.id))
 
@@ -105,7 +105,7 @@ class Following:
         own = log.end_offset_for_epoch(diverging.epoch)
         end_offset = log.log_start_offset if own is None else min(own.offset, diverging.offset)
         if own is not None and own.epoch < diverging.epoch:
-            # The leader's offset may be inside of a batch of ours. Where our epoch parts is for its next answer to say.
+            # The leader's offset may be inside of a batch of ours. Its next answer tells where our epoch diverges.
             end_offset = own.offset
         committed = 0 if replica.high_watermark is None else replica.high_watermark
         assert committed <= end_offset, (
@@ -113,7 +113,7 @@ class Following:
             f"{committed} and ends at {replica.end_offset}"
         )
         if end_offset >= replica.end_offset:
-            replica.requests.back_off(role.leader_id, now_ms)  # it does not part from ours at all: nonsense
+            replica.requests.back_off(role.leader_id, now_ms)  # an answer without sense: the logs do not diverge there
             return
         replica.outbox.add(Truncate(end_offset))
         replica.log_ends_at(end_offset, self._epoch_before(end_offset))
@@ -144,7 +144,7 @@ class Following:
             self._commit(role)
 
     def appended(self, event: LogAppended) -> None:
-        """The host has appended what was fetched."""
+        """The host has appended the fetched records."""
         replica = self._replica
         role = replica.role
         assert isinstance(role, Follower), "nothing was fetched"
@@ -181,7 +181,7 @@ class Following:
         replica = self._replica
         known = 0 if replica.high_watermark is None else replica.high_watermark
         if snapshot_id.end_offset < 0 or snapshot_id.epoch < 0 or snapshot_id.end_offset < known:
-            replica.requests.back_off(role.leader_id, now_ms)  # of no use: we know that more than that is committed
+            replica.requests.back_off(role.leader_id, now_ms)  # of no use: more than that is known to be committed
             return
         role.download = SnapshotDownload(snapshot_id)
 
@@ -205,7 +205,7 @@ class Following:
         if download is None or (request.snapshot_id, request.position) != (download.id, download.position):
             return
         if response.error in DROPPED_SNAPSHOT or (response.error is ErrorCode.NONE and response.snapshot_id is None):
-            # An answer about no snapshot (Kafka: a negative id) is none about this one either.
+            # An answer without a snapshot (Kafka: a negative id) is not about this one either.
             # "The follower can rediscover the new snapshot by sending another Fetch request."
             self._drop_download(role, download)
             replica.requests.back_off(role.leader_id, now_ms)
@@ -229,7 +229,7 @@ class Following:
         self._replica.outbox.add(DiscardSnapshotPart(download.id))
 
     def installed(self, event: SnapshotInstalled, now_ms: int) -> None:
-        """The snapshot is the log now, also if the leader has changed: it holds committed records only. Fetch on."""
+        """The snapshot has replaced the log; go on fetching, also from another leader: all in it is committed."""
         replica = self._replica
         self._end_installation(event.snapshot_id, now_ms)
         replica.log_ends_at(*event.snapshot_id)
@@ -239,7 +239,7 @@ class Following:
         replica.commit(event.snapshot_id.end_offset)
 
     def refused(self, event: SnapshotRejected, now_ms: int) -> None:
-        """The snapshot was damaged: forget it; the next Fetch finds out again what to fetch."""
+        """Forget the damaged snapshot; the answer to the next Fetch names another, or records."""
         self._end_installation(event.snapshot_id, now_ms)
         if isinstance(self._replica.role, Follower):
             self._back_off_damaged(self._replica.role, now_ms)

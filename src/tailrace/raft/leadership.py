@@ -37,7 +37,7 @@ class RaftLeadership:
         self._replica = replica
 
     def elected(self, tally: Tally, now_ms: int) -> None:
-        """A majority has voted for us: begin the epoch with a record that says so."""
+        """Begin the epoch, after a majority of votes, with a LeaderChange record."""
         replica = self._replica
         leader = Leader(
             epoch_start_offset=replica.end_offset,
@@ -53,7 +53,7 @@ class RaftLeadership:
             self.append_control((change, KRaftVersion(1), Voters(replica.voters.current)))
 
     def append_control(self, records: tuple[ControlRecord, ...]) -> int:
-        """Append these as one batch; the offset of the last."""
+        """Append these as one batch; the offset of the last record."""
         replica = self._replica
         base_offset = replica.end_offset
         replica.outbox.add(AppendAsLeader(base_offset, replica.epoch, control=records))
@@ -64,7 +64,7 @@ class RaftLeadership:
         return replica.end_offset - 1
 
     def append(self, event: ClientAppend) -> None:
-        """A client's records, if we lead in the epoch that it thinks."""
+        """Append a client's records, if this replica leads in the epoch that they are for."""
         replica = self._replica
         if not isinstance(replica.role, Leader):
             self._refuse(event, ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the leader is {replica.leader_id}")
@@ -88,7 +88,7 @@ class RaftLeadership:
     # Commit
 
     def advance(self, leader: Leader) -> bool:
-        """Move the high watermark as far as a majority's disks allow. Whether it moved."""
+        """Raise the high watermark to the end that a majority has flushed; whether it moved."""
         replica = self._replica
         offset = majority_value(replica.voters.current, lambda key: self._durable_end(leader, key))
         return offset > leader.epoch_start_offset and replica.commit(offset)

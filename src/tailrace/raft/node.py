@@ -1,6 +1,6 @@
 """One replica of a Raft log as a machine: `RaftNode.step(event, now_ms) -> effects`.
 
-It knows no Kafka message, no disk, no clock and no chance of its own. `events` has its input, `effects` its output, and
+It has no Kafka message, no disk, no clock and no chance of its own. `events` has its input, `effects` its output, and
 `ports` the log that it reads. The rules for its host:
 
 1. Carry the effects of a step out in their order, before the next step.
@@ -50,15 +50,15 @@ from tailrace.raft.voter_changes import VoterChanges
 from tailrace.raft.voters import ReplicaKey, VotersAt, VoterSet
 
 
-class Upkeep:
-    """Looks at log start and snapshots when something has changed, and every now and then."""
+class LogCleanup:
+    """Raises the log start and deletes snapshots, after a change and at an interval."""
 
     def __init__(self, replica: RaftReplica) -> None:
         self._replica = replica
         self._next_ms: int | None = 0
 
     def look_again(self) -> None:
-        """Something has changed: look at the end of this step."""
+        """Check at the end of this step: something has changed."""
         self._next_ms = 0
 
     def poll(self, now_ms: int) -> None:
@@ -70,9 +70,9 @@ class Upkeep:
         if isinstance(role, Leader):
             self._forget_silent(role, now_ms)
         elif not snapshots or replica.installing is not None:
-            self._next_ms = None  # until there is one
+            self._next_ms = None  # until there is a snapshot
             return
-        self._next_ms = now_ms + replica.config.upkeep_interval_ms
+        self._next_ms = now_ms + replica.config.cleanup_interval_ms
         if not snapshots:
             return
         start = self._log_start(now_ms)
@@ -84,7 +84,7 @@ class Upkeep:
             replica.outbox.add(DeleteSnapshots(superfluous))
 
     def _forget_silent(self, leader: Leader, now_ms: int) -> None:
-        """Forget observers that have gone, and snapshots that are no longer fetched."""
+        """Forget observers that are silent, and fetches of snapshots that have ended."""
         config = self._replica.config
         leader.replicas.drop_silent(self._replica.voters.current.keys, now_ms, config.live_replica_ms)
         leader.served = recently_served(leader.served, now_ms, config.served_snapshot_ms)
@@ -147,7 +147,7 @@ class RaftNode:
         self._following = Following(self._replica, self._elections)
         self._serving = Serving(self._replica, self._leadership)
         self._changes = VoterChanges(self._replica, self._leadership)
-        self._upkeep = Upkeep(self._replica)
+        self._cleanup = LogCleanup(self._replica)
         self._replica.on_left = self._left
         self._shutdown_epoch: int | None = None
         self._start(now_ms)
@@ -155,7 +155,7 @@ class RaftNode:
     def _start(self, now_ms: int) -> None:
         replica = self._replica
         if replica.last_epoch > replica.epoch:
-            replica.state = QuorumState(replica.last_epoch)  # the log has seen more than the file of promises
+            replica.state = QuorumState(replica.last_epoch)  # the log is ahead of the quorum state file
         timeout_ms = now_ms + replica.election_timeout_ms()
         others = {key.id for key in replica.other_voters}
         if replica.leader_id == replica.key.id:
@@ -166,7 +166,7 @@ class RaftNode:
             replica.role = Unattached(now_ms if replica.is_alone or self._stands_first() else timeout_ms)
 
     def _stands_first(self) -> bool:
-        """Whether nothing has ever happened and this is the voter with the lowest id: it need not wait."""
+        """Whether the quorum is new and this is the voter with the lowest id: it stands for election at once."""
         replica = self._replica
         is_new = replica.epoch == 0 and replica.end_offset == 0 and replica.state.voted is None
         return is_new and replica.is_voter and replica.voters.current.keys[0].id == replica.key.id
@@ -235,7 +235,7 @@ class RaftNode:
     def next_deadline_ms(self) -> int | None:
         """When a Tick is due. In the past: at once."""
         replica = self._replica
-        due = [self._upkeep.next_deadline_ms(), self._elections.next_deadline_ms()]
+        due = [self._cleanup.next_deadline_ms(), self._elections.next_deadline_ms()]
         match replica.role:
             case Follower() as role:
                 due.append(self._following.next_deadline_ms(role))
@@ -255,8 +255,8 @@ class RaftNode:
         self._take(event, now_ms)
         self._poll(now_ms)
         self._tell_followers(*before, now_ms)
-        self._upkeep.poll(now_ms)
-        return replica.outbox.take()
+        self._cleanup.poll(now_ms)
+        return replica.outbox.drain()
 
     def _take(self, event: events.Event, now_ms: int) -> None:
         replica = self._replica
@@ -292,10 +292,10 @@ class RaftNode:
             case events.AppendRejected():
                 self._following.rejected(event, now_ms)
             case events.SnapshotWritten():
-                self._upkeep.look_again()
+                self._cleanup.look_again()
             case events.SnapshotInstalled():
                 self._following.installed(event, now_ms)
-                self._upkeep.look_again()
+                self._cleanup.look_again()
             case events.SnapshotRejected():
                 self._following.refused(event, now_ms)
             case events.ChangeVoters():
@@ -351,11 +351,11 @@ class RaftNode:
                 self._elections.voted(opened.destination, request, response, now_ms)
             case FetchRecords() as request, FetchRecordsReply() if isinstance(role, Follower):
                 self._following.fetched(role, request, response, now_ms)
-                self._upkeep.look_again()
+                self._cleanup.look_again()
             case FetchSnapshot() as request, FetchSnapshotReply() if isinstance(role, Follower):
                 self._following.fetched_snapshot(role, request, response, now_ms)
             case FetchRecords(), _:
-                # It does not know the leader either: the next peer can wait.
+                # The peer does not know the leader either: pause before the next one.
                 self._replica.requests.back_off(
                     opened.destination, now_ms, self._replica.config.election_timeout_ms // 10
                 )
@@ -363,7 +363,7 @@ class RaftNode:
                 self._replica.requests.back_off(opened.destination, now_ms)
 
     def _poll(self, now_ms: int) -> None:
-        """Do what is due, in the role at hand and in those it leads to."""
+        """Do what is due in the present role, and in the roles that follow from it."""
         replica = self._replica
         replica.requests.expire(now_ms)
         for _ in range(8):
@@ -392,7 +392,7 @@ class RaftNode:
             self._changes.committed(role, now_ms)
         if replica.role is role and (end_offset, high_watermark) != (replica.end_offset, replica.high_watermark):
             self._serving.answer_parked(role)
-            self._upkeep.look_again()
+            self._cleanup.look_again()
 
     def _left(self, before: Role) -> None:
         if isinstance(before, Leader):
@@ -409,7 +409,7 @@ class RaftNode:
             self._leadership.resign(replica.role, now_ms)
 
     def _finish_shutdown(self) -> None:
-        """Done when all voters know that we lead no more, or when it does not matter."""
+        """End the shutdown when all voters have acknowledged the resignation, or need not."""
         replica = self._replica
         if self._shutdown_epoch is None:
             return

@@ -7,7 +7,7 @@ from tailrace.raft.rpc import Request
 
 @dataclass(slots=True)
 class OpenRequest:
-    """A request that has not been answered."""
+    """A request without an answer yet."""
 
     id: int
     destination: int
@@ -58,6 +58,6 @@ class OpenRequests:
         self._not_before.clear()
 
     def next_ms(self, node_id: int) -> int:
-        """When `is_ready` may become true for this peer."""
+        """The time from which `is_ready` may be true for this peer."""
         opened = self._open.get(node_id)
         return self._not_before.get(node_id, 0) if opened is None else opened.deadline_ms

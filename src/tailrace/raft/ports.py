@@ -22,7 +22,7 @@ class SnapshotFile:
     id: SnapshotId
     size_bytes: int
     last_contained_ms: int
-    """When the last record that it stands for was appended (its header says so), by the clock of `RaftNode.step`."""
+    """The time of the last record in it, from its header, by the clock of `RaftNode.step`."""
 
 
 class LogView(Protocol):
@@ -45,9 +45,9 @@ class LogView(Protocol):
         ...
 
     def end_offset_for_epoch(self, epoch: int) -> LogEnd | None:
-        """The largest epoch up to this one of which the log has records, and where they end. None if it has none.
+        """The largest epoch up to this one with records in the log, and their end; None without any.
 
-        Records below the log start do not count.
+        Records below the log start are ignored.
         """
         ...
 
@@ -93,7 +93,7 @@ class RaftConfig:
     """`metadata.start.offset.lag.time.max.ms`: it is not waited for any longer than this."""
     served_snapshot_ms: int = 60_000
     """A snapshot that was asked for within this time stays."""
-    upkeep_interval_ms: int = 1000
+    cleanup_interval_ms: int = 1000
     """The pause between two checks of log start and snapshots, besides those after a change."""
     caught_up_ms: int = 3_600_000
     """A replica may become a voter if it has reached the leader's end offset within this time."""

@@ -1,4 +1,4 @@
-"""The progress of the other replicas as their leader knows it: end offsets and times of contact."""
+"""The progress of the other replicas on their leader: end offsets and times of contact."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -10,16 +10,16 @@ UNKNOWN = -1
 
 @dataclass(slots=True)
 class Progress:
-    """One replica. It changes only through `contacted` and `fetched`."""
+    """The progress of one replica. Only `contacted` and `fetched` change it."""
 
     key: ReplicaKey
     end_offset: int = UNKNOWN
-    """All below is on its disk: its last valid fetch offset in this epoch."""
+    """The end of its flushed log: its last valid fetch offset in this epoch."""
     last_contact_ms: int = UNKNOWN
-    """When it last asked for records or for a snapshot."""
+    """The time of its last request for records or a snapshot."""
     last_fetch_ms: int = UNKNOWN
     last_caught_up_ms: int = UNKNOWN
-    """When it was known to have all that the leader had."""
+    """The last time at which it had all that the leader had."""
     _leader_end_at_last_fetch: int = UNKNOWN
     _last_fetch_before_ms: int = UNKNOWN
 
@@ -27,11 +27,11 @@ class Progress:
         self.last_contact_ms = now_ms
 
     def fetched(self, offset: int, leader_end_offset: int, now_ms: int) -> bool:
-        """It has all below this offset. Whether that is news."""
+        """Record a fetch at this offset; whether the end offset has changed."""
         if offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif self._leader_end_at_last_fetch != UNKNOWN and offset >= self._leader_end_at_last_fetch:
-            # It has all that the leader had when it asked the time before.
+            # It has all that the leader had at its previous fetch.
             self.last_caught_up_ms = max(self.last_caught_up_ms, self._last_fetch_before_ms)
         self._leader_end_at_last_fetch = leader_end_offset
         self._last_fetch_before_ms = now_ms
@@ -45,7 +45,7 @@ class ProgressTable:
     """All replicas that have contacted a leader in its epoch. Observers that fall silent are dropped."""
 
     def __init__(self, voters: Iterable[ReplicaKey], now_ms: int) -> None:
-        # A voter counts as live from the election on, so that the log start waits for it to turn up.
+        # A voter is live from the election on, so that the log start waits for its first fetch.
         self._replicas = {key: Progress(key, last_contact_ms=now_ms) for key in voters}
 
     def __iter__(self) -> Iterator[Progress]:

@@ -51,7 +51,7 @@ class RaftReplica:
         """False after a failure of the disk: such a replica neither votes nor leads."""
         self.is_shutting_down = False
         self.installing: SnapshotId | None = None
-        """A snapshot that the host validates and puts in the place of the log. Until it has, nothing is fetched, and
+        """A snapshot that the host validates and puts in the place of the log. Until then nothing is fetched, and
         this replica does not stand for election: a leader never loads a snapshot."""
         self.on_left: Callable[[Role], None] = lambda _: None
         """Called with the role that has just been left."""
@@ -82,8 +82,8 @@ class RaftReplica:
     def _has_a_say(self) -> bool:
         """Whether it votes, or did until a change that is not known to be committed.
 
-        In the latter case it may be the only one whose log is long enough to be elected, by the others: of two voters
-        the one that was removing itself (Ongaro's dissertation, 4.2.2).
+        In the latter case only its log may be long enough for an election by the others: of two voters, the one that
+        was removing itself (Ongaro's dissertation, 4.2.2).
         """
         if self.is_voter:
             return True
@@ -146,7 +146,7 @@ class RaftReplica:
         self.on_left(before)
 
     def unattached(self, epoch: int, now_ms: int) -> None:
-        """No leader is known in this epoch (or it is of no use to know it)."""
+        """Become Unattached: no leader is known in this epoch, or the known one is of no use."""
         same = epoch == self.epoch
         self.become(
             Unattached(now_ms + (0 if self.is_alone else self.election_timeout_ms())),
@@ -173,7 +173,7 @@ class RaftReplica:
     # The log
 
     def flush(self) -> None:
-        """Have the log made durable as it is now."""
+        """Request a flush of the log as it is now."""
         self._last_flush += 1
         self._flushes[self._last_flush] = self.end_offset
         self.outbox.add(Flush(self._last_flush))
@@ -194,14 +194,14 @@ class RaftReplica:
         return self.is_flushed and self.installing is None
 
     def log_ends_at(self, end_offset: int, last_epoch: int) -> None:
-        """The log was cut or replaced: no flush counts for more than it has now."""
+        """The log was cut or replaced: flushes under way cover no more than it has now."""
         self.end_offset = end_offset
         self.last_epoch = last_epoch
         self.flushed_end_offset = min(self.flushed_end_offset, end_offset)
         self._flushes = {number: min(end, end_offset) for number, end in self._flushes.items()}
 
     def commit(self, offset: int) -> bool:
-        """All below this offset is committed. Whether that is news; the high watermark never falls."""
+        """Raise the high watermark to this offset; whether it was lower. It never falls."""
         if self.high_watermark is not None and offset <= self.high_watermark:
             return False
         self.high_watermark = offset
@@ -211,7 +211,7 @@ class RaftReplica:
     # Messages
 
     def ask(self, node_id: int, request: Request, now_ms: int) -> None:
-        """Send a request; the link must be ready."""
+        """Send a request to a peer that `is_ready`."""
         request_id = self.requests.open(node_id, request, now_ms)
         self.outbox.send(SendRequest(request_id, node_id, request))
 

@@ -33,7 +33,7 @@ class Unattached:
     next_peer: int = 0
     """Index of the node that is asked next for the leader."""
     next_ask_ms: int = 0
-    """When to ask the next one although the last one has not answered."""
+    """The time to ask the next node even if the last one has not answered."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Candidate:
     tally: Tally
     deadline_ms: int
     is_backing_off: bool = False
-    """Lost: the deadline is the end of the wait before the next try."""
+    """Whether the election is lost: the deadline is then that of the next try."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Follower:
     has_fetched: bool = False
     """Whether the leader has answered: then it is alive, and no candidate gets a pre-vote."""
     is_appending: bool = False
-    """Records were handed to the host, which has not said yet what became of them."""
+    """Whether the host is appending fetched records."""
     leader_high_watermark: int = -1
     leader_log_start_offset: int = 0
     download: SnapshotDownload | None = None
@@ -112,7 +112,7 @@ class Leader:
 
 @dataclass(slots=True)
 class Resigned:
-    """Led in this epoch."""
+    """A leader that has resigned in this epoch."""
 
     deadline_ms: int
     preferred: tuple[ReplicaKey, ...]

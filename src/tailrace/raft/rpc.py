@@ -149,7 +149,7 @@ class FetchSnapshotReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaDescription:
-    """One replica as its leader sees it. Times are the leader's, in ms; -1 where nothing is known."""
+    """The state of one replica on its leader. Times are the leader's, in ms; -1 for unknown."""
 
     key: ReplicaKey
     log_end_offset: int

@@ -29,7 +29,7 @@ class Serving:
     # Fetch
 
     def answer_fetch(self, token: object, request: FetchRecords, now_ms: int) -> None:
-        """Answer at once if there is news, else when there is, or when the reader's maximum wait has passed."""
+        """Answer when there is news for the reader, or when its maximum wait has passed."""
         replica = self._replica
         fault = leader_only_fault(replica, request.cluster_id, request.leader_epoch)
         if fault is ErrorCode.NONE and _is_impossible(request, replica.epoch):
@@ -66,7 +66,7 @@ class Serving:
         if self._has_news(request) or request.max_wait_ms <= 0:
             self._send(token, request)
         else:
-            if request.replica.id >= 0:  # one that asks again has given up its last question
+            if request.replica.id >= 0:  # a new fetch replaces the parked one
                 self._answer_parked(leader, lambda fetch: fetch.request.replica == request.replica)
             leader.parked.append(ParkedFetch(token, request, now_ms + request.max_wait_ms))
 
@@ -118,7 +118,7 @@ class Serving:
     # FetchSnapshot
 
     def answer_fetch_snapshot(self, token: object, request: FetchSnapshot, now_ms: int) -> None:
-        """Bytes of the snapshot from the position on: as many as are wanted, allowed and there."""
+        """Bytes of the snapshot from the position on, within the request's limit and ours."""
         replica = self._replica
         fault = leader_only_fault(replica, request.cluster_id, request.leader_epoch)
         leader = replica.role

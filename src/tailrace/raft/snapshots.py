@@ -79,7 +79,7 @@ class Diverging:
 
 @dataclass(frozen=True, slots=True)
 class NeedsSnapshot:
-    """The log no longer reaches back to what the reader has."""
+    """The log starts above the end of the reader's log."""
 
     id: SnapshotId
 
@@ -163,7 +163,7 @@ def superfluous_snapshots(
 
 
 def recently_served(served: Mapping[SnapshotId, int], now_ms: int, within_ms: int) -> dict[SnapshotId, int]:
-    """Those that were asked for within this time."""
+    """The snapshots that were requested within this time."""
     return {one: at_ms for one, at_ms in served.items() if at_ms + within_ms > now_ms}
 
 

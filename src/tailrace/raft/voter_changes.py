@@ -23,7 +23,7 @@ class VoterChanges:
         self._leadership = leadership
 
     def begin(self, command: ChangeVoters, now_ms: int) -> None:
-        """Append the new set, or say why not."""
+        """Append the new set, or refuse the change."""
         replica = self._replica
         try:
             leader, voters = self._changed(command.change, now_ms)
@@ -85,7 +85,7 @@ class VoterChanges:
             raise KafkaError(
                 ErrorCode.REQUEST_TIMED_OUT, f"{voter.key} has not caught up with the log: start it and let it fetch"
             )
-        # It votes from the append on: one that is gone could keep the others from ever committing anything again.
+        # It votes from the append on: a dead one could keep the others from ever committing again.
         if progress.last_contact_ms + self._replica.config.fetch_timeout_ms <= now_ms:
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"{voter.key} has fallen silent: start it again")
 
@@ -100,7 +100,7 @@ class VoterChanges:
             self._leadership.resign(leader, now_ms)
 
     def poll(self, leader: Leader, now_ms: int) -> None:
-        """Say so when a change takes too long. It may still be committed later."""
+        """Answer a change that takes too long with an error. It may still be committed later."""
         pending = leader.pending
         if pending is not None and pending.deadline_ms <= now_ms:
             leader.pending = None

@@ -1,7 +1,7 @@
 """Voters: replicas by id and directory, sets of them, and the sets that a log has held (KIP-853).
 
 A voter is an id *and* the directory that holds its log. A node that comes back with an empty directory has its id and
-not its promises; it counts as an observer until it is added again.
+not its promises; it is an observer until it is added again.
 """
 
 from bisect import bisect_right
@@ -35,7 +35,7 @@ class VoterListener(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A replica that votes. The rest is for the others: they find it here, and see what it understands."""
+    """A replica that votes, with its listeners and the versions that it supports."""
 
     key: ReplicaKey
     endpoints: tuple[VoterListener, ...] = ()
@@ -73,7 +73,7 @@ class VoterSet:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether voters are known by directory too, so that they may change (kraft.version 1)."""
+        """Whether voters are known by id and directory, so that they may change (kraft.version 1)."""
         return all(voter.key.directory_id != NO_DIRECTORY for voter in self.voters)
 
     def find(self, node_id: int) -> Voter | None:
@@ -143,7 +143,7 @@ class VoterHistory:
 
     @property
     def is_in_log(self) -> bool:
-        """Whether a record states the voters; otherwise they are only what the node was started with."""
+        """Whether the voters are from a record, and not only from the start of the node."""
         return self.last.offset != BEFORE_THE_LOG
 
     def at(self, offset: int) -> VoterSet | None:
@@ -177,14 +177,14 @@ class VoterHistory:
 
 @dataclass(slots=True)
 class Tally:
-    """The votes of one election. Only voters of the set it began with count, each once."""
+    """The votes of one election: one per voter of the set with which it began."""
 
     voters: VoterSet
     granted: set[int] = field(default_factory=set)
     rejected: set[int] = field(default_factory=set)
 
     def record(self, voter_id: int, granted: bool) -> None:
-        """A voter answered. The first answer stays."""
+        """Record a voter's answer; later ones of the same voter are ignored."""
         if self.voters.find(voter_id) is None or voter_id in self.granted or voter_id in self.rejected:
             return
         (self.granted if granted else self.rejected).add(voter_id)

@@ -1,4 +1,4 @@
-"""Columns of records as raw buffers in Arrow's layout: what the kernels fill and read, without importing Arrow.
+"""Columns of records as raw buffers in Arrow's layout, which the kernels fill and read without importing Arrow.
 
 Binary columns have 32-bit offsets into their data (`binary`, `string`), one more than rows; a validity bitmap has one
 bit per row, lowest first, set for a value that is there, and None stands for "no nulls". Integers are in the machine's

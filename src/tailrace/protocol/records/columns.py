@@ -1,4 +1,4 @@
-"""Between record batches and columns: what surrounds the kernels' loops on both ways.
+"""Record batches to columns and back: the code around the kernels' loops.
 
 Reading: `plain_groups` checks and decompresses, `kernels.records_to_columns` decodes. Writing: `columns_to_batch` has
 the kernel encode rows and puts the header around them.

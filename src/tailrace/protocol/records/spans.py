@@ -1,4 +1,4 @@
-"""The records of a batch as the bytes they are: what compaction decides by, and how it writes those that stay.
+"""The records of a batch as spans of bytes: compaction's input, and the batches that it writes.
 
 A record that stays is copied as it lies there. Only where a batch gets another base timestamp (a delete horizon,
 KIP-534) is the timestamp delta of each record written anew; key, value, headers and offset are the same bytes.
@@ -116,7 +116,7 @@ def _fits_long(number: int) -> bool:
 
 
 def emptied(header: BatchHeader) -> bytearray:
-    """The batch without its records: it says which offsets were there, and how far its producer had come."""
+    """The batch without its records: it keeps the offsets and the producer's sequence number."""
     return _sealed(
         header,
         b"",
