@@ -1,3 +1,5 @@
+"""Fetch, as a node carries it out. The rules for reads, waits and answers: tests/scenarios/test_fetch_rules."""
+
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -29,11 +31,6 @@ def test_every_version_reads_in_its_own_form(node: DataPath, version: int) -> No
     assert values(answer.records) == [b"a", b"b"]
 
 
-def test_a_fetch_inside_a_batch_gets_the_whole_batch(node: DataPath) -> None:
-    node.produce("orders", b"a", b"b", b"c")
-    assert values(node.fetch("orders", 1).fetched.records) == [b"a", b"b", b"c"]
-
-
 def test_a_fetch_at_the_end_waits_until_something_comes(node: DataPath) -> None:
     waiting = node.fetch("orders", 0, max_wait_ms=500)
     assert not waiting.is_answered
@@ -50,11 +47,6 @@ def test_a_fetch_that_waited_in_vain_is_answered_empty_and_without_an_error(node
     assert (waiting.fetched.error_code, waiting.fetched.records) == (0, b"")
 
 
-def test_a_fetch_that_must_not_wait_does_not(node: DataPath) -> None:
-    assert node.fetch("orders", 0, max_wait_ms=0).is_answered
-    assert node.fetch("orders", 0, max_wait_ms=500, min_bytes=0).is_answered
-
-
 def test_records_are_not_seen_before_they_are_flushed() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
@@ -65,16 +57,6 @@ def test_records_are_not_seen_before_they_are_flushed() -> None:
     disk.run()
     node.end_turn()
     assert values(waiting.fetched.records) == [b"a"]
-
-
-def test_min_bytes_is_waited_for_however_many_appends_it_takes(node: DataPath) -> None:
-    waiting = node.fetch("orders", 0, max_wait_ms=500, min_bytes=400)
-    sizes = 0
-    while not waiting.is_answered:
-        node.produce("orders", b"v" * 50)
-        sizes += 1
-    assert len(waiting.fetched.records or b"") >= 400
-    assert sizes == 4
 
 
 def test_a_fetch_does_not_wait_when_whole_batches_do_not_fill_the_limits(node: DataPath) -> None:
@@ -173,23 +155,10 @@ def test_from_version_12_on_the_new_leader_is_named(node: DataPath) -> None:
     assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (2, 5)
 
 
-def test_the_aborted_transactions_are_null_for_read_uncommitted_and_a_list_for_read_committed(node: DataPath) -> None:
-    node.produce("orders", b"a")
-    assert node.fetch("orders", 0).fetched.aborted_transactions is None
-    assert node.fetch("orders", 0, isolation=1).fetched.aborted_transactions == ()
-
-
 def test_replicas_that_this_leader_does_not_know_are_refused(node: DataPath) -> None:
     old = node.fetch("orders", 0, version=14, replica_id=2).fetched
     new = node.fetch("orders", 0, version=15, leader_epoch=0, replica_state=ReplicaState(replica_id=2)).fetched
     assert old.error_code == new.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-
-
-def test_a_topic_in_zstd_needs_version_10(node: DataPath) -> None:
-    node.create("small", config=TopicConfig(compression_type="zstd"))
-    node.produce("small", b"a" * 100)
-    assert node.fetch("small", 0, version=9).fetched.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-    assert values(node.fetch("small", 0, version=10).fetched.records) == [b"a" * 100]
 
 
 @pytest.mark.parametrize(("session_id", "session_epoch"), [(0, -1), (0, 0), (77, 0), (77, -1)])
@@ -225,23 +194,8 @@ def test_a_reader_whose_log_diverges_gets_the_point(node: DataPath) -> None:
     assert values(agreed.records) == [b"c"]
 
 
-def test_a_partition_in_error_answers_for_all_at_once(node: DataPath) -> None:
-    partitions = tuple(FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1000) for index in (0, 9))
-    topics = (FetchTopic(topic="orders", partitions=partitions),)
-    request = FetchRequest(max_wait_ms=500, min_bytes=1, topics=topics)
-    response: FetchResponse = node.send(request, 12).response
-    assert [answer.error_code for answer in response.responses[0].partitions] == [0, 3]
-
-
 def test_a_fetch_of_nothing_is_answered(node: DataPath) -> None:
     assert node.send(FetchRequest(max_wait_ms=500, min_bytes=1, topics=()), 12).response.responses == ()
-
-
-def test_a_waiting_fetch_is_answered_when_the_leadership_ends(node: DataPath) -> None:
-    waiting = node.fetch("orders", 0, max_wait_ms=500)
-    node.create(leader=2, leader_epoch=1)
-    node.end_turn()
-    assert waiting.fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_fetch_whose_connection_has_gone_reads_nothing_more(node: DataPath) -> None:
