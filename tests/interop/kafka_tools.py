@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.kafka_jars import JARS, SHELL_JARS, absent, shell_absent
+from interop.java_machine import SMALL, Ended, tool_machine
 
 __all__ = ["JARS", "Dump", "absent", "command", "dump_log_segments", "java", "run", "shell_absent"]
 
@@ -43,6 +44,25 @@ MAIN_CLASSES = {
 }
 """The classes that Kafka's scripts start, by the names of the scripts."""
 _SHELL = "kafka-metadata-shell"
+
+
+_ADMINISTRATIVE = (
+    "kafka-broker-api-versions",
+    "kafka-cluster",
+    "kafka-configs",
+    "kafka-consumer-groups",
+    "kafka-delete-records",
+    "kafka-features",
+    "kafka-get-offsets",
+    "kafka-groups",
+    "kafka-leader-election",
+    "kafka-log-dirs",
+    "kafka-metadata-quorum",
+    "kafka-reassign-partitions",
+    "kafka-topics",
+    "kafka-transactions",
+)
+"""Those that ask a cluster and end share a machine. Others read stdin, or say something at the end of their machine."""
 
 
 class Dump(NamedTuple):
@@ -89,24 +109,27 @@ def are_classes_archived(jars: Path) -> bool:
 
 def java(*options: str) -> list[str]:
     """Java for programs that are small and short-lived."""
-    encodings = [f"-D{name}=UTF-8" for name in ("file.encoding", "sun.stdout.encoding", "stdout.encoding")]
-    return ["java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx256m", *encodings, *options]
+    return ["java", *SMALL, *options]
 
 
 def run(script: str, *options: str, stdin: str = "", directory: Path | None = None) -> Dump:
     """Run the tool; what it prints. It must end well."""
-    done = subprocess.run(
-        command(script, *options),
-        cwd=directory,
-        input=stdin,
-        capture_output=True,
-        encoding="utf-8",
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
-    faults = "\n".join(line for line in done.stderr.splitlines() if not line.startswith("SLF4J"))
-    assert done.returncode == 0, f"{script} {' '.join(options)}\n{done.stdout}\n{faults}"
-    return Dump(done.stdout, faults)
+    if script in _ADMINISTRATIVE:
+        done = tool_machine().run(MAIN_CLASSES[script], options)
+    else:
+        process = subprocess.run(
+            command(script, *options),
+            cwd=directory,
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        done = Ended(process.returncode, process.stdout, process.stderr)
+    faults = "\n".join(line for line in done.err.splitlines() if not line.startswith("SLF4J"))
+    assert done.code == 0, f"{script} {' '.join(options)}\n{done.out}\n{faults}"
+    return Dump(done.out, faults)
 
 
 def dump_log_segments(directory: Path, files: Sequence[str], *options: str) -> Dump:

@@ -13,7 +13,8 @@ import kafka
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from interop.java_producer import JavaProducer, java_machine
+from interop.java_machine import java_machine
+from interop.java_producer import JavaProducer
 from interop.kafka_tools import Dump, absent, run
 from interop.librdkafka import DEADLINE_S, wait_until
 from tailrace.client.blocking import Admin
