@@ -94,8 +94,8 @@ def connect(
 ) -> None:
     """Find out why clients cannot use a cluster: each step they take, and which setting to change.
 
-    Asks for the brokers and tries every address that they advertise. Works with any Kafka and changes nothing. Exit
-    code 1 if a step fails.
+    Requests the list of brokers and tries every address that they advertise. Works with any Kafka and changes nothing.
+    Exit code 1 if a step fails.
     """
     (target, *_) = parse_addresses(address)
     findings: list[Finding] = []

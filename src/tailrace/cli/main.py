@@ -7,7 +7,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage. Data goes to stdout, everything
 traceback unless TAILRACE_TRACEBACK is set.
 
 Shells complete words by calling the program again with _TAILRACE_COMPLETE in the environment; `--install-completion`
-tells the shell to.
+sets that up.
 """
 
 import contextlib

@@ -44,7 +44,7 @@ _BOOTSTRAP_TIMEOUT_MS = 1_000
 
 
 def admin_of(bootstrap_servers: str) -> Admin:
-    """An administrator's client that gives up soon on a cluster that is not there."""
+    """An administrator's client with a short time-out for a cluster that cannot be reached."""
     return Admin(bootstrap_servers, bootstrap_timeout_ms=_BOOTSTRAP_TIMEOUT_MS)
 
 

@@ -90,7 +90,7 @@ def command(
         finally:
             lines.erase_count()
             if lines.is_settled:
-                producer.close()  # otherwise it would wait for records that are given up
+                producer.close()  # `close` would wait for records that are still in flight
     if output is Format.JSON:
         show([{"topic": topic, "records": lines.written}], (), output)
     say(f"{counted(lines.written, 'record')} written to {topic}")
@@ -217,7 +217,7 @@ class _InputLines:
         partition = self._choose(key, len(value))
         batch = self._open.get(partition)
         if batch is not None and batch.builder.size_bytes + len(line) > _BATCH_BYTES:
-            self._send_batch(partition)  # a long line goes alone: the topic may refuse it
+            self._send_batch(partition)  # a long line gets a batch of its own: the topic may refuse it
             batch = None
         if batch is None:
             batch = self._open[partition] = _Open(BatchBuilder(codec=self._codec), self._line_number)

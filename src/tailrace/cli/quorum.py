@@ -201,7 +201,7 @@ def recover(
     ],
     force: Annotated[bool, typer.Option("--force", help="Change it. Otherwise only show the losses.")] = False,
 ) -> None:
-    """Make one node the only voter, after a majority of them is gone for good.
+    """Make one node the only voter, after the permanent loss of a majority of the voters.
 
     Changes that the lost voters had committed and this node does not have are lost. They must never run again with
     their old metadata: empty their directories __cluster_metadata-0, start them, and add them as controllers.

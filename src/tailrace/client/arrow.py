@@ -1,7 +1,7 @@
 """Records as Arrow tables and back, without a Python object per record.
 
-Reading gives the row of Spark's Kafka source, column by column as they are asked for; the types are exactly what Spark
-derives from its schema, since it compares them. Writing takes any Arrow batch with key and value columns.
+A read yields the requested columns of Spark's Kafka source; the types are exactly those that Spark derives from its
+schema, since it compares them. A write accepts any Arrow batch with key and value columns.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -108,8 +108,7 @@ class Producer(Facade[AsyncProducer]):
         """Hand over a record; the result of the future is its place, or KafkaError.
 
         Blocks only while buffer.memory is full, max.block.ms at most. A future cannot be cancelled. Raises TypeError,
-        or KafkaError (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that cannot be written whatever
-        the cluster says.
+        or KafkaError (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts.
         """
         client = self._client.get()
         record = client.checked(topic, partition, key, value, headers)
@@ -176,7 +175,7 @@ class Producer(Facade[AsyncProducer]):
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps records from being written, while it is retried; None while all goes well."""
+        """The fault that keeps records from being written, while it is retried; None without one."""
         return self._client.get().trouble
 
     def __exit__(

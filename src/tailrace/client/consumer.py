@@ -149,7 +149,7 @@ class AsyncConsumer:
     ) -> None:
         await self.close()
 
-    # what to read
+    # partitions and positions
 
     async def subscribe(self, topics: Iterable[str]) -> None:
         """Share these topics with the group, from the next poll on."""

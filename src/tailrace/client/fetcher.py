@@ -208,7 +208,7 @@ class Fetcher:
     def _start(self, node: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
         if node in self._fetches:
             return
-        # The task itself makes its coroutine: one that is made here would stay unawaited if `close` comes before the
+        # The task itself makes its coroutine: a coroutine made here would stay unawaited if `close` came before the
         # first step of the task.
         self._fetches[node] = asyncio.get_running_loop().create_task(self._guarded(node, work))
 

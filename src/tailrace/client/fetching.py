@@ -107,7 +107,7 @@ def fetch_request(wanted: Sequence[PartitionFetch], options: FetchOptions) -> Fe
 
 
 def read_answer(response: FetchResponse, wanted: Sequence[PartitionFetch], options: FetchOptions) -> list[Fetched]:
-    """The answer per partition asked for. Raises KafkaError for a fault of the whole fetch."""
+    """The answer for each requested partition. Raises KafkaError for a fault of the whole fetch."""
     check(response.error_code, "fetch")
     asked: dict[tuple[str, int], PartitionFetch] = {}
     for want in wanted:

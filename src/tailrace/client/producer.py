@@ -50,7 +50,7 @@ def parse_acks(acks: str | int) -> int:
 
 
 def stamp_of(timestamp: int | None) -> int:
-    """The timestamp in ms since 1970, now for None. Raises KafkaError(INVALID_TIMESTAMP) for what cannot be one."""
+    """The timestamp in ms since 1970, now for None. Raises KafkaError(INVALID_TIMESTAMP)."""
     if timestamp is None:
         return time.time_ns() // 1_000_000
     if not isinstance(timestamp, int) or not 0 <= timestamp < 2**63:
@@ -92,11 +92,11 @@ class PrebuiltBatch(NamedTuple):
 class AsyncProducer:
     """An asyncio producer. Names and defaults of settings are Kafka's.
 
-    Idempotent unless told otherwise, which demands acks=all: every record is written once and in the order of `send`
-    within its partition, whatever is retried. `buffer_memory` bounds the unsent records; `send` waits for room.
+    Idempotent by default, with acks=all: every record is written once and in the order of `send` within its partition,
+    also after retries. `buffer_memory` bounds the unsent records; `send` waits for room.
 
-    A record that fails is reported once: by its future if that is awaited, otherwise by the next `flush` or `close`,
-    also at the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
+    A failed record is reported once: by its future if that is awaited, otherwise by the next `flush` or `close`, also
+    at the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class AsyncProducer:
         Without `partition` the key decides (murmur2, as in every Kafka client); without a key, one partition is filled
         after another. `timestamp` is ms since 1970, now by default. Waits while buffer.memory is full, max.block.ms at
         most, then raises KafkaError(REQUEST_TIMED_OUT). Raises TypeError, or KafkaError (MESSAGE_TOO_LARGE,
-        INVALID_TOPIC_EXCEPTION, ...), for a record that cannot be written whatever the cluster says.
+        INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts.
         """
         self._check_started()
         record = self.checked(topic, partition, key, value, headers)
@@ -265,7 +265,7 @@ class AsyncProducer:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """The fault that keeps records from being written, while it is retried; None while all goes well."""
+        """The fault that keeps records from being written, while it is retried; None without one."""
         return None if self._sender is None else self._sender.trouble
 
     async def _wait_for_room(self, cost: int) -> None:

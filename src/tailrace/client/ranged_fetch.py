@@ -118,9 +118,9 @@ class AsyncRangedFetch:
     async def fetch_range(self, topic_partition: TopicPartition, start: int, end: int) -> AsyncIterator[Chunk]:
         """The batches that hold the offsets from `start` up to `end` (exclusive).
 
-        An `end` above the log's is waited for. Raises KafkaError: OFFSET_OUT_OF_RANGE for records that are gone,
-        UNKNOWN_TOPIC_OR_PARTITION for a partition that is gone, REQUEST_TIMED_OUT after `timeout_ms` without progress,
-        and other errors of the cluster.
+        Waits for records if `end` is above the log end. Raises KafkaError: OFFSET_OUT_OF_RANGE for deleted records,
+        UNKNOWN_TOPIC_OR_PARTITION for a deleted partition, REQUEST_TIMED_OUT after `timeout_ms` without progress, and
+        other errors of the cluster.
         """
         reading = _Reading(
             self._router,

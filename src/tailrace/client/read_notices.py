@@ -24,7 +24,7 @@ _logger = logging.getLogger("tailrace.client")
 
 
 class Jump(NamedTuple):
-    """From an offset that the leader refused as out of range to the one where reading goes on."""
+    """The move from an offset that is out of range to the offset at which reading goes on."""
 
     offset: int
     start: int
@@ -38,7 +38,7 @@ class Jump(NamedTuple):
             return f"is out of range; {goes_on}"
         log = f"(log {self.log_start} to {self.log_end})"
         if self.offset > self.log_end:
-            # Either the records were cut off after they had been read, or the topic was made anew.
+            # Either the log was truncated after the records were read, or the topic was created again.
             return f"is past the end {log}; {goes_on}"
         removed = max(0, self.log_start - self.offset)
         skipped = self.start - max(self.offset, self.log_start)

@@ -71,7 +71,7 @@ class Router:
         return self._has_answered
 
     def close(self) -> None:
-        """Close all connections; what is pending fails."""
+        """Close all connections; pending requests fail."""
         self._pool.close()
 
     # connections

@@ -74,7 +74,7 @@ class Sender:
 
     @property
     def trouble(self) -> KafkaError | None:
-        """A fault that goes on being retried; None while writing goes well."""
+        """A fault that is being retried; None without one."""
         return next(iter(self._troubles.values()), None)
 
     def wake(self) -> None:

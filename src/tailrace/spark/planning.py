@@ -142,7 +142,7 @@ class Planner:
         return checked
 
     def check_end(self, start: Offsets, latest: Offsets) -> None:
-        """Report logs that are gone or end before a position already read: they were deleted, or created again."""
+        """Report logs that are missing or end before a position already read: deleted, or created again."""
         if any(latest.get(tp, -1) < offset for tp, offset in start.items()):
             # These ends may be older than `start`: request them again before a loss is reported.
             latest = self.ends()
@@ -153,7 +153,7 @@ class Planner:
                 self.report_loss(f"{tp} ends at offset {latest[tp]}, before {offset} where this query stands")
 
     def check_plan(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """`end`, lowered where a log ends before it or is gone: it was created again, or deleted, since the plan.
+        """`end`, lowered where a log ends before it or is missing: created again, or deleted, since the plan.
 
         Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
         """

@@ -177,7 +177,7 @@ class SimulatedDisk:
         self._short_writes[operation] = taken_bytes
 
     def fail_reads_of(self, path: str, number: int = errno.EIO) -> None:
-        """Let every read of this file fail with this errno, until it is created anew."""
+        """Let every read of this file fail with this errno, until the file is created again."""
         self._failing_reads[path] = number
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:

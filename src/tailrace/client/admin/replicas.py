@@ -31,7 +31,7 @@ class PartitionReassignment:
     """The replicas of a partition while they move."""
 
     replicas: tuple[BrokerId, ...]
-    """All of them: those that stay, are added and are removed."""
+    """All replicas: those that stay, those being added, and those being removed."""
     adding_replicas: tuple[BrokerId, ...]
     removing_replicas: tuple[BrokerId, ...]
 

@@ -364,13 +364,13 @@ class Membership:
 
 
 def encode_subscription(topics: Iterable[str], owned: Iterable[TopicPartition] = ()) -> bytes:
-    """The metadata of a member that wants these topics."""
+    """The metadata of a member that subscribes to these topics."""
     subscription = ConsumerProtocolSubscription(topics=tuple(sorted(topics)), owned_partitions=_by_topic(owned))
     return encode_prefixed(subscription, _WRITTEN)
 
 
 def decode_subscription(data: bytes) -> tuple[str, ...]:
-    """The topics a member wants. Raises MalformedMessage."""
+    """The topics of a member's subscription. Raises MalformedMessage."""
     return decode_prefixed(ConsumerProtocolSubscription, data).topics
 
 
@@ -380,7 +380,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """The partitions a member was given; no bytes mean none. Raises MalformedMessage."""
+    """The partitions assigned to a member; none for no bytes. Raises MalformedMessage."""
     if not data:
         return ()
     assignment = decode_prefixed(ConsumerProtocolAssignment, data)
