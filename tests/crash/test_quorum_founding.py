@@ -172,7 +172,7 @@ def test_a_voter_that_listens_elsewhere_tells_the_others(tmp_path: Path) -> None
     with Cluster(brokers=3, directory=tmp_path) as cluster, ReservedPorts() as ports:
         moved = BrokerId(2 if cluster.controller_id != 2 else 3)
         old = described(cluster).endpoints[moved][0].port
-        new = ports.take("127.0.0.1", 0)
+        new = ports.reserve("127.0.0.1", 0)
         cluster.stop(moved)
         settings = cluster.config_file(moved)
         settings.write_text(settings.read_text().replace(f":{old}", f":{new}"))

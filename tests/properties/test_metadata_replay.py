@@ -325,6 +325,6 @@ def test_changed_records_are_the_difference_of_two_snapshots(
             added_and_changed |= {key for key in before if key not in base and before[key] != after.get(key)}
             before = after
         image, delta = apply_all(image, (record for batch in later[at : at + group] for record in batch))
-        changed.note(image, delta)
+        changed.add(image, delta)
         differing = sum(after.get(key) != record for key, record in base.items())
         assert len(changed) == differing + len(added_and_changed)

@@ -121,7 +121,7 @@ def test_what_was_acknowledged_is_there_after_kill_9_and_a_clean_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ReservedPorts() as ports:
-        address = f"127.0.0.1:{ports.take('127.0.0.1', 0)}"
+        address = f"127.0.0.1:{ports.reserve('127.0.0.1', 0)}"
         monkeypatch.setenv("TAILRACE_BOOTSTRAP", address)
         words = ("--dev", "--data-dir", str(tmp_path), "--listen", address)
         for number, end in enumerate((signal.SIGKILL, signal.SIGTERM)):

@@ -318,7 +318,7 @@ def test_a_second_start_finds_what_the_first_one_left(tmp_path: Path) -> None:
     with ReservedPorts() as ports:
         for address in servers.split(","):
             host, _, port = address.rpartition(":")
-            ports.take(host, int(port))
+            ports.reserve(host, int(port))
         with running(tmp_path) as up:
             assert up.bootstrap_servers() == servers
             with Admin(servers) as admin:

@@ -54,7 +54,7 @@ class ChangedRecords:
     """Counts the records that are out of date, from one snapshot to the next."""
 
     def __init__(self, image: ClusterImage, *, snapshot_records: int | None) -> None:
-        """`image` is what the snapshot states, in so many records; None while it is being written."""
+        """`image` is the state in the snapshot, of `snapshot_records` records; None while it is being written."""
         self._image = image
         self.snapshot_records = snapshot_records
         self._keys: set[RecordKey] = set()
@@ -62,10 +62,10 @@ class ChangedRecords:
     def __len__(self) -> int:
         return len(self._keys)
 
-    def note(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """These changes have led to this state.
+    def add(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Count the changes of this delta, which have led to this image.
 
-        When as many have changed as the snapshot holds, more make no difference, and take no memory.
+        When as many records have changed as the snapshot holds, more make no difference, and take no memory.
         """
         if self.snapshot_records is None or len(self._keys) < self.snapshot_records:
             self._keys |= delta.superseded

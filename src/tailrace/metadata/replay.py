@@ -123,7 +123,7 @@ def apply_all(image: ClusterImage, records: Iterable[MetadataRecord]) -> tuple[C
     """The image after these records, and what they changed."""
     replay = Replay(image)
     for record in records:
-        replay.take(record)
+        replay.apply(record)
     return replay.finish()
 
 
@@ -168,11 +168,11 @@ class Replay:
             if isinstance(record, BROKER_EVENTS) and self._transaction is None:
                 yield from self._event(record)
             else:
-                self.take(record)
+                self.apply(record)
             if index % derive.SLICE == 0:
                 yield
 
-    def take(self, record: StoredRecord) -> None:
+    def apply(self, record: StoredRecord) -> None:
         """Take one record, as it is or as `RecordReader` reads it."""
         if self._transaction is not None and not isinstance(record, EndTransactionRecord | AbortTransactionRecord):
             assert not isinstance(record, BeginTransactionRecord), "a transaction within a transaction"
@@ -230,7 +230,7 @@ class Replay:
                 self._closed_transaction()
             case EndTransactionRecord():
                 for one in self._closed_transaction():
-                    self.take(one)
+                    self.apply(one)
             case _:
                 assert_never(record)
 

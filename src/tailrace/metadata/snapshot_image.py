@@ -75,7 +75,7 @@ class SnapshotLoader:
             for index, record in enumerate(read_records(batches, position), 1):
                 if record.value is None:
                     raise CorruptRecords(f"record {record.offset} of a snapshot has no value")
-                self._replay.take(self._reader.read(record.value))
+                self._replay.apply(self._reader.read(record.value))
                 self.records_count += 1
                 if index % _RECORDS_PER_STEP == 0:
                     yield

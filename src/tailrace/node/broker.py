@@ -25,7 +25,7 @@ from tailrace.node.flush_thread import FlushThread, HangWatch, PageCache
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.metrics.measurements import BrokerParts
 from tailrace.node.peers import Peers
-from tailrace.node.settings.broker_config import broker_config, say_what_is_overruled
+from tailrace.node.settings.broker_config import broker_config, log_overruled_settings
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.server.assembly.broker import Broker
@@ -43,8 +43,8 @@ from tailrace.storage import OsFiles
 class Duties:
     """Applies the metadata of this broker: at the start a few milliseconds at a time, then change by change.
 
-    A broker that was killed opens thousands of logs when it comes back. Meanwhile it goes on to vote and to say that
-    it lives; changes of the metadata wait until it has carried out the state before them.
+    A broker that was killed opens thousands of logs when it comes back. Meanwhile it votes and sends heartbeats;
+    changes of the metadata wait until it has carried out the state before them.
     """
 
     def __init__(self, metadata: QuorumController, *, applier: MetadataApplier, turns: Turns) -> None:
@@ -121,7 +121,7 @@ class RunningBroker:
         admin: HandlerTable,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`admin`: handlers of what only the active controller can carry out, for when that is on this node."""
+        """`admin`: the handlers of requests to the active controller, for when that is on this node."""
         self._config = config
         self._quorum = quorum
         self._directory_id = directory_id
@@ -217,21 +217,21 @@ class RunningBroker:
 
         def reported() -> None:
             broker.replicas.forget_vanished()
-            # A node that was killed between a decision and its execution makes up for it before it serves.
+            # A node that was killed between a decision and its effects carries them out before it serves.
             broker.partitions.when_made(lambda: lifecycle.serve(served))
 
-        # Nothing elects this broker before it is unfenced: nor a replica of it, then, that has lost something.
+        # A fenced broker is never elected: its lost replicas are reported before it is unfenced.
         self._turns.run(lambda: broker.replicas.failures.when_reported(reported))
         await starting
-        say_what_is_overruled(self._config, self._metadata.image)
+        log_overruled_settings(self._config, self._metadata.image)
         broker.start()
         self._hang_watch.start()
         self._turns.on_turn_end = broker.dispatcher.on_turn_end
 
     def _registration(self, advertised: Sequence[ListenerAddress]) -> RegisterBroker:
         before = self._metadata.image.brokers.get(self._id)
-        # This broker still has everything that it had acknowledged before it stopped (KIP-966), but for the replicas
-        # that turn out to have lost something: it says so of each when it has opened their logs.
+        # This broker still has everything that it had acknowledged before it stopped (KIP-966), but for lost replicas:
+        # it reports each of them when it has opened their logs.
         keeps_all = self._config.is_flushed or self.broker.replicas.log_directory.was_clean
         return RegisterBroker(
             broker_id=self._id,
@@ -246,7 +246,7 @@ class RunningBroker:
         )
 
     async def _carry_out_metadata(self) -> None:
-        """Become what the metadata says of this broker, and go on so."""
+        """Carry out this broker's part of the metadata, now and with each change."""
         broker = self.broker
         duties = Duties(self._metadata, applier=broker.replicas.applier, turns=self._turns)
         await duties.begin(broker.load, broker.listeners)
@@ -255,9 +255,9 @@ class RunningBroker:
     # Stop
 
     async def hand_over(self, *, is_needed: bool) -> None:
-        """Have others lead what this broker leads, if there are others: clients hardly notice then.
+        """Move the leaderships of this broker to other brokers, if there are any: clients hardly notice then.
 
-        If it is not needed, since the whole cluster stops, this broker only stops being one.
+        If that is not needed, since the whole cluster stops, this broker only stops its session.
         """
         lifecycle, alive = self._lifecycle, self._metadata.image.alive_brokers()
         assert lifecycle is not None, "the broker was started"
@@ -273,16 +273,16 @@ class RunningBroker:
         self._turns.run(self.broker.stop)
 
     async def _handed_over(self, done: asyncio.Event, lifecycle: BrokerSession) -> None:
-        """Return when it is done, or when no controller has answered for a while: all nodes may be stopping."""
+        """Return when all leaderships have moved, or no controller has answered for a while: perhaps all nodes stop."""
         while not done.is_set() and lifecycle.unheard_ms() < _NO_CONTROLLER_MS:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), _LOOK_SECONDS)
 
-    async def answer_what_was_asked(self, listeners: Sequence[Listener]) -> None:
-        """Leave no request open: those that were taken are flushed and answered before the connections are closed.
+    async def answer_open_requests(self, listeners: Sequence[Listener]) -> None:
+        """Flush and answer the requests that were taken, before the connections are closed.
 
-        Long polls first, since later answers of their connections stand behind theirs; members of groups last, since
-        their coordinators have commits to write until then.
+        Long polls come first, since later answers of their connections stand behind theirs; members of groups come
+        last, since their coordinators write commits until then.
         """
         for listener in listeners:
             listener.discard_input()
@@ -295,7 +295,7 @@ class RunningBroker:
                 _logger.warning("event=requests-left-unanswered listener=%s", listener.name)
 
     def abandon(self) -> None:
-        """The start has failed, or was given up: let go of everything that outlives it."""
+        """Release everything after a start that has failed or was cancelled."""
         if self._lifecycle is not None:
             self._lifecycle.close()
         self.broker.stop()

@@ -76,7 +76,7 @@ class ControllerPlaces:
         """The address at which this node last answered as the leader; None if it never has, or another node does."""
         return self._found.get(node_id)
 
-    def answered(self, node_id: int, asked_at: Address | None, reply: QuorumResponse | None) -> None:
+    def on_response(self, node_id: int, asked_at: Address | None, reply: QuorumResponse | None) -> None:
         """The answer to a request of the log's replica to this node, at this address; None without an answer."""
         for leader in () if reply is None else reply.node_endpoints:
             self._said = {leader.node_id: Address(leader.host, leader.port)}

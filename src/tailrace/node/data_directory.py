@@ -1,6 +1,6 @@
-"""A node's data directory: one node at a time, and always the same one.
+"""A node's data directory: used by one node at a time, and always by the same one.
 
-`.lock` is held while the node runs. `meta.properties` says which cluster and node the data belong to; a node with
+`.lock` is held while the node runs. `meta.properties` names the cluster and node of the data; a node with
 another id in its settings refuses to start.
 """
 
@@ -86,8 +86,8 @@ def make_durably(directory: Path) -> None:
 def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaProperties:
     """The identity of this directory; a new one gets an id, and belongs to no cluster yet.
 
-    One of a cluster whose metadata log is gone is given another id: it has lost its promises, as a new disk would have
-    (decision 0018). Raises KafkaError if it is another node's.
+    A directory of a cluster whose metadata log is gone gets another id: it has lost its promises, as a new disk would
+    have (decision 0018). Raises KafkaError if it is another node's.
     """
     known = read_meta_properties(files, directory)
     if known is None and files.exists(join(directory, str(METADATA_PARTITION))):

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from tailrace.model.errors import StorageError
-from tailrace.node.stop_signals import ToldToStop, end_at_once, signals_raised
+from tailrace.node.stop_signals import StopSignal, end_at_once, signals_raised
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
@@ -35,24 +35,24 @@ _logger = logging.getLogger("tailrace.node")
 
 
 class FreshStart:
-    """The restart of this process after a failure of its disk."""
+    """The fresh start of this process after a failure of its disk."""
 
-    def __init__(self, command: Sequence[str], *, failures: int, is_told_to_stop: Callable[[], bool]) -> None:
+    def __init__(self, command: Sequence[str], *, failures: int, must_stop: Callable[[], bool]) -> None:
         """`command` starts it, but for the number of failures, which comes last; `failures`: in a row, before now.
 
-        `is_told_to_stop` reads what has come until the moment of the call: `exec` would lose what is not read.
+        `must_stop` reads the signals up to the moment of the call: `exec` would lose those that are not read.
         """
         self._command = command
         self._failures = failures
-        self._is_told_to_stop = is_told_to_stop
+        self._must_stop = must_stop
         self._ready_at: float | None = None
 
     def note_ready(self) -> None:
         """The node serves."""
         self._ready_at = time.monotonic()
 
-    def node_failed_to_start(self, fault: StorageError) -> None:
-        """Begin anew if it was a failure that led to this start; the disk of a first start is a person's mistake.
+    def on_start_failure(self, fault: StorageError) -> None:
+        """Begin anew if a failure of the disk led to this start; at a first start the operator has to act.
 
         Returns otherwise, and when the node has served and this is its clean stop.
         """
@@ -64,7 +64,7 @@ class FreshStart:
 
         To be called where `signals_read` reads the signals to stop: a process inherits those that are ignored.
         """
-        if self._is_told_to_stop():
+        if self._must_stop():
             return
         is_well = self._ready_at is not None and time.monotonic() - self._ready_at > WELL_AFTER_S
         failures = 1 if is_well else self._failures + 1
@@ -72,8 +72,8 @@ class FreshStart:
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError):  # it may be a file on that very disk
                 stream.flush()
-        end_at_once()  # what comes from now on; what came before is seen in the next line
-        if self._is_told_to_stop():
+        end_at_once()  # signals from now on end the process; the next line sees those before
+        if self._must_stop():
             return
         try:
             os.execv(self._command[0], [*self._command, str(failures)])
@@ -95,7 +95,7 @@ def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -
             _listen(heard, pause_s)
             while _probe_beside(directory, heard) is not None:
                 _listen(heard, FIRST_PAUSE_S)
-    except ToldToStop:
+    except StopSignal:
         _logger.info("event=node-stopped path=%s", directory)
         return False
     waited_s = time.monotonic() - began
@@ -104,10 +104,10 @@ def wait_for_disk(directory: Path, *, failures: int, until_stdin_closes: bool) -
 
 
 def _listen(descriptors: Sequence[int], timeout_s: float | None) -> list[int]:
-    """Wait for one of them, and return those that can be read. Raises ToldToStop when standard input has ended."""
+    """Wait for one of them, and return those that can be read. Raises StopSignal when standard input has ended."""
     readable, _, _ = select.select(descriptors, [], [], timeout_s)
     if _STDIN in readable and not os.read(_STDIN, 4096):
-        raise ToldToStop
+        raise StopSignal
     return readable
 
 

@@ -50,7 +50,7 @@ class _Unlogged:
 class StallWatch:
     """Turns of the event loop that took too long: counted for the metrics, and logged once a minute per cause.
 
-    `note` is `net.turns.Turns.on_stall`.
+    `record` is `net.turns.Turns.on_stall`.
     """
 
     def __init__(self, *, monotonic_ms: Callable[[], int]) -> None:
@@ -61,8 +61,8 @@ class StallWatch:
         self._lines = Throttle(_LINE_MS)
         self._unlogged: dict[str, _Unlogged] = {}
 
-    def note(self, work: Callable[[], None], seconds: float) -> None:
-        """One turn has kept the others waiting."""
+    def record(self, work: Callable[[], None], seconds: float) -> None:
+        """Count a turn that took this long, and log it if its cause was not logged within a minute."""
         self.count += 1
         self.seconds += seconds
         self.longest_seconds = max(self.longest_seconds, seconds)

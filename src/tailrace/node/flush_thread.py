@@ -1,4 +1,4 @@
-"""`server.ports.Disk` with one thread per log directory: what must be durable is flushed in groups.
+"""`server.ports.Disk` with one thread per log directory: logs are flushed in groups.
 
 One round of flushes runs at a time. Every log that is asked for meanwhile goes into the next round, so the slower the
 disk, the larger the groups. A round starts at the end of the event loop's current pass: all connections that were
@@ -180,7 +180,7 @@ class FlushThread:
             seconds = perf_counter() - began
             self._post(partial(self._finish_round, round_, seconds))
 
-    def _tell_slow(self, done: _Round, seconds: float) -> None:
+    def _log_slow_round(self, done: _Round, seconds: float) -> None:
         """Once a minute, with the number of lines that were left out since."""
         self._slow_rounds += 1
         self._longest_seconds = max(self._longest_seconds, seconds)
@@ -198,31 +198,31 @@ class FlushThread:
 
     def _finish_round(self, done: _Round, seconds: float) -> None:
         if seconds > _SLOW_SECONDS:
-            self._tell_slow(done, seconds)
+            self._log_slow_round(done, seconds)
         self.busy_seconds += seconds
         self.rounds_done += 1
         self.flushes_done += len(done.flushes)
-        told: list[OnDone] = []
+        due: list[OnDone] = []
         try:
             for log, ticket, callbacks in done.flushes:
                 log.finish_flush(ticket)
-                told += callbacks
+                due += callbacks
         except Exception as fault:  # noqa: BLE001 - as above
             self._on_failure(fault)
             return
-        told += done.given_up
-        told += (on_done for _, on_done in done.works)
+        due += done.given_up
+        due += (on_done for _, on_done in done.works)
         try:
-            call_each(call, told)
+            call_each(call, due)
         finally:
             self._start_round()
 
 
 class PageCache:
-    """`server.ports.Disk` for `log.durability=page-cache`: what the kernel has taken counts as written."""
+    """`server.ports.Disk` for `log.durability=page-cache`: records that the kernel has taken are durable enough."""
 
     def __init__(self, *, call_soon: Post, syncing: FlushThread) -> None:
-        """`syncing` does what has to reach the disk all the same."""
+        """`syncing` does the work that has to reach the disk all the same."""
         self._call_soon = call_soon
         self.carry_out = syncing.carry_out
 
@@ -271,31 +271,31 @@ class HangWatch:
         self._timer: Timer | None = None
 
     def start(self) -> None:
-        """Look from now on."""
+        """Check the rounds from now on."""
         self._timer = self._clock.call_at(self._clock.monotonic_ms() + max(1, self._timeout_ms // _LOOKS), self._look)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Check no more."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _look(self) -> None:
-        self.start()  # before all else, so that one failure does not end it
+        self.start()  # first of all, so that one failure does not end the checks
         now_ms = self._clock.monotonic_ms()
         if any(thread.round_seconds * 1000 > self._timeout_ms for thread in self._threads):
             if not self.is_hung:
                 self._quick_for = self._next_quick_for(now_ms)
             self._slow_ms = now_ms
-            self._tell(True)
+            self._report(True)
         elif self._slow_ms is None or now_ms - self._slow_ms >= self._quick_for * self._timeout_ms:
-            self._tell(False)
+            self._report(False)
 
     def _next_quick_for(self, now_ms: int) -> int:
         if self._slow_ms is None or now_ms - self._slow_ms >= _SOON * self._timeout_ms:
             return _QUICK_FOR
         return min(2 * self._quick_for, _QUICK_FOR_AT_MOST)
 
-    def _tell(self, is_hung: bool) -> None:
+    def _report(self, is_hung: bool) -> None:
         if is_hung is not self.is_hung:
             self.is_hung = is_hung
             self._on_change(is_hung)

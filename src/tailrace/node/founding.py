@@ -1,14 +1,14 @@
-"""A node's way to its metadata quorum: it founds one, alone or with others, or it joins one that exists.
+"""A node's way to its metadata quorum: it founds a quorum, alone or with others, or joins one that exists.
 
 1. A quorum is founded once. Its founders are the nodes in `controller.quorum.voters`, each with an empty log; they are
    voters by id *and* directory from the first record on. The one with the lowest id waits until all of them answer at
    the same time, and writes the set of voters; the others take it from any node that has it.
 2. A node that comes with an empty directory later is no founder any more, whatever its settings say: there is a written
-   set of voters without its directory. It joins as an observer and says so.
+   set of voters without its directory. It joins as an observer and logs that.
 3. All others join: they take the cluster's id from a controller, once, and keep it.
 
-So one node that lost its disk never brings a second quorum into being, and neither do several, as long as one that
-remembers can be asked. Decision 0018.
+So nodes that lost their disks never found a second quorum, as long as one voter that has the set can be asked. Decision
+0018.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _SAY_SECONDS: Final = 5.0
 _WITH_DIRECTORIES: Final = 2
 _OF_CONTROLLERS: Final = 2
 
-NOBODY_YET: Final = VoterSet(())
+NO_VOTERS: Final = VoterSet(())
 
 _logger = logging.getLogger("tailrace.node")
 
@@ -42,7 +42,7 @@ class FoundedQuorum(NamedTuple):
 
     cluster_id: str
     voters: VoterSet
-    """Those in force until the log states others; of a founder all founders, of a joining node none."""
+    """The voters until the log states others: for a founder all founders, for a joining node none."""
 
 
 class Founding:
@@ -74,7 +74,7 @@ class Founding:
             return FoundedQuorum(cluster_id or new_cluster_id, VoterSet.of((self._voter(self._key),)))
         if log.end_offset == 0 and config.is_founder:
             return await self._found_or_join(cluster_id, new_cluster_id)
-        return FoundedQuorum(cluster_id or await self._ask_cluster_id(), NOBODY_YET)
+        return FoundedQuorum(cluster_id or await self._ask_cluster_id(), NO_VOTERS)
 
     async def _found_or_join(self, cluster_id: str | None, new_cluster_id: str) -> FoundedQuorum:
         config = self._config
@@ -98,8 +98,8 @@ class Founding:
             await asyncio.sleep(_ROUND_SECONDS)
 
     def _join(self, voters: VoterSet) -> VoterSet:
-        say_if_wiped(self._key, voters)
-        return NOBODY_YET
+        warn_if_wiped(self._key, voters)
+        return NO_VOTERS
 
     def _voter(self, key: ReplicaKey) -> Voter:
         address = self._config.founders.get(key.id)
@@ -142,7 +142,7 @@ class Founding:
         return f"{place}@{config.founders[place]}" if place in config.founders else str(config.places[-2 - place])
 
 
-def say_if_wiped(key: ReplicaKey, voters: VoterSet) -> None:
+def warn_if_wiped(key: ReplicaKey, voters: VoterSet) -> None:
     """Log that this node's vote lies with another directory, and the way out."""
     voter = voters.find(key.id)
     if voter is not None and not voters.has(key):

@@ -22,7 +22,7 @@ from tailrace.node.controller_places import ControllerPlaces
 from tailrace.node.data_directory import new_cluster_id
 from tailrace.node.event_loop import LoopClock
 from tailrace.node.flush_thread import FlushThread
-from tailrace.node.founding import FoundedQuorum, Founding, say_if_wiped
+from tailrace.node.founding import FoundedQuorum, Founding, warn_if_wiped
 from tailrace.node.peers import Peers
 from tailrace.node.settings.broker_config import controller_machine, founding_settings
 from tailrace.node.settings.config import NodeConfig
@@ -191,7 +191,7 @@ class MetadataQuorum:
     def _assemble(self, found: FoundedQuorum, listeners: Sequence[Listener]) -> None:
         config = self._config
         for stated in self._log.voters_in_log[-1:]:
-            say_if_wiped(self._key, stated.voters)
+            warn_if_wiped(self._key, stated.voters)
         self._replica = MetadataReplica(
             MetadataReplicaConfig(
                 key=self._key,
@@ -298,7 +298,7 @@ class MetadataQuorum:
 
         def replied(reply: Any) -> None:
             if is_search:
-                places.answered(node_id, address, reply)
+                places.on_response(node_id, address, reply)
             on_reply(reply)
 
         self.peers.send_to(address, node_id, request, replied, oldest_version=oldest_version, timeout_ms=timeout_ms)

@@ -73,7 +73,7 @@ class Node:
             raise
 
     async def _give_up(self) -> None:
-        """The start has failed, or was cancelled: let go of all that was taken."""
+        """Release everything after a start that has failed or was cancelled."""
         if self._monitoring is not None:
             await self._monitoring.stop()
         for listener in self._listeners:
@@ -88,7 +88,7 @@ class Node:
     def advertised(self) -> tuple[ListenerAddress, ...]:
         """The addresses of this node for clients, one per listener, with the ports that were really taken.
 
-        Of a node that is only a controller, where controllers and brokers find it.
+        A node with the controller role alone has those for controllers and brokers here.
         """
         listeners = self._client_listeners if self._config.quorum.is_broker else self._listeners
         addresses = self._config.addresses
@@ -109,7 +109,7 @@ class Node:
         identity = claim_identity(self._files, self._directory, node_id=config.node_id)
         self._stalls = StallWatch(monotonic_ms=lambda: round(self._loop.time() * 1000))
         self._turns = Turns(
-            call_soon=self._loop.call_soon, on_broken_invariant=self._on_fatal, on_stall=self._stalls.note
+            call_soon=self._loop.call_soon, on_broken_invariant=self._on_fatal, on_stall=self._stalls.record
         )
         clock = LoopClock(self._loop, self._turns)
         self._bind()
@@ -182,7 +182,7 @@ class Node:
             self._listeners.append(listener)
 
     def _serve_controllers(self, dispatcher: Dispatcher) -> None:
-        """Other controllers and brokers may ask from now on; clients not yet."""
+        """Serve other controllers and brokers from now on; clients not yet."""
         if not self._controller_listeners:
             return
         self._dispatchers.append(dispatcher)
@@ -227,7 +227,7 @@ class Node:
         for listener in self._client_listeners:
             listener.stop_accepting()
         if self._broker is not None:
-            await self._broker.answer_what_was_asked(self._client_listeners)
+            await self._broker.answer_open_requests(self._client_listeners)
         for listener in self._client_listeners:
             await listener.stop()
         if self._broker is not None:

@@ -4,8 +4,8 @@
 2. A request that can wait at the other end (a fetch, a client's request in an envelope), or must not wait (a heartbeat,
    a vote), has a connection of its own (`PeerConnection`): answers come in the order of their requests, so one long
    poll would hold up all that is behind it.
-3. A peer that does not answer costs bounded memory: requests beyond a bound are refused at once, each kind for itself:
-   those of administrators must not leave the metadata log without a place.
+3. A peer that does not answer costs bounded memory: requests beyond a bound are refused at once. Each connection has
+   its own bound: administrators' requests must not crowd out those of the metadata log.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class Peers:
     """Other nodes, by id or, below -1, by a name that only `address_of` knows."""
 
     def __init__(self, *, address_of: AddressOf, turns: Turns, client_id: str, timeout_ms: int) -> None:
-        """`address_of` says where a node listens now, or None; `timeout_ms` is for requests that do not say."""
+        """`address_of` returns the present address of a node, or None; `timeout_ms` is for requests without one."""
         self._address_of = address_of
         self._turns = turns
         self._timeout_ms = timeout_ms
@@ -77,7 +77,7 @@ class Peers:
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """As `send`, to an address that the caller knows better; None is nowhere."""
+        """As `send`, to an address of the caller's; without one, None is the reply."""
         api = api_of(type(request))
         line = (node_id, api.connection)
         if self._is_closed or address is None or self._under_way[line] >= _MOST_UNDER_WAY:
@@ -121,7 +121,7 @@ class Peers:
         try:
             version = connection.version_of(type(request))
             if version < oldest_version:
-                detail = f"{connection.address} speaks {api.name} only up to version {version}"
+                detail = f"{connection.address} serves {api.name} only up to version {version}"
                 raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
             answer = connection.send(request, api.response, timeout_ms=timeout_ms)
         except KafkaError as fault:

@@ -1,7 +1,7 @@
 """A node as a process of its own: event loop, signals, logging, the ready line and the exit code.
 
-SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP stop it cleanly: a terminal that is closed is no reason to
-find out at the next start what is whole.
+SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP stop it cleanly: a closed terminal must not cost a recovery
+at the next start.
 """
 
 import asyncio
@@ -85,7 +85,7 @@ def set_up_logging(log_format: str = TEXT, *, level: int = logging.INFO) -> None
 
 
 def _fields(message: str) -> dict[str, str]:
-    """The keys and values of a message; the node's own names are left to the node."""
+    """The keys and values of a message; a key that has the name of a field of the line gets a `_`."""
     fields: dict[str, str] = {}
     for match in _FIELD.finditer(message):
         name, value = match[1], match[2]
@@ -138,7 +138,7 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 def preload() -> None:
-    """Import what a node imports only when it runs, for a process that forks several: they need not do it each."""
+    """Import the modules that a node imports only when it runs, once for a process that forks several nodes."""
     event_loop_factory()
     importlib.import_module("encodings.idna")  # looking up any host takes it
 
@@ -151,14 +151,14 @@ async def _serve(
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     with signals_read() as signals:
-        is_told_to_stop = partial(_read_signals, signals, stopped)
-        fresh_start = None if prepare_fresh_start is None else prepare_fresh_start(is_told_to_stop=is_told_to_stop)
-        loop.add_reader(signals, is_told_to_stop)
+        must_stop = partial(_read_signals, signals, stopped)
+        fresh_start = None if prepare_fresh_start is None else prepare_fresh_start(must_stop=must_stop)
+        loop.add_reader(signals, must_stop)
         try:
             await _serve_until(stopped, config, until_stdin_closes, fresh_start)
         except StorageError as fault:
             if fresh_start is not None:
-                fresh_start.node_failed_to_start(fault)
+                fresh_start.on_start_failure(fault)
             raise
         finally:
             loop.remove_reader(signals)
@@ -220,7 +220,7 @@ async def _started(node: Node, stopped: asyncio.Event) -> bool:
 
 
 def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, cluster_stops: asyncio.Event) -> None:
-    """Its end stops the node. That the whole cluster stops is said before the signal to do so is sent."""
+    """The end of standard input stops the node; `CLUSTER_STOPS` comes before the signal when all nodes stop."""
     said = os.read(_STDIN, 4096)
     if not said:
         loop.remove_reader(_STDIN)

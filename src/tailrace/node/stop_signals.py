@@ -1,4 +1,4 @@
-"""The signals that tell a process to stop, read from a descriptor, and without a word once it has stopped.
+"""The signals to stop a process, read from a descriptor; after the stop they are ignored.
 
 SIGTERM, SIGINT and, unless `nohup` has it ignored, SIGHUP. All functions are for the main thread. The end of standard
 input is such a sign too: the process that started this one holds the other end of the pipe.
@@ -17,7 +17,7 @@ TO_STOP: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 def not_ignored(numbers: Iterable[signal.Signals]) -> list[signal.Signals]:
-    """Those to be heard. SIGHUP is not where it is ignored: `nohup` did that."""
+    """The signals to handle: not SIGHUP where it is ignored, which `nohup` did."""
     return [one for one in numbers if one is not signal.SIGHUP or signal.getsignal(one) is not signal.SIG_IGN]
 
 
@@ -53,27 +53,27 @@ def end_at_once() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-class ToldToStop(BaseException):
+class StopSignal(BaseException):
     """A signal to stop has come. Not an Exception: it is no fault of the code that it interrupts."""
 
 
 @contextmanager
 def signals_raised() -> Iterator[None]:
-    """Each signal to stop raises ToldToStop in the main thread, for a process that does nothing but wait.
+    """Each signal to stop raises StopSignal in the main thread, for a process that does nothing but wait.
 
-    After a ToldToStop all are ignored, as after `signals_read`; else they are as before when this ends.
+    After a StopSignal all are ignored, as after `signals_read`; else they are as before when this ends.
     """
     numbers = not_ignored(TO_STOP)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in numbers:
             signal.signal(each, signal.SIG_IGN)
-        raise ToldToStop
+        raise StopSignal
 
     before = {number: signal.signal(number, interrupt) for number in numbers}
     try:
         yield
-    except ToldToStop:
+    except StopSignal:
         before = dict.fromkeys(before, signal.SIG_IGN)
         raise
     finally:

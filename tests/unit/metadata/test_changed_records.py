@@ -47,7 +47,7 @@ def counted(*steps: list[MetadataRecord], base: ClusterImage = SNAPSHOT, snapsho
     changed, image = ChangedRecords(base, snapshot_records=snapshot_records), base
     for records in steps:
         image, delta = apply_all(image, records)
-        changed.note(image, delta)
+        changed.add(image, delta)
     return len(changed)
 
 

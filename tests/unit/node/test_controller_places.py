@@ -101,23 +101,23 @@ PERHAPS_ITSELF = (
 def test_without_an_answer_or_with_a_foreign_one_the_next_address_is_tried(reply: Any) -> None:
     looked = places()
     assert looked.address_of(2) == STATED
-    looked.answered(2, STATED, reply)
+    looked.on_response(2, STATED, reply)
     assert looked.address_of(2) == TOLD
-    looked.answered(2, TOLD, reply)
+    looked.on_response(2, TOLD, reply)
     assert looked.address_of(2) == STATED
 
 
 @pytest.mark.parametrize("reply", PERHAPS_ITSELF, ids=repr)
 def test_what_the_node_itself_could_have_said_moves_nothing(reply: Any) -> None:
     looked = places()
-    looked.answered(2, STATED, reply)
+    looked.on_response(2, STATED, reply)
     assert looked.address_of(2) == STATED
 
 
 def test_an_answer_from_a_place_that_was_left_moves_nothing() -> None:
     looked = places()
     for _ in range(2):
-        looked.answered(2, STATED, None)
+        looked.on_response(2, STATED, None)
         assert looked.address_of(2) == TOLD
 
 
@@ -126,7 +126,7 @@ def test_an_address_that_is_no_longer_named_is_left() -> None:
     looked = ControllerPlaces(node_id=1, founders={2: TOLD}, places=(), voters=lambda: stated[0])
     stated[0] = voters(Address("new", 3))
     assert looked.address_of(2) == Address("new", 3)
-    looked.answered(2, STATED, None)
+    looked.on_response(2, STATED, None)
     assert looked.address_of(2) == Address("new", 3)
 
 
@@ -135,21 +135,21 @@ def test_a_place_is_tried_that_an_answer_has_named() -> None:
     assert (looked.names, looked.address_of(-2), looked.address_of(2)) == ((-2,), Address("seed", 8), None)
     endpoint = fetch.NodeEndpoint(node_id=2, host="said", port=7)
     named = fetch.FetchResponse(responses=fetched(MOVED, leader_id=2).responses, node_endpoints=(endpoint,))
-    looked.answered(-2, Address("seed", 8), named)
+    looked.on_response(-2, Address("seed", 8), named)
     assert looked.address_of(2) == Address("said", 7)
 
 
 def test_the_leader_is_found_where_it_has_served_and_nowhere_else() -> None:
     looked = places()
     assert looked.found(2) is None
-    looked.answered(2, STATED, voted(ErrorCode.NONE))
-    looked.answered(2, STATED, fetched(MOVED, leader_id=3))
+    looked.on_response(2, STATED, voted(ErrorCode.NONE))
+    looked.on_response(2, STATED, fetched(MOVED, leader_id=3))
     assert looked.found(2) is None
-    looked.answered(2, STATED, fetched(ErrorCode.NONE, leader_id=2))
+    looked.on_response(2, STATED, fetched(ErrorCode.NONE, leader_id=2))
     assert looked.found(2) == STATED
-    looked.answered(2, STATED, None)  # it may come back here as well as there
+    looked.on_response(2, STATED, None)  # it may come back here as well as there
     assert (looked.found(2), looked.address_of(2)) == (STATED, TOLD)
-    looked.answered(2, TOLD, fetched(ErrorCode.NONE, leader_id=2))
+    looked.on_response(2, TOLD, fetched(ErrorCode.NONE, leader_id=2))
     assert looked.found(2) == TOLD
-    looked.answered(2, TOLD, voted(WRONG_VOTER))
+    looked.on_response(2, TOLD, voted(WRONG_VOTER))
     assert looked.found(2) is None

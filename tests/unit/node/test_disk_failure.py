@@ -126,7 +126,7 @@ moment, failures = sys.argv[2], int(sys.argv[3])
 class FailingNode:
     advertised, metrics_address = (), None
 
-    def __init__(self, config, *, on_fatal, descriptors):
+    def __init__(self, config, *, on_fatal):
         self.on_fatal = on_fatal
 
     async def start(self):
@@ -185,7 +185,7 @@ def test_a_node_begins_anew_if_nothing_tells_it_to_stop(
 
 def fresh_start(monkeypatch: pytest.MonkeyPatch, *, failures: int) -> FreshStart:
     monkeypatch.setattr(disk_failure, "end_at_once", lambda: None)  # the signals of this process stay as they are
-    return FreshStart(COMMAND, failures=failures, is_told_to_stop=lambda: False)
+    return FreshStart(COMMAND, failures=failures, must_stop=lambda: False)
 
 
 @pytest.mark.parametrize(("served_s", "failures"), [(None, 3), (5, 3), (61, 1)])

@@ -15,13 +15,13 @@ def test_stalls_are_all_counted_and_logged_once_a_minute_per_cause(caplog: pytes
     now = [0]
     stalls = StallWatch(monotonic_ms=lambda: now[0])
     work = partial(print, "what a client sent")
-    stalls.note(work, 0.06)
-    stalls.note(len, 0.2)  # type: ignore[arg-type]  # another cause
+    stalls.record(work, 0.06)
+    stalls.record(len, 0.2)  # type: ignore[arg-type]  # another cause
     for _ in range(48):
-        stalls.note(work, 0.06)
-    stalls.note(work, 0.3)
+        stalls.record(work, 0.06)
+    stalls.record(work, 0.3)
     now[0] = 60_000
-    stalls.note(work, 0.05)
+    stalls.record(work, 0.05)
     assert stalls.count == 52
     assert stalls.seconds == pytest.approx(3.49)
     assert stalls.longest_seconds == 0.3

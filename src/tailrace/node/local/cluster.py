@@ -82,9 +82,10 @@ class LocalNode:
 
     @property
     def has_moved(self) -> bool:
-        """Whether its data are beside its file, which says that they are beside one that is not there any more."""
-        told = self.data_directory
-        return told.parts[-2:] == (self.home.name, _DATA) and not os.path.exists(told) and (self.home / _DATA).is_dir()
+        """Whether its data are beside its file, which names a directory that is gone."""
+        stated = self.data_directory
+        is_gone = stated.parts[-2:] == (self.home.name, _DATA) and not os.path.exists(stated)
+        return is_gone and (self.home / _DATA).is_dir()
 
     def at_home(self) -> "LocalNode":
         """The same, with its data beside its file."""
@@ -107,12 +108,12 @@ class LocalNode:
         """Reserve its ports for it. Raises OSError if another process has one."""
         for text in self.settings["listeners"].split(","):
             endpoint = parse_endpoint(text)
-            ports.take(endpoint.host, endpoint.port)
+            ports.reserve(endpoint.host, endpoint.port)
 
     def write(self) -> None:
         """Keep the settings where `serve --config` finds them. Raises StorageError.
 
-        A file that says the same is left as it is: no full disk, and no power cut, is in the way of another start.
+        A file with the same content is left as it is, so that a full disk or a power cut cannot spoil another start.
         """
         if self.config_file.exists() and read_file(self.config_file) == self.settings:
             return
@@ -199,7 +200,7 @@ def _found(directory: Path, wish: ClusterWish, ports: ReservedPorts) -> list[Loc
             " to a wildcard; name this machine, as in --listen HOST:PORT (with --insecure: others can reach it then)"
         )
     wanted = range(first_port, first_port + broker_count + len(voters))
-    taken = [ports.take(host, port if first_port else 0) for port in wanted]
+    taken = [ports.reserve(host, port if first_port else 0) for port in wanted]
     quorum_ports = dict(zip(voters, taken[broker_count:], strict=True))
     nodes = []
     stale = list(directory.glob(f"node-*/{CONFIG_FILE}"))  # of nodes that have never run
@@ -234,9 +235,9 @@ def added_node(
         node_id,
         home,
         host,
-        client_port=ports.take(host, 0),
+        client_port=ports.reserve(host, 0),
         is_controller=is_controller,
-        quorum_port=ports.take(host, 0) if is_controller else None,
+        quorum_port=ports.reserve(host, 0) if is_controller else None,
         rack=rack,
     )
     common = {name: text for name, text in nodes[0].settings.items() if name not in (*_OWN, _FOUNDERS)}

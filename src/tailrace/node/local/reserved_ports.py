@@ -29,7 +29,7 @@ class ReservedPorts:
     ) -> None:
         self.close()
 
-    def take(self, host: str, port: int) -> int:
+    def reserve(self, host: str, port: int) -> int:
         """Reserve this port; 0: a free one. Raises OSError that names the port if it is in use."""
         first, *more = _LOOPBACKS if host in ("localhost", *_LOOPBACKS) else (host,)
         for attempts_left in reversed(range(_ATTEMPTS)):

@@ -197,7 +197,7 @@ class Supervisor:
         self._selector = selectors.DefaultSelector()
         self._was_ready = False
         self._is_stopping = False
-        self._told_at: float | None = None
+        self._stop_requested_at: float | None = None
         """When the first signal to stop came: the nodes may be stopping already, for another reason."""
         self._kill_at: float | None = None
         self._exit_code = 0
@@ -240,11 +240,11 @@ class Supervisor:
         if TO_STOP.isdisjoint(numbers):
             return
         now = time.monotonic()
-        if self._told_at is None:
-            self._told_at = now
+        if self._stop_requested_at is None:
+            self._stop_requested_at = now
             if not self._is_stopping:
                 self._stop()
-        elif now - self._told_at >= _SAME_WISH_S:
+        elif now - self._stop_requested_at >= _SAME_WISH_S:
             self._say("killing what still runs")
             self._kill_all()
 

@@ -68,7 +68,7 @@ class ReplicaCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicationMeasure:
-    """Copies: those here of what others lead, and those elsewhere of what is led here."""
+    """Followers: the replicas here that other brokers lead, and those elsewhere of partitions led here."""
 
     following: int
     max_lag: int
@@ -86,7 +86,7 @@ class ReplicationMeasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMeasurements:
-    """All of it, once."""
+    """All measurements of a broker at one scrape."""
 
     traffic: Traffic
     traffic_by_topic: Mapping[str, Traffic]
@@ -163,7 +163,7 @@ class _Logs:
         self.replicas = ReplicaCounts()
 
     def add_dormant(self, partition: TopicPartition, dormant: Dormant, broker_id: BrokerId) -> None:
-        """An empty one."""
+        """A partition whose log is closed."""
         if len(self.traffic_by_topic) < self._most:
             self.traffic_by_topic.setdefault(partition.topic, Traffic())
         self._count(dormant.state, dormant.config, is_leader=dormant.state.leader == broker_id)
@@ -261,7 +261,7 @@ class RequestMeasure(NamedTuple):
 
 
 class ErrorMeasure(NamedTuple):
-    """Answers of an API that said this error."""
+    """Answers of an API with this error."""
 
     api: str
     error: str
@@ -270,7 +270,7 @@ class ErrorMeasure(NamedTuple):
 
 @dataclass(slots=True)
 class ClusterCounts:
-    """The cluster, as this node knows it."""
+    """The cluster in this node's image."""
 
     topics: int = 0
     partitions: int = 0
@@ -291,7 +291,7 @@ class StallMeasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurements:
-    """Everything, once."""
+    """All measurements of a node at one scrape."""
 
     node_id: int
     requests: tuple[RequestMeasure, ...]

@@ -20,7 +20,7 @@ from tailrace.server.partitions.scrubber import ScrubberConfig
 
 
 def broker_config(config: NodeConfig, *, cluster_id: str, log_directory: str) -> BrokerConfig:
-    """The broker of this node, with its logs there."""
+    """The values from which the broker of this node is built; its logs are in `log_directory`."""
     return BrokerConfig(
         broker_id=BrokerId(config.node_id),
         cluster_id=cluster_id,
@@ -46,7 +46,7 @@ def broker_config(config: NodeConfig, *, cluster_id: str, log_directory: str) ->
 def controller_machine(
     config: NodeConfig, *, random_bytes: Callable[[int], bytes], founding_settings: Mapping[str, str]
 ) -> ControllerMachine:
-    """The controller of this node. `founding_settings` are those of all brokers in a log that it founds."""
+    """The controller of this node. `founding_settings` become those of all brokers in a log that it founds."""
     rules = TopicRules(
         num_partitions=config.integer("num.partitions"),
         replication_factor=config.integer("default.replication.factor"),
@@ -69,40 +69,41 @@ _logger = logging.getLogger("tailrace.node")
 def founding_settings(config: NodeConfig) -> dict[str, str]:
     """The settings of all brokers in a new log: `min.insync.replicas`, and those in this node's own settings.
 
-    Elections depend on them, which every node derives alike from the log, so they hold for the whole cluster.
-    `min.insync.replicas` is there with its default, as `kafka-storage format` does it: a client sees that it is the
-    cluster's. Later a node's own value changes nothing, and the node says so.
+    Every node derives the same elections from the log, and they depend on these settings, so they hold for the whole
+    cluster. `min.insync.replicas` is stated with its default, as `kafka-storage format` does it: a client sees that it
+    is the cluster's. Later a node's own value changes nothing, and the node logs that.
     """
     setting = BROKER_SETTINGS[MIN_IN_SYNC]
     default = setting.format(setting.default)
     assert default is not None, f"{MIN_IN_SYNC} always has a value"
-    return {MIN_IN_SYNC: default, **_told(config)}
+    return {MIN_IN_SYNC: default, **_stated(config)}
 
 
-def _told(config: NodeConfig) -> dict[str, str]:
-    told: dict[str, str] = {}
+def _stated(config: NodeConfig) -> dict[str, str]:
+    """The settings of all brokers that this node's own settings state."""
+    stated: dict[str, str] = {}
     for entry in config.entries():
         if entry.setting.name in DECISIVE and entry.source is ConfigSource.STATIC_BROKER_CONFIG:
             text = entry.setting.format(entry.value)
             assert text is not None, f"{entry.setting.name} always has a value"
-            told[entry.setting.name] = text
-    return told
+            stated[entry.setting.name] = text
+    return stated
 
 
-def say_what_is_overruled(config: NodeConfig, image: ClusterImage) -> None:
-    """Log each of them that this node has another value for than the cluster, and the way out."""
+def log_overruled_settings(config: NodeConfig, image: ClusterImage) -> None:
+    """Log each of these settings for which this node states another value than the cluster's, and the way out."""
     agreed = image.overrides(ALL_BROKERS)
-    for name, told in _told(config).items():
+    for name, stated in _stated(config).items():
         value = agreed.get(name)
         if value is None:
             value = BROKER_SETTINGS[name].format(BROKER_SETTINGS[name].default)
-        if told != value:
+        if stated != value:
             _logger.warning(
                 "event=setting-of-the-cluster-differs setting=%s here=%s cluster=%s"
                 " way-out='kafka-configs --alter --entity-type brokers --entity-default --add-config %s=%s'",
                 name,
-                told,
+                stated,
                 value,
                 name,
-                told,
+                stated,
             )

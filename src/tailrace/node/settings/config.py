@@ -32,7 +32,7 @@ _HOUR_MS = 60 * _MINUTE_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingInForce:
-    """One setting, its value and where that comes from: `server.admin.config_entries.BrokerSetting`."""
+    """One setting, its value and the source of the value: a `server.admin.config_entries.BrokerSetting`."""
 
     setting: Setting
     layers: tuple[tuple[ConfigSource, Value], ...]
@@ -108,13 +108,13 @@ class NodeConfig:
 
     @property
     def client_listeners(self) -> tuple[ListenerAddress, ...]:
-        """Those that are for clients and other brokers."""
+        """The listeners for clients and other brokers."""
         names = self.quorum.listener_names
         return tuple(each for each in self.addresses.listeners if each.name not in names)
 
     @property
     def controller_listeners(self) -> tuple[ListenerAddress, ...]:
-        """Those that are for other controllers and for brokers that ask the active one."""
+        """The listeners for other controllers, and for brokers that send requests to the active one."""
         names = self.quorum.listener_names
         return tuple(each for each in self.addresses.listeners if each.name in names)
 
@@ -164,9 +164,9 @@ class NodeConfig:
         return map(self.entry, sorted(BROKER_SETTINGS))
 
     def with_dynamic(self, *, of_all: Mapping[str, str], of_this: Mapping[str, str]) -> "NodeConfig":
-        """These settings under the cluster's dynamic ones: those of all brokers, and above them those of this one.
+        """These settings below the cluster's dynamic ones: those of this broker win over those of all brokers.
 
-        A dynamic setting that this release refuses is ignored: only another release can have let it pass.
+        A dynamic setting that this release refuses is ignored: only another release can have accepted it.
         """
         dynamic: _Layers = (
             (ConfigSource.DYNAMIC_BROKER_CONFIG, _parsed_dynamic(of_this)),
@@ -215,7 +215,7 @@ def load_config(
 
 
 def _topic_defaults(values: Mapping[str, Value]) -> TopicConfig:
-    """The settings of a topic that says nothing itself. Of several units the finest one given wins, as in Kafka."""
+    """The settings of a topic without its own. Of several units the finest one given wins, as in Kafka."""
     defaults = {attribute_name(topic_name): values[name] for name, topic_name in TOPIC_SETTING_OF.items()}
     defaults["retention_ms"] = _in_ms(
         values, (("log.retention.ms", 1), ("log.retention.minutes", _MINUTE_MS), ("log.retention.hours", _HOUR_MS))
@@ -248,7 +248,7 @@ def _check(config: NodeConfig) -> None:
 
 
 def _check_times_of_brokers(config: NodeConfig) -> None:
-    """Refuse waits that are longer than the timeouts of those waiting: no answer would come in time."""
+    """Refuse a wait that is longer than the timeout of the waiting node: no answer would come in time."""
     _check_heartbeats(config, "broker.heartbeat.interval.ms", "broker.session.timeout.ms")
     wait = "replica.fetch.wait.max.ms"  # both as in Kafka
     for limit in ("replica.socket.timeout.ms", "replica.lag.time.max.ms"):

@@ -93,19 +93,19 @@ class ListenerConfig:
         return any(one.name == name for one in self.advertised)
 
     def address_of(self, name: str, *, taken_port: int) -> ListenerAddress:
-        """The address for others of the listener of this name: the advertised one, else its own.
+        """The address under which other processes reach this listener: the advertised one, else its own.
 
-        Port 0, which no client can connect to, stands for the port that was taken.
+        Port 0 stands for the port that was taken.
         """
-        told = next((one for one in self.advertised if one.name == name), None)
-        if told is None:
-            told = next(one for one in self.listeners if one.name == name)
-            told = replace(told, host="127.0.0.1") if told.host == "localhost" else told
-        return replace(told, port=told.port or taken_port)
+        address = next((one for one in self.advertised if one.name == name), None)
+        if address is None:
+            address = next(one for one in self.listeners if one.name == name)
+            address = replace(address, host="127.0.0.1") if address.host == "localhost" else address
+        return replace(address, port=address.port or taken_port)
 
 
 def read_listener_config(settings: SettingValues) -> ListenerConfig:
-    """Raises KafkaError(INVALID_CONFIG) that names what does not fit, and the way out."""
+    """Raises KafkaError(INVALID_CONFIG) that names the setting at fault, and the way out."""
     metrics = settings.text("metrics.listener")
     config = ListenerConfig(
         listeners=tuple(parse_endpoint(text) for text in settings.words("listeners")),

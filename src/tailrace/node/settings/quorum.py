@@ -127,7 +127,7 @@ _BOTH = f"{BROKER},{CONTROLLER}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumConfig:
-    """Checked, and taken apart."""
+    """The checked settings of one node's part in the quorum."""
 
     node_id: int
     is_broker: bool
@@ -148,7 +148,7 @@ class QuorumConfig:
 
     @property
     def is_founder(self) -> bool:
-        """Whether this node is one of those that found the quorum, be it alone."""
+        """Whether this node founds the quorum, alone or with others."""
         return self.is_controller and (self.node_id in self.founders or not self.knows_others)
 
 
@@ -201,7 +201,7 @@ def _raft_config(settings: SettingValues) -> RaftConfig:
         election_backoff_max_ms=settings.integer("controller.quorum.election.backoff.max.ms"),
         request_timeout_ms=request_timeout_ms,
         retry_backoff_ms=settings.integer("controller.quorum.retry.backoff.ms"),
-        # The leader may keep a fetch waiting for less than its follower has patience for.
+        # A leader keeps a fetch waiting for less than its follower's timeout.
         fetch_max_wait_ms=min(500, fetch_timeout_ms // 2, request_timeout_ms // 2),
         fetch_max_bytes=settings.integer("controller.quorum.fetch.max.bytes"),
         snapshot_max_bytes=_snapshot_max_bytes(settings),

@@ -92,7 +92,7 @@ class MetadataSnapshots:
 
     def changed(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Count the changes of records that were committed and applied, with the image after them."""
-        self._baseline.changed.note(image, delta)
+        self._baseline.changed.add(image, delta)
 
     def loaded(self, image: ClusterImage, snapshot_id: SnapshotId, records_count: int) -> None:
         """Begin anew: the image was loaded from this snapshot."""

@@ -28,7 +28,7 @@ def first_of_free_ports(count: int) -> int:
         try:
             with ReservedPorts() as ports:
                 for port in range(first, first + count):
-                    ports.take("127.0.0.1", port)
+                    ports.reserve("127.0.0.1", port)
         except OSError:
             continue
         return first

@@ -18,7 +18,7 @@ def listening(port: int, host: str = "127.0.0.1") -> socket.socket:
 
 def test_free_ports_are_all_different_and_not_given_out_by_chance() -> None:
     with ReservedPorts() as ports:
-        taken = {ports.take("127.0.0.1", 0) for _ in range(50)}
+        taken = {ports.reserve("127.0.0.1", 0) for _ in range(50)}
         assert len(taken) == 50
         for _ in range(200):
             with socket.create_server(("127.0.0.1", 0)) as other:
@@ -27,7 +27,7 @@ def test_free_ports_are_all_different_and_not_given_out_by_chance() -> None:
 
 def test_a_node_listens_on_a_reserved_port_and_again_after_its_death() -> None:
     with ReservedPorts() as ports:
-        port = ports.take("127.0.0.1", 0)
+        port = ports.reserve("127.0.0.1", 0)
         for host in ("127.0.0.1", "::1"):
             for _ in range(2):
                 with listening(port, host), socket.create_connection((host, port)):
@@ -36,7 +36,7 @@ def test_a_node_listens_on_a_reserved_port_and_again_after_its_death() -> None:
 
 def test_a_program_that_does_not_share_is_refused() -> None:
     with ReservedPorts() as ports:
-        port = ports.take("127.0.0.1", 0)
+        port = ports.reserve("127.0.0.1", 0)
         with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
             stranger.bind(("127.0.0.1", port))
 
@@ -45,15 +45,15 @@ def test_a_port_in_use_is_refused_by_its_number() -> None:
     with ReservedPorts() as ports, listening(0) as other:
         port = other.getsockname()[1]
         with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}.*choose other ports"):
-            ports.take("127.0.0.1", port)
+            ports.reserve("127.0.0.1", port)
     with ReservedPorts() as ports, ReservedPorts() as holding:
-        port = holding.take("127.0.0.1", 0)  # no other process listens on it at 127.0.0.1
+        port = holding.reserve("127.0.0.1", 0)  # no other process listens on it at 127.0.0.1
         with listening(port, "::1"), pytest.raises(OSError, match=f"cannot listen on ::1:{port}"):
-            ports.take("127.0.0.1", port)
+            ports.reserve("127.0.0.1", port)
 
 
 def test_what_was_reserved_is_free_afterwards() -> None:
     with ReservedPorts() as ports:
-        port = ports.take("127.0.0.1", 0)
+        port = ports.reserve("127.0.0.1", 0)
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", port))

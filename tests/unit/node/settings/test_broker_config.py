@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage
-from tailrace.node.settings.broker_config import founding_settings, say_what_is_overruled
+from tailrace.node.settings.broker_config import founding_settings, log_overruled_settings
 from tailrace.node.settings.config import NodeConfig
 
 TOLD = {"min.insync.replicas": "02", "unclean.leader.election.enable": "TRUE", "num.partitions": "3"}
@@ -31,12 +31,12 @@ def test_a_node_that_was_told_otherwise_than_the_cluster_names_the_way_out(
     agreed: dict[str, str], named: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        say_what_is_overruled(NodeConfig(TOLD), ClusterImage(configs={ALL_BROKERS: agreed}))
+        log_overruled_settings(NodeConfig(TOLD), ClusterImage(configs={ALL_BROKERS: agreed}))
     assert [record.getMessage().rstrip("'").split()[-1] for record in caplog.records] == named
 
 
 def test_a_node_that_was_told_nothing_or_the_default_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        say_what_is_overruled(NodeConfig(), ClusterImage(configs={ALL_BROKERS: {"min.insync.replicas": "3"}}))
-        say_what_is_overruled(NodeConfig({"min.insync.replicas": "1"}), EMPTY_IMAGE)
+        log_overruled_settings(NodeConfig(), ClusterImage(configs={ALL_BROKERS: {"min.insync.replicas": "3"}}))
+        log_overruled_settings(NodeConfig({"min.insync.replicas": "1"}), EMPTY_IMAGE)
     assert not caplog.records
