@@ -1,4 +1,4 @@
-"""ApiVersions (18): which requests this node serves, in which versions.
+"""ApiVersions (18): the requests that this node serves, with their versions.
 
 - The answer of an unknown version is error 35 in version 0, with the versions of ApiVersions alone (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
@@ -42,18 +42,18 @@ _SUPPORTED_ABOVE_0 = tuple(feature for feature in _SUPPORTED if feature.min_vers
 
 
 class FinalizedFeatures(NamedTuple):
-    """The levels that the whole cluster has agreed on."""
+    """The feature levels of the whole cluster."""
 
     levels: Mapping[str, int]
     epoch: int
-    """The offset of the last record of the metadata log that they take into account; -1 if they are not known."""
+    """The offset of the last record of the metadata log behind them; -1 if they are unknown."""
 
 
 NOTHING_FINALIZED: Final = FinalizedFeatures(MappingProxyType({}), -1)
 
 
 class ApiVersionsHandler:
-    """Announces the given APIs, and what `finalized` says at the time."""
+    """Announces the given APIs, and the features of `finalized` at the time."""
 
     def __init__(
         self, apis: Iterable[Api], finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED
@@ -80,7 +80,7 @@ class ApiVersionsHandler:
         )
 
     def unsupported_version(self) -> ApiVersionsResponse:
-        """The answer, to be sent in version 0, to a client that speaks a version we do not know."""
+        """The answer in version 0 to a client with an unknown version."""
         own = tuple(entry for entry in self._table if entry.api_key == API_VERSIONS)
         return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=own)
 

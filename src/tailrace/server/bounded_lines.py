@@ -1,4 +1,4 @@
-"""Lines of the log about things that may come by the thousand: a few one by one, then a count."""
+"""Log lines about events that may come by the thousand: a few lines, then a count."""
 
 import logging
 from typing import Final
@@ -15,7 +15,7 @@ class BoundedLines:
     """The lines of one event: at most `LINES` in `WINDOW_MS`, and at its end one that counts the others."""
 
     def __init__(self, event: str, *, clock: Clock, unit: str | None = None, level: int = logging.INFO) -> None:
-        """`unit` names the amounts that are added up for what has no line of its own."""
+        """`unit` names the amounts that are added up for events without a line of their own."""
         self._event = event
         self._clock = clock
         self._unit = unit

@@ -21,7 +21,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 def call_each(action: Callable[[T], object], subjects: Iterable[T]) -> None:
-    """Do this for each, in their order. Raises the first fault when all have had their turn; the others are logged."""
+    """Call `action` with each subject, in order. Raises the first fault after all calls; the others are logged."""
     first: Exception | None = None
     for subject in subjects:
         fault = _fault_of(action, subject)
@@ -33,7 +33,7 @@ def call_each(action: Callable[[T], object], subjects: Iterable[T]) -> None:
 
 
 def call_safely(event: str, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Call this; a fault is logged as `event`, and ends here."""
+    """Call the callback; a fault is logged as `event`, and not raised."""
     fault = _fault_of(callback, *args, **kwargs)
     if fault is not None:
         _log(event, callback, fault)
@@ -57,13 +57,13 @@ SLICE_MS: Final = 5
 
 
 def drain(queue: deque[T]) -> Iterator[T]:
-    """The elements, each taken off the queue; also those that come meanwhile."""
+    """The elements, each taken off the queue; also those that are added meanwhile."""
     while queue:
         yield queue.popleft()
 
 
 def run_slice(steps: Iterator[object], clock: Clock, *, slice_ms: int = SLICE_MS) -> bool:
-    """Take steps for this time, one at least, if there is one; whether they ended within it."""
+    """Take steps for this time, at least one if there is one; returns whether all are taken."""
     until_ms = clock.monotonic_ms() + slice_ms
     return all(clock.monotonic_ms() < until_ms for _ in steps)
 
@@ -71,7 +71,7 @@ def run_slice(steps: Iterator[object], clock: Clock, *, slice_ms: int = SLICE_MS
 def run_in_slices(steps: Iterator[object], clock: Clock) -> None:
     """Take all steps: a slice now, the others each in a turn of its own.
 
-    Exceptions of a step come out here, in its turn; the steps behind it follow all the same. (A generator has none.)
+    Raises what a step raises, in its turn; the steps behind it follow all the same. (A generator has none then.)
     """
     is_over = False
     try:
@@ -82,7 +82,7 @@ def run_in_slices(steps: Iterator[object], clock: Clock) -> None:
 
 
 class Alarm:
-    """Rings once, at the earliest of the times that it was set to since it rang last."""
+    """Rings once, at the earliest time that it was set to since the last ring."""
 
     def __init__(self, clock: Clock, on_ring: Callable[[], None]) -> None:
         self._clock = clock

@@ -15,11 +15,11 @@ LONGEST_REQUESTED_BY: Final = 300
 _LONGEST_ESCAPE: Final = len("\\U0010ffff")
 
 _failed: Final[set[tuple[int, int]]] = set()
-"""API key and version of responses that had no form on the wire: each is logged once, however often it is asked for."""
+"""API key and version of responses that could not be encoded: each is logged once, however often it is requested."""
 
 
 class _Settled:
-    """Stands in for the connection of a request that is over: whatever comes late goes nowhere."""
+    """The connection of a request that is over: a late answer is dropped."""
 
     is_open = False
     peer_host = ""
@@ -79,7 +79,7 @@ class RequestContext:
         return _cut(f"{self.connection.peer_host.lstrip('/')} {self.client_id or ''}".rstrip())
 
     def respond(self, response: Any) -> None:
-        """Send the response message, in the version that was asked in.
+        """Send the response message, in the version of the request.
 
         A response that has no form on the wire is a fault of its handler. It is logged, and costs this connection:
         a late answer comes in a turn of other requests, to which an exception would do harm.
@@ -95,21 +95,21 @@ class RequestContext:
             self.connection.close(f"API {self.api_key} v{self.api_version}: the answer has no form")
 
     def send(self, response: Any) -> None:
-        """As `respond`, for callers that handle the failure: raises KafkaError if the response has no form."""
+        """As `respond`, but raises KafkaError if the response cannot be encoded."""
         if self.connection.is_open:
             self.errors.count(self.api_key, response)
             self.connection.answer(self.slot, encode_response(response, self.api_version, self.correlation_id))
 
     def respond_encoded(self, answer: bytes) -> None:
-        """Send a response whose bytes are made already, header included: the hot lane's way."""
+        """Send an encoded response, header included: for the hot lane."""
         self.connection.answer(self.slot, (answer,))
 
     def respond_nothing(self) -> None:
-        """The request gets no answer (Produce with acks=0), and answers behind it must not wait for one."""
+        """End the request without an answer (Produce with acks=0): later answers must not wait for one."""
         self.connection.answer(self.slot, None)
 
     def settle(self) -> None:
-        """The request is over. Callbacks that it has left behind may still try to answer, without effect."""
+        """End the request. Later answers of its callbacks have no effect."""
         self.connection = _SETTLED
 
 
@@ -118,5 +118,5 @@ def _cut(text: str) -> str:
         return text
     text = text[:LONGEST_REQUESTED_BY]
     while (excess := len(repr(f"{text}...")) - LONGEST_REQUESTED_BY) > 0:
-        text = text[: -max(excess // _LONGEST_ESCAPE, 1)]  # never more than has to go
+        text = text[: -max(excess // _LONGEST_ESCAPE, 1)]  # never more than necessary
     return f"{text}..."

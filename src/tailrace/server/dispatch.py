@@ -1,11 +1,11 @@
-"""From a frame to the handler of its API, and from what the handler does to an answer.
+"""The way from a frame to the handler of its API, and from the outcome to an answer.
 
 The answers to a bad request (decisions 0045, 0046):
-1. bytes that are not the request they claim to be, an unknown API or version: the connection is closed (KIP-511: only
-   ApiVersions of an unknown version gets an answer, so that the client can ask again);
+1. malformed bytes, an unknown API or version: the connection is closed (KIP-511: only ApiVersions of an unknown
+   version gets an answer, so that the client can try a lower version);
 2. a KafkaError: the error response of that API;
 3. any other exception: UNKNOWN_SERVER_ERROR. The traceback goes to the log, once per place;
-4. a failed assertion is a broken invariant: no answer is right any more, and the process stops.
+4. a failed assertion is a broken invariant: no later answer can be trusted, and the process stops.
 """
 
 import logging
@@ -41,16 +41,16 @@ class Handler(Protocol):
 
 @runtime_checkable
 class HotHandler(Protocol):
-    """A handler that can do without decoding and a decoded request, for requests like the last of their connection."""
+    """A handler that needs no decoded request if a request is like an earlier one of its connection."""
 
     def take_frame(
         self, connection: ServerConnection, slot: int, frame: memoryview, version: int, correlation_id: int
     ) -> bool:
-        """Carry out the request; False if it has to be decoded. Raises nothing that a client can bring about."""
+        """Carry out the request; False if it has to be decoded. Raises nothing that a client can cause."""
         ...
 
     def learn(self, frame: memoryview, request: Any, context: RequestContext) -> None:
-        """Look at a request that had to be decoded."""
+        """Learn from a request that had to be decoded."""
         ...
 
 
@@ -58,7 +58,7 @@ HandlerTable = Mapping[Api, Handler]
 
 
 def by_api(handlers: Mapping[type[Any], Handler]) -> HandlerTable:
-    """The table of these handlers, each given by the class of its requests."""
+    """The table of these handlers, by the class of their requests."""
     return {api_of(request): handler for request, handler in handlers.items()}
 
 
@@ -111,7 +111,7 @@ class Dispatcher:
         self.errors = ResponseErrors()
         """Error codes of the answers. This and the next two are read by the metrics."""
         self.unsupported = 0
-        """The number of requests of an API or a version that is not served."""
+        """The number of requests of an API or a version that this node does not serve."""
         self.malformed = 0
         """The number of requests that could not be decoded."""
 
@@ -139,14 +139,14 @@ class Dispatcher:
             except AssertionError as broken:
                 self._on_broken_invariant(broken)
                 return
-            except Exception as fault:  # noqa: BLE001 - nothing was decoded, so there is no answer to make of it
+            except Exception as fault:  # noqa: BLE001 - nothing was decoded, so no answer can be made
                 self._log_once(route.api, fault)
                 connection.close(f"{route.api.name} v{api_version} failed")
                 return
         try:
             header, position = decode_request_header(frame)
-            # Bytes behind the request are left alone, as Kafka does: librdkafka 2.16 asks for all topics (Metadata v13)
-            # with three bytes too many.
+            # Bytes behind the request are ignored, as in Kafka: librdkafka 2.16 sends Metadata v13 for all topics with
+            # three bytes too many.
             request, _ = decode_from(route.request_type, api_version, frame, position, max_elements=route.max_elements)
         except MalformedMessage as fault:
             self.malformed += 1
@@ -215,7 +215,7 @@ class Dispatcher:
             return
         try:
             context.send(error_response(request, context.api_version, error))
-        except Exception as fault:  # noqa: BLE001 - whatever fails here, the client must not wait for ever
+        except Exception as fault:  # noqa: BLE001 - after any fault the client must not wait for ever
             self._log_once(api, fault)
             context.connection.close(f"{api.name} v{context.api_version} failed: {error.code.name}")
 

@@ -1,4 +1,4 @@
-"""From a KafkaError to the response of an API: the one place where an error finds its field.
+"""The error response of each API: the one place that puts a KafkaError into its field.
 
 1. Every field `error_code`, or `partition_error_code`, says the error, and every `error_message` the text for a person
    to read.
@@ -39,7 +39,7 @@ _FIRST_METADATA_WITHOUT_NAME = 12
 
 
 def error_response(request: Any, version: int, error: KafkaError) -> Any:
-    """The response to `request` that says `error`. Raises LookupError for a request that has no such response."""
+    """The response to `request` with `error`. Raises LookupError for a request without an error response."""
     kind = type(request)
     if (build := _OF_ANOTHER_SHAPE.get(kind)) is not None:
         return build(request, version, error)
@@ -47,17 +47,17 @@ def error_response(request: Any, version: int, error: KafkaError) -> Any:
 
 
 class _Each(NamedTuple):
-    """One element of a response for each that was asked for, null being none."""
+    """One element of the response for each element of the request; null has none."""
 
     asked: str
-    """The attribute of what was asked that has them."""
+    """The attribute of the request, or of its part, with the elements."""
     kind: type[Any]
     fields: Mapping[str, Any]
 
 
 def _each(asked: str, kind: type[Any], **fields: Any) -> _Each:
-    """Fields by name: a text is the attribute of the element that was asked for, `_ITSELF` that element; a further
-    `_Each` goes on inside it; all else is a value."""
+    """Fields by name: a text names an attribute of the requested element, `_ITSELF` is that element, another `_Each`
+    describes its parts, and anything else is a value."""
     return _Each(asked, kind, fields)
 
 
@@ -102,7 +102,7 @@ def _blank(wire: WireType) -> Any:
 
 
 def _message(error: KafkaError) -> str | None:
-    """The text for a person to read; nothing of an inner fault."""
+    """The text of the error for users, without details of an internal fault."""
     return None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.detail or None
 
 
@@ -185,7 +185,7 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
     configs.AlterConfigsRequest: _ALTERED,
     configs.IncrementalAlterConfigsRequest: _ALTERED,
     replicas.ElectLeadersRequest: {
-        # Version 0 has no error of its own: it stands at each partition.
+        # Version 0 has no top-level error: each partition has it.
         "replica_election_results": _each(
             "topic_partitions",
             replicas.ReplicaElectionResult,
@@ -214,7 +214,7 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
     },
     offsets.OffsetFetchRequest: {
         "groups": _each("groups", offsets.OffsetFetchResponseGroup, group_id="group_id"),
-        # Version 1 has no error of its own: it stands at each partition.
+        # Version 1 has no top-level error: each partition has it.
         "topics": _each(
             "topics",
             offsets.OffsetFetchResponseTopic,
@@ -339,7 +339,7 @@ def _alter_replica_log_dirs(
 def unknown_snapshot_part(
     asked: quorum.SnapshotPosition, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 ) -> quorum.SnapshotPart:
-    """The answer for a partition that has no snapshots."""
+    """The answer for a partition without snapshots."""
     return quorum.SnapshotPart(
         index=asked.partition,
         error_code=error,
@@ -371,4 +371,4 @@ _OF_ANOTHER_SHAPE: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     log_dirs.AlterReplicaLogDirsRequest: _alter_replica_log_dirs,
     quorum.FetchSnapshotRequest: _fetch_snapshot,
 }
-"""Answers that the table cannot describe: they depend on the version, or have another shape than the request."""
+"""Error responses that depend on the version, or have another shape than the request."""

@@ -58,23 +58,24 @@ class Clock(Protocol):
 
 
 class Disk(Protocol):
-    """Flushes logs in groups: one flush at a time per log directory, all logs asked for meanwhile go into the next."""
+    """Flushes logs in groups: one round at a time per log directory; logs that are requested meanwhile wait for the
+    next."""
 
     def flush(self, log: Log, on_done: Callable[[], None]) -> None:
         """Make all that is appended to `log` now durable, then call `on_done` on the event loop.
 
         Does nothing but a later call under `log.durability=page-cache`. A failed flush is fatal for the directory
         and never retried: the disk stops the process through the handler that `node` gave it; `on_done` is not called.
-        A log that has gone offline by then is left as it is, and `on_done` is called all the same: no caller waits
-        for ever, and the result is in `flushed_offset`.
+        A log that has gone offline by then is skipped, and `on_done` is called all the same: no caller waits for ever,
+        and the result is in `flushed_offset`.
         """
         ...
 
     def carry_out(self, work: Callable[[], None], on_done: Callable[[], None]) -> None:
-        """Do `work`, which waits for the disk and touches nothing but files, then call `on_done` on the event loop.
+        """Run `work`, which waits for the disk and uses nothing but files, then call `on_done` on the event loop.
 
-        Works are done in the order in which they were asked for, one flush round apart at most, whatever
-        `log.durability` is. A work that raises is as fatal as a failed flush.
+        Works run in the order of their requests, at most one flush round apart, whatever `log.durability` is. A work
+        that raises is as fatal as a failed flush.
         """
         ...
 
@@ -91,16 +92,16 @@ class Peer(Protocol):
         oldest_version: int = 0,
         timeout_ms: int | None = None,
     ) -> None:
-        """Ask a node, or below -1 the place with that name, with any request of `protocol.messages`; never in a version
-        below `oldest_version`. The values of the request must stay as they are until it is answered.
+        """Send any request of `protocol.messages` to a node, or, below -1, to the place with that name; never in a
+        version below `oldest_version`. The values of the request must not change before the answer.
 
         `on_reply` is called once, on the event loop in a turn of its own and never inside `send`, with the message of
         the answer, or with None if there will be none: no address, no connection, a broken one, no common version,
         bytes that are no answer, none within `timeout_ms` (None: as the peers were made). Not at all once this node
         has stopped. Bytes in an answer are views that are valid until `on_reply` returns.
 
-        Nothing waits behind what may wait at the other end: fetches, parts of snapshots, heartbeats, calls between
-        voters, and all the rest take separate connections.
+        Fetches, parts of snapshots, heartbeats, calls between voters, and all other requests use separate connections:
+        no request waits behind one that may wait at the other end.
         """
         ...
 
@@ -125,7 +126,7 @@ class ServerConnection(Protocol):
         ...
 
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
-        """Give the answer of the request in this slot, header included, frame length not; None for no answer at all.
+        """Answer the request in this slot: with the header, without the frame length; None for no answer at all.
 
         Answers leave in the order of their requests. Does nothing once the connection is closed.
         """
@@ -158,6 +159,6 @@ class Controller(Protocol):
         ...
 
     def submit(self, command: ControllerCommand, on_done: Callable[[ControllerResponse | KafkaError], None]) -> None:
-        """Have the command decided. `on_done` is called once, when the decision is committed and this broker has acted
-        on it; perhaps before `submit` returns."""
+        """Submit a command. `on_done` is called once, when the decision is committed and this broker has acted on it;
+        perhaps before `submit` returns."""
         ...

@@ -14,7 +14,7 @@ from tailrace.protocol.declaration import Array, Nested, Schema, schema_of
 
 _FIELD = "error_code"
 _FIELD_OF_A_PARTITION = "partition_error_code"
-"""AddPartitionsToTxn's name for it."""
+"""The name of the error code in AddPartitionsToTxn."""
 
 Look = Callable[[Any, list[int]], None]
 
@@ -40,7 +40,7 @@ class ResponseErrors:
 
 
 def error_codes(response: Any) -> list[int]:
-    """The errors in a response, wherever they are."""
+    """The errors in a response, at any depth."""
     found: list[int] = []
     look = _look_of(type(response))
     if look is not None:
@@ -60,7 +60,7 @@ def _look_of(kind: type[Any]) -> Look | None:
 
 
 def _look_into(schema: Schema) -> Look | None:
-    """A function that puts the error codes of a value of this schema into a list; None if it has no such field."""
+    """A function that appends the error codes of a value of this schema to a list; None if it has no such field."""
     parts: list[Look] = []
     for field in schema.fields:
         if field.name == _FIELD:
@@ -87,7 +87,7 @@ def _look_at_code_of_a_partition(value: Any, found: list[int]) -> None:
 
 
 def _look_at_each(elements: Callable[[Any], Any], inner: Look) -> Look:
-    if inner is _look_at_code:  # partitions, mostly: without a call for each
+    if inner is _look_at_code:  # mostly partitions: no call for each
 
         def look_at_codes(value: Any, found: list[int]) -> None:
             found += [element.error_code for element in elements(value) or () if element.error_code]

@@ -1,10 +1,10 @@
-"""Requests that wait: for a deadline, for records, for nothing if their connection has gone. No task, no polling.
+"""Requests that wait for records or a deadline, as long as their connection is open. No task, no polling.
 
-`Deadlines` gives any number of waiters a deadline for the price of one timer. `LongPolls` keeps requests that wait for
-partitions to move: they are woken together, once per turn, however many partitions moved in it.
+`Deadlines` gives any number of waiters a deadline with one timer. `LongPolls` keeps requests that wait for changes of
+partitions: they are woken together, once per turn, however many partitions changed in it.
 
-A fault of one waiter costs the others nothing: it is raised when they have had their turn. A request without an answer
-would hold back every later answer of its connection, so a failed long poll closes its connection.
+A fault of one waiter is raised after all others have been called. A request without an answer would hold back every
+later answer of its connection, so a failed long poll closes its connection.
 """
 
 from collections import deque
@@ -21,15 +21,15 @@ class Expiring(Hashable, Protocol):
     """A waiter with a deadline."""
 
     def expire(self) -> None:
-        """The time is over. Called at most once."""
+        """Called at most once, when the time is over."""
         ...
 
 
 class Deadlines:
-    """Waiters and when their time is over.
+    """Waiters with their deadlines.
 
-    Waiters with the same timeout stand in one queue, in the order in which they came, which is that of their deadlines:
-    adding and removing cost one dictionary operation each. One timer runs, for the earliest of the queues' heads.
+    Waiters with the same timeout are in one queue, in the order of their arrival and so of their deadlines: adding and
+    removing cost one dictionary operation each. One timer runs, for the earliest head of a queue.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -52,11 +52,11 @@ class Deadlines:
             self._set_timer(deadline_ms)
 
     def remove(self, waiter: Expiring, timeout_ms: int) -> None:
-        """Forget the waiter, if it is there. The timer stays: it will find nothing due, and go on to the next."""
+        """Forget the waiter, if it is there. The timer stays: it may find nothing due."""
         queue = self._queues.get(timeout_ms)
         if queue is not None:
             queue.pop(waiter, None)
-            if not queue:  # timeouts are the clients' to choose: queues must not pile up
+            if not queue:  # clients choose timeouts: empty queues must not accumulate
                 del self._queues[timeout_ms]
 
     def _set_timer(self, deadline_ms: int) -> None:
@@ -87,29 +87,29 @@ def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
 
 
 MAX_POLLS: Final = 5_000
-"""Long polls of clients that may wait at once."""
+"""The most long polls of clients that may wait at once."""
 MAX_REPLICA_POLLS: Final = 1_000
-"""The same for followers, which have a room of their own: what clients do must not turn them away."""
+"""The same for followers, which have a room of their own: clients must not displace them."""
 MAX_WATCHED: Final = 500_000
-"""Partitions that the polls of one room may wait for, all together: some 200 bytes each."""
+"""The most partitions that the polls of one room may wait for together: some 200 bytes each."""
 CROWDED_WAIT_MS: Final = 250
 """The wait of a poll that finds no room. It is not woken, but comes no more often than this."""
 _READABLE: Final = Change.HIGH_WATERMARK | Change.ROLE
 """The changes that a consumer waits for: the last stable offset moves only with the high watermark."""
 _SLICE_MS: Final = 5
-"""For so long woken polls are tried in one turn: each may read 50 us, and what it reads leaves when the turn ends."""
+"""The time for woken polls in one turn: each may read for 50 us, and its answer leaves when the turn ends."""
 
 
 class LongPoll(Hashable, Protocol):
     """A request that can wait."""
 
     partitions: list[Partition]
-    """The partitions it waits for, each once or more. A try that finds others puts another list here."""
+    """The partitions that it waits for, each once or more. A try that finds others replaces this list."""
     is_of_replica: bool
-    """Whether it may read up to the log end, and so waits for that too."""
+    """Whether it may read up to the log end, and so waits for changes of the log end too."""
 
     def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
-        """Try to answer, now that these partitions have moved, each named once; whether that is done.
+        """Try to answer, now that these partitions have changed, each named once; returns whether it has.
 
         `is_last`: the time is over, so it must be done.
         """
@@ -154,12 +154,12 @@ class _Parked:
         self.room = room
         self.watched = len(poll.partitions)
         self.partitions: Sequence[Partition] = ()
-        """Those that it watches."""
+        """The partitions that it watches."""
         self.moved: dict[Partition, None] = {}
-        """Since the last try. There may be thousands that have not."""
+        """The partitions that have changed since the last try: few of thousands."""
 
     def watch(self) -> None:
-        """Watch the partitions that the poll waits for. They stay watched from one try to the next."""
+        """Watch the partitions that the poll waits for; they stay watched until the list changes."""
         partitions = self.poll.partitions
         if partitions is self.partitions or partitions == self.partitions:
             return
@@ -183,7 +183,7 @@ class _Parked:
 
 
 def _try(parked: _Parked, *, is_last: bool) -> bool:
-    """Let the poll try. If it fails, so does its connection."""
+    """Have the poll try to answer. A fault closes its connection."""
     moved = tuple(parked.moved)
     parked.moved.clear()
     try:
@@ -198,10 +198,10 @@ def _try(parked: _Parked, *, is_last: bool) -> bool:
 class LongPolls:
     """The long polls that wait now, each with a deadline.
 
-    A poll takes memory, so there is room for so many. Followers and clients have a room each. In one that is half
-    full a connection has one poll that waits: the answers of those behind it could not leave before that one anyway. A
-    poll that finds no room waits for a short time and wakes for nothing: were it answered at once, its client would ask
-    again at once, and the node would do nothing else.
+    A poll takes memory, so their number is bounded. Followers and clients have a room each. In a room that is half full
+    a connection may have one waiting poll: later answers could not leave before that poll's anyway. A poll that finds
+    no room waits for a short time and wakes for nothing: if it were answered at once, its client would repeat it at
+    once, and the node would do nothing else.
     """
 
     def __init__(self, *, clock: Clock, deadlines: Deadlines) -> None:
@@ -218,10 +218,10 @@ class LongPolls:
         return self._of_clients.polls + self._of_replicas.polls + self._of_late_comers.polls
 
     def park(self, poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> bool:
-        """Let `poll` wait until it is answered, its time is over or its connection has closed.
+        """Have `poll` wait until it is answered, its time is over or its connection has closed.
 
-        False if it may not, and has to be answered now: another one of its connection waits and there is not room
-        for all, or more polls find no room than may wait even for that.
+        False if it has to be answered now: another poll of its connection waits in a room that is half full, or too
+        many polls have found no room.
         """
         room = self._of_replicas if poll.is_of_replica else self._of_clients
         is_second = bool(self._by_connection.get(connection))
@@ -250,7 +250,7 @@ class LongPolls:
             parked.watch()
 
     def woken(self, parked: _Parked) -> None:
-        """A partition has moved. The poll is tried when this turn is over, so that it sees all that moved in it."""
+        """Plan a try after this turn, since a partition has changed: the try sees all changes of the turn."""
         self._woken.append(parked)
         self._plan_retry()
 
@@ -260,12 +260,12 @@ class LongPolls:
             self._clock.call_soon(self._retry_woken)
 
     def answer_all(self) -> None:
-        """Answer every poll with what there is, as if its time were over: nothing will come any more."""
+        """Answer every poll with the present records, as if its time were over: no more will come."""
         everyone = [parked for of_connection in self._by_connection.values() for parked in of_connection]
         call_each(self.expired, everyone)
 
     def expired(self, parked: _Parked) -> None:
-        """The time of the poll is over."""
+        """Answer a poll whose time is over."""
         if not self._is_waiting(parked):
             return
         self._drop(parked)
@@ -281,7 +281,7 @@ class LongPolls:
                 self._plan_retry()
 
     def _some_woken(self) -> Iterator[_Parked]:
-        """Those that are woken now, as many as one turn may try."""
+        """The woken polls, as many as one turn may try."""
         until_ms = self._clock.monotonic_ms() + _SLICE_MS
         for _ in range(len(self._woken)):
             if self._clock.monotonic_ms() >= until_ms:

@@ -1,18 +1,17 @@
-"""Tells the active controller which replicas of this node have lost something or cannot store, until it agrees.
+"""Reports of failed replicas to the active controller: those that have lost records, and those that cannot store.
 
-Level-triggered: what has failed is kept, and whatever the image says of it is held against that. As long as the image
-counts on a failed replica (`metadata.deciding.in_sync_changes`), the controller is asked to take it out: in commands
-of at most `MOST_PER_COMMAND` partitions, one at a time, each change on the state that this node knows. After a
-refusal it is asked again with the state of then. A stalled replica that no other can stand in for is looked at again
-when brokers come or go, when settings change (min.insync.replicas), and now and then.
+The failures are kept, and compared with the image at each change. As long as the image counts on a failed replica
+(`metadata.deciding.in_sync_changes`), this node proposes to remove it from the ISR: in commands of at most
+`MOST_PER_COMMAND` partitions, one command at a time, each change based on the state that this node has. After a refusal
+the proposal is repeated with the state at that time. A stalled replica that no other can replace is considered again
+when brokers come or go, when settings change (min.insync.replicas), and once a second.
 
-The answer of the controller is believed before the image says the same: a disk that stands still keeps the image of
-this node from going on.
+The controller's answer is used before the image shows the same: a disk that hangs holds the image of this node back.
 
-A stalled replica is not fetched while it is asked for (`on_leaving`): otherwise its leader, which gets the answer
-first, may see it caught up and put it back in sync. It is fetched again (`on_staying`) when it stays, and without a
-decision: the controller has not answered for `UNANSWERED_MS`, or refuses for a reason that another state would not
-change. From then on it is fetched until a controller has decided something.
+A stalled replica is not fetched while its removal is proposed (`on_leaving`): otherwise its leader, which gets the
+decision first, may see it caught up and add it to the ISR again. It is fetched again (`on_staying`) when it stays, and
+when nothing is decided: the controller has not answered for `UNANSWERED_MS`, or refuses for a reason that no other
+state would change. From then on it is fetched until a controller has decided.
 """
 
 import logging
@@ -33,18 +32,18 @@ from tailrace.server.ports import Clock, Controller, Timer
 MOST_PER_COMMAND: Final = 1_000
 _BACKOFF_MS: Final = 50
 _STANDS_ALONE_MS: Final = 1_000
-"""The pause until the last copy asks again, if no broker comes or goes before."""
+"""The pause before the removal of a last copy is proposed again, if no broker comes or goes before."""
 UNANSWERED_MS: Final = 10_000
-"""The wait of a replica for an answer without being fetched: an election of the controllers is over by then. Without
-any controller the leader keeps the replica in sync, and acks=all waits for it."""
+"""The time without an answer after which a replica is fetched again: an election of the controllers is over by then.
+Without a controller the leader keeps the replica in sync, and acks=all waits for it."""
 _LEFT: Final = "NONE"
-"""In a line of the log: taken out, or out already."""
+"""In a log line: removed from the ISR, or not in it."""
 _OTHER_STATE: Final = frozenset(
     (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_CONTROLLER)
 )
-"""Of the controller and this node one knows a later state: perhaps one in which the replica has left."""
+"""Refusals because the controller or this node has a later state: perhaps one in which the replica has left."""
 _DECIDED: Final = _OTHER_STATE | {ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
-"""Refusals of a controller that lets replicas go."""
+"""Refusals of a controller that decides on such proposals."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -53,21 +52,22 @@ OnReplica = Callable[[TopicPartition, PartitionState], None]
 
 
 class _Failed(NamedTuple):
-    """One replica that has failed by itself."""
+    """The failure of one replica, apart from its directory."""
 
     leaving: LeaveReason
     topic_id: TopicId
 
 
 class _Left(NamedTuple):
-    """The state in which the controller has let a replica go: what an image of an earlier one says is old."""
+    """The state in which the controller has removed a replica: an image with an earlier partition epoch is out of
+    date."""
 
     topic_id: TopicId
     partition_epoch: int
 
 
 class _ProposedLeave(NamedTuple):
-    """The proposal to the controller for one partition."""
+    """The proposed removal of this node's replica of one partition."""
 
     topic_partition: TopicPartition
     state: PartitionState
@@ -75,7 +75,8 @@ class _ProposedLeave(NamedTuple):
 
 
 class ReplicaFailures:
-    """The failed replicas of one broker. Silent until `start`; `on_image`: when the partitions have their roles."""
+    """The failed replicas of one broker. Nothing is sent before `start`; `on_image` follows the partitions' new
+    roles."""
 
     def __init__(
         self,
@@ -89,9 +90,9 @@ class ReplicaFailures:
     ) -> None:
         """Set the callbacks of a decision.
 
-        `on_leaving`: before the controller is asked to let a stalled one go, in this state; after it comes one of the
-        others, unless the directory recovers. `on_left`: the state in which the controller has let it go; this node's
-        image may not bring it for long. `on_staying`: it stays for now, or nothing is decided.
+        `on_leaving`: the removal of a stalled replica is about to be proposed, in this state; one of the others
+        follows, unless the directory recovers. `on_left`: the controller has removed it, with this state, which this
+        node's image may get much later. `on_staying`: it stays for now, or nothing is decided.
         """
         self._on_leaving = on_leaving
         self._on_left = on_left
@@ -102,13 +103,13 @@ class ReplicaFailures:
         self._failed: dict[TopicPartition, _Failed] = {}
         self._is_directory_stalled = False
         self._to_look_at: dict[TopicPartition, None] = {}
-        self._stays: dict[TopicPartition, None] = {}  # stalled, and no other could stand in
+        self._stays: dict[TopicPartition, None] = {}  # stalled, and no other replica could replace them
         self._left: dict[TopicPartition, _Left] = {}
-        self._paused: dict[TopicPartition, PartitionState] = {}  # told that they leave, and nothing else since
-        self._is_undecided = False  # nothing is paused until a controller has decided something
+        self._paused: dict[TopicPartition, PartitionState] = {}  # `on_leaving` was called, and no other callback since
+        self._is_undecided = False  # then nothing is paused until a controller has decided
         self._unanswered = Alarm(clock, self._stay_undecided)
-        self._to_fence: dict[TopicPartition, None] = {}  # lost, and the leader may still count on what they fetched
-        self._given_up: set[TopicPartition] = set()  # named to lead with what they have, and cannot
+        self._to_fence: dict[TopicPartition, None] = {}  # lost, and the leader may still count on their fetches
+        self._given_up: set[TopicPartition] = set()  # chosen to lead with the rest of their log, and unable to
         self._waiting: list[OnReported] = []
         self._said: frozenset[str] = frozenset()
         self._is_started = self._is_stopped = self._is_busy = self._is_planned = False
@@ -119,7 +120,7 @@ class ReplicaFailures:
 
     @property
     def lost_replicas(self) -> tuple[TopicPartition, ...]:
-        """Those that lack, or may lack, something that they have acknowledged."""
+        """The replicas that lack, or may lack, records that they have acknowledged."""
         return tuple(one for one, failed in self._failed.items() if failed.leaving is LeaveReason.LOST)
 
     def is_lost(self, topic_partition: TopicPartition) -> bool:
@@ -128,7 +129,7 @@ class ReplicaFailures:
         return failed is not None and failed.leaving is LeaveReason.LOST
 
     def leaving_of(self, topic_partition: TopicPartition) -> LeaveReason | None:
-        """The failure of this replica; None if it is well."""
+        """The failure of this replica; None if it has none."""
         failed = self._failed.get(topic_partition)
         if failed is not None:
             return failed.leaving
@@ -136,46 +137,46 @@ class ReplicaFailures:
 
     @property
     def failed_count(self) -> int:
-        """Replicas that have failed by themselves, not with their directory."""
+        """The number of replicas with a failure of their own, apart from their directory's."""
         return len(self._failed)
 
     # Events
 
     def lost(self, topic_partition: TopicPartition) -> None:
-        """This replica lacks, or may lack, something that it has acknowledged."""
+        """Report a replica that lacks, or may lack, records that it has acknowledged."""
         self._add(topic_partition, LeaveReason.LOST)
 
     def stalled(self, topic_partition: TopicPartition) -> None:
-        """This replica has everything, and cannot store more for now. One that is lost stays lost."""
+        """Report a replica that has all its records, and cannot store more for now. A lost replica stays lost."""
         if not self.is_lost(topic_partition):
             self._add(topic_partition, LeaveReason.STALLED)
 
     def recovered(self, topic_partition: TopicPartition) -> None:
-        """This replica is well again; what it lacks, it has been fetched, or will be before it is in sync."""
+        """Clear the failure of a replica: missing records are fetched before it is in sync."""
         self._forget(topic_partition)
         self._call_waiting()
 
     def directory_stalled(self) -> None:
-        """No replica of this node can store now, or had better not.
+        """Report that the directory cannot store, and so no replica of this node.
 
-        Those stay without which fewer than min.insync.replicas would be in sync: nothing would be committed without
-        them either, and nodes that share one disk do not drop each other.
+        A replica stays if fewer than min.insync.replicas would be in sync without it: nothing would be committed then
+        either, and nodes that share one disk would remove each other.
         """
         self._is_directory_stalled = True
         self._look_at_all()
 
     def given_up(self, topic_partition: TopicPartition) -> None:
-        """This replica was named to lead although it is lost, and its log cannot be cut: it leaves after all."""
+        """Report a lost replica that was chosen to lead, and whose log cannot be cut: it leaves after all."""
         self._given_up.add(topic_partition)
         self._look_at((topic_partition,))
 
     def resumed(self, topic_partition: TopicPartition) -> None:
-        """This replica can store again. One that is lost stays lost."""
+        """Report that a replica can store again. A lost replica stays lost."""
         if not self.is_lost(topic_partition):
             self.recovered(topic_partition)
 
     def directory_recovered(self) -> None:
-        """They can again. All of them are fetched again by then."""
+        """Report that the directory can store again. All replicas are fetched again by then."""
         self._is_directory_stalled = self._is_undecided = False
         self._paused.clear()
         self._unanswered.cancel()
@@ -184,14 +185,14 @@ class ReplicaFailures:
         self._stays = {one: None for one in self._stays if one in own}
 
     def when_reported(self, callback: OnReported) -> None:
-        """Call `callback` once the image counts on no replica that is lost; perhaps at once."""
+        """Call `callback` once the image counts on no lost replica; perhaps at once."""
         self._waiting.append(callback)
         self._call_waiting()
 
     # Life
 
     def start(self) -> None:
-        """This broker is registered, and its image is one that it has acted on: go on from there."""
+        """Begin to propose: this broker is registered, and has acted on its image."""
         self._is_started = True
         self._look_at(self._failed)
         if self._is_directory_stalled:
@@ -199,7 +200,7 @@ class ReplicaFailures:
         self._call_waiting()
 
     def stop(self) -> None:
-        """Ask for nothing more; callbacks that wait are not called."""
+        """Propose nothing more; callbacks that wait are not called."""
         self._is_stopped = True
         self._waiting.clear()
         self._unanswered.cancel()
@@ -208,7 +209,7 @@ class ReplicaFailures:
                 timer.cancel()
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Hold what has changed against what has failed."""
+        """Compare the changes with the failures."""
         if not self._failed and not self._is_directory_stalled and not self._waiting:
             return
         for topic in delta.deleted_topics:
@@ -228,7 +229,7 @@ class ReplicaFailures:
         if topic is not None:
             known = self._failed.get(topic_partition)
             if known is not None and known.topic_id != topic.topic_id:
-                self._forget(topic_partition)  # of a deleted topic of this name
+                self._forget(topic_partition)  # the failure is of a deleted topic with this name
             self._failed[topic_partition] = _Failed(leaving, topic.topic_id)
             self._left.pop(topic_partition, None)
             if leaving is LeaveReason.LOST:
@@ -244,7 +245,7 @@ class ReplicaFailures:
         self._given_up.discard(topic_partition)
 
     def _forget_deleted(self, topic_partition: TopicPartition, topic_id: TopicId) -> None:
-        """This topic is deleted. Its name may belong to another one, of which a replica has failed already."""
+        """Forget a partition of a deleted topic, unless the failure is of another topic with this name."""
         failed = self._failed.get(topic_partition)
         if failed is None or failed.topic_id == topic_id:
             self._forget(topic_partition)
@@ -275,7 +276,7 @@ class ReplicaFailures:
             self._clock.call_soon(self._propose)
 
     def _plan_again(self) -> None:
-        """Soon, but not at once: the image may have news by then."""
+        """Propose again after a pause: the image may have changed by then."""
         if self._again is not None:
             self._again.cancel()
         self._again = self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._plan)
@@ -303,7 +304,7 @@ class ReplicaFailures:
             yield
 
     def _due(self, topic_partition: TopicPartition) -> _ProposedLeave | None:
-        """The proposal that is due for this partition; None if there is none."""
+        """The proposal that is due for this partition, if any."""
         image = self._controller.image
         state = image.partition(*topic_partition)
         failed = self._failed.get(topic_partition)
@@ -328,7 +329,8 @@ class ReplicaFailures:
         return left is None or left.topic_id != state.topic_id or left.partition_epoch <= state.partition_epoch
 
     def _is_named(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
-        """Whether an administrator has chosen this replica with what it lacks: `replica_repairs` cuts its log."""
+        """Whether an administrator has chosen this replica to lead in spite of its loss: `ReplicaRepairs` cuts its
+        log."""
         is_named = state.accepts_loss and state.leader == self._broker_id
         return is_named and topic_partition not in self._given_up
 
@@ -361,7 +363,7 @@ class ReplicaFailures:
         self._controller.submit(command, lambda answer: self._answered(proposed, answer))
 
     def _pause(self, proposed: list[_ProposedLeave]) -> None:
-        """Before they are asked for: the controller's decision may reach their leaders before its answer comes here."""
+        """Call `on_leaving` before the proposal: the decision may reach the leaders before its answer comes here."""
         if self._is_undecided:
             return
         for one in proposed:
@@ -407,7 +409,7 @@ class ReplicaFailures:
         self._is_undecided = all(isinstance(one, KafkaError) and one.code not in _DECIDED for one in outcomes)
 
     def _log_answers(self, proposed: list[_ProposedLeave], answers: Counter[str]) -> None:
-        """One line per command that has changed something, and one for other answers until there are new ones."""
+        """Log one line per command with a removal; other answers have one line until they differ."""
         is_news = _LEFT in answers or not answers.keys() <= self._said
         self._said = frozenset() if _LEFT in answers else self._said | answers.keys()
         _logger.log(
@@ -424,7 +426,7 @@ class ReplicaFailures:
         topic_partition = one.topic_partition
         known = self._controller.image.partition(*topic_partition)
         if known is None or known.topic_id != one.state.topic_id:
-            return  # its topic was deleted meanwhile, and what is kept here is of another one with its name
+            return  # its topic was deleted meanwhile, and the failures here are of another topic with its name
         if not isinstance(outcome, KafkaError):
             self._left[topic_partition] = _Left(one.state.topic_id, outcome.partition_epoch)
             self._given_up.discard(topic_partition)

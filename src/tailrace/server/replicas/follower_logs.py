@@ -1,7 +1,7 @@
-"""The logs of the replicas that follow one leader: what a `replication.follower` machine wants of them is done here.
+"""The logs of the replicas that follow one leader: the effects of a `replication.follower` machine on them.
 
-Nothing that belongs to an older leader epoch is carried out: between an effect and the disk's answer a partition may
-have got another leader, become one, or have been deleted.
+An effect of an older leader epoch is dropped: between an effect and the end of its disk work a partition may have got
+another leader, become the leader, or been deleted.
 """
 
 import logging
@@ -29,12 +29,12 @@ from tailrace.server.ports import Clock
 _UNKNOWN: Final = -1
 _REPORTS_PER_MS: Final = 60_000
 _MOST_REPORTS: Final = 20
-"""Stalled replicas of one leader that are named within that time; the others are counted."""
+"""Stalled replicas of one leader with a line of their own within that time; the others are counted."""
 
 _logger = logging.getLogger("tailrace.server")
 
 
-class _ToldFault(NamedTuple):
+class _LoggedFault(NamedTuple):
     """The last line about a replica that could not be stored."""
 
     text: str
@@ -42,7 +42,7 @@ class _ToldFault(NamedTuple):
 
 
 class FollowerLogs:
-    """Appends, cuts and restarts logs, and reports replicas that stand still."""
+    """Appends to logs, cuts and restarts them, and reports stalled replicas."""
 
     def __init__(
         self,
@@ -52,16 +52,17 @@ class FollowerLogs:
         clock: Clock,
         on_done: Callable[[Stored | StoreFailed], None],
     ) -> None:
-        """`on_done` gets the outcome of each `Store`, `Cut` and `Restart` that still matters then."""
+        """`on_done` gets the outcome of each `Store`, `Cut` and `Restart` whose leader epoch is still the present
+        one."""
         self._leader = leader
         self._table = table
         self._clock = clock
         self._on_done = on_done
         self._partitions: dict[PartitionKey, Partition] = {}
-        self._cuts: dict[PartitionKey, Cut | Restart] = {}  # the last one of each, which may be done
+        self._cuts: dict[PartitionKey, Cut | Restart] = {}  # the latest of each partition, perhaps complete
         self._reports_since_ms = clock.monotonic_ms()
         self._reports = 0
-        self._told_faults: dict[PartitionKey, _ToldFault] = {}
+        self._logged_faults: dict[PartitionKey, _LoggedFault] = {}
         self._failures = BoundedLines("replica-failed", clock=clock, level=logging.WARNING)
         self._final_failures = BoundedLines("replica-failed", clock=clock, level=logging.ERROR)
 
@@ -69,21 +70,21 @@ class FollowerLogs:
         return key in self._partitions
 
     def add(self, key: PartitionKey, partition: Partition) -> None:
-        """The log of this partition follows the leader from now on."""
+        """Add a partition that follows the leader from now on."""
         self._partitions[key] = partition
 
     def remove(self, key: PartitionKey) -> None:
-        """It does not any more."""
+        """Remove a partition that does not follow the leader any more."""
         self._partitions.pop(key, None)
         self._cuts.pop(key, None)
-        self._told_faults.pop(key, None)
+        self._logged_faults.pop(key, None)
 
     def close(self) -> None:
-        """Make no cut that still waits for its recovery point."""
+        """Drop the cuts that wait for a recovery point."""
         self._cuts.clear()
 
     def carry_out(self, effect: Store | Cut | Restart | ReportStall) -> None:
-        """Carry it out, unless the image has moved on; the machine gets the new role then."""
+        """Carry an effect out, unless the partition has a new role by now, which the machine receives too."""
         partition = self._partitions.get(effect.key)
         if partition is None or not _follows(partition, effect.leader_epoch):
             return
@@ -115,7 +116,7 @@ class FollowerLogs:
                 )
                 self._stored(effect, partition)
 
-        answer = answer._replace(records=b"")  # the bytes are not ours to keep
+        answer = answer._replace(records=b"")  # the bytes are valid during this call only
         partition.following.flush(flushed)
 
     def _cut(self, effect: Cut | Restart, partition: Partition) -> None:
@@ -135,7 +136,7 @@ class FollowerLogs:
             self._when_cuttable(effect, partition, offset, lambda: partition.following.truncate_to(offset))
 
     def _may_cut(self, effect: Cut | Restart, partition: Partition, offset: int) -> bool:
-        """Whether the log may be cut here. If not, the partition stands still until it has another leader."""
+        """Whether the log may be cut here. If not, the partition is not fetched until it has another leader."""
         position = position_of(partition)
         agreed_epoch = max(partition.following.agreed_epoch, position.last_epoch)
         unclean_epoch = _UNKNOWN if partition.state is None else partition.state.unclean_epoch
@@ -143,7 +144,7 @@ class FollowerLogs:
         if may_cut(offset, high_watermark=high_watermark, agreed_epoch=agreed_epoch, unclean_epoch=unclean_epoch):
             return True
         if position.last_epoch > effect.leader_epoch:
-            # No leader has told it so: the records are damaged that say this, and are fetched anew.
+            # No leader has begun this epoch: the records with it are damaged, and the log is fetched again.
             partition.log.condemn(
                 f"leader epoch {position.last_epoch}, in which its last batch says to be, never began",
                 offset=partition.log.log_end_offset,
@@ -171,15 +172,15 @@ class FollowerLogs:
         return False
 
     def _when_cuttable(self, effect: Cut | Restart, partition: Partition, offset: int, cut: Callable[[], None]) -> None:
-        """Cut when no recovery point says that a shorter log is a damaged one.
+        """Cut the log when no recovery point is above its new end, which would make it a damaged log.
 
-        `offset` is the lowest end that a crash on the way may leave: 0 for a log that is dropped whole.
+        `offset` is the lowest end that a crash meanwhile may leave: 0 for a log that is dropped whole.
         """
 
         self._cuts[effect.key] = effect
 
         def is_current() -> bool:
-            # The partition may have been let go and taken up again meanwhile, in the same epoch: that cut is another.
+            # The partition may have been removed and added again meanwhile, in the same epoch, with a cut of its own.
             return self._cuts.get(effect.key) is effect and _follows(partition, effect.leader_epoch)
 
         def lowered(fault: KafkaError | None) -> None:
@@ -214,12 +215,12 @@ class FollowerLogs:
         partition = self._partitions.get(effect.key)
         if partition is None:
             return
-        is_final = partition.log.is_offline  # a disk that was full may have room again
+        is_final = partition.log.is_offline  # otherwise the disk may be full, and have space later
         self._report_failure(effect.key, partition, fault, is_final=is_final)
         self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=is_final))
 
     def _report_stall(self, effect: ReportStall, partition: Partition) -> None:
-        """One line, unless this minute has had many: a leader may refuse all that is followed there."""
+        """Log one line, unless this minute has had many: a leader may refuse all its partitions."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._reports_since_ms >= _REPORTS_PER_MS:
             if self._reports > _MOST_REPORTS:
@@ -244,19 +245,19 @@ class FollowerLogs:
             )
 
     def _report_failure(self, key: PartitionKey, partition: Partition, fault: KafkaError, *, is_final: bool) -> None:
-        """One line, and for the same fault of the same partition no other within a minute: it is tried all the time."""
+        """Log one line; no other for the same fault of the partition within a minute: it is tried all the time."""
         text, now_ms = str(fault), self._clock.monotonic_ms()
-        told = self._told_faults.get(key)
-        if told is not None and told.text == text and now_ms - told.at_ms < _REPORTS_PER_MS:
+        logged = self._logged_faults.get(key)
+        if logged is not None and logged.text == text and now_ms - logged.at_ms < _REPORTS_PER_MS:
             return
-        self._told_faults[key] = _ToldFault(text, now_ms)
+        self._logged_faults[key] = _LoggedFault(text, now_ms)
         lines = self._final_failures if is_final else self._failures
         lines.write("partition=%s leader=%d fault=%s", partition.topic_partition, self._leader, text)
 
     def _note_cut(self, partition: Partition, offset: int, why: str) -> None:
         is_loss = offset < partition.high_watermark
         _logger.log(
-            # Only after an election that was not clean, or of a log that lags behind its leader's retention.
+            # A loss: after an unclean election, or of a log that lags behind its leader's retention.
             logging.WARNING if is_loss else logging.INFO,
             "event=log-cut partition=%s end_offset=%d at=%d high_watermark=%d leader=%d reason=%s",
             partition.topic_partition,

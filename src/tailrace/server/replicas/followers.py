@@ -1,11 +1,11 @@
-"""Keeps the replicas that this node follows like their leaders': one `replication.follower` machine per leader.
+"""The followers of this node: one `replication.follower` machine per leader fetches the replicas that follow it.
 
-The leaders in the image are followed when the partitions have taken their roles. A partition begins to be fetched when
-its whole log is flushed: after a leadership, the end of it may still be on its way to the disk.
+The image has the leaders; a partition is followed after it has taken its role. Its first fetch waits until its whole
+log is flushed: after a leadership, the end of the log may not be on the disk yet.
 
-A disk that hangs keeps the image of this node from going on. So a replica that leaves because of it is not fetched from
-the time when the controller is asked: a fetch of an idle partition shows a replica that is caught up, and its leader
-would put it back in sync.
+A disk that hangs holds the image of this node back. So a replica that leaves because of it is not fetched from the time
+of the proposal on: a fetch of an idle partition shows a replica that is caught up, and its leader would add it to the
+ISR again.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ class FollowerHost:
         return self.machine.failed_fetches + self.machine.failed_answers
 
     def follow(self, key: PartitionKey, partition: Partition) -> None:
-        """Fetch this partition from now on; all that its log has counts."""
+        """Fetch this partition from now on; its whole log is flushed."""
         self._logs.add(key, partition)
         self.step(Follow(key=key, leader_epoch=partition.leader_epoch, position=position_of(partition)))
 
@@ -71,7 +71,7 @@ class FollowerHost:
         self._alarm.cancel()
 
     def step(self, event: Event) -> None:
-        """Give the machine an event, and do what it wants."""
+        """Pass an event to the machine, and carry its effects out."""
         if self._is_closed:
             return
         if isinstance(event, Unfollow):
@@ -87,7 +87,7 @@ class FollowerHost:
 
     def _send(self, effect: SendFetch) -> None:
         request = self._fetches.request(effect.changed, effect.forgotten, broker_epoch=self._broker_epoch())
-        # A leader may keep a fetch waiting for as long as it says, and answers then.
+        # A leader may delay the answer by the fetch's own wait.
         timeout_ms = self._config.replica_fetch_wait_max_ms + self._config.replica_socket_timeout_ms
         self._peer.send(self.leader, request, self._answered, oldest_version=OLDEST_VERSION, timeout_ms=timeout_ms)
 
@@ -97,7 +97,7 @@ class FollowerHost:
 
 
 _RETRY_MS: Final = 200
-"""The pause until the next look for a partition that should be here and is not yet."""
+"""The pause before the next look for a partition that is missing here."""
 _UNKNOWN: Final = -1
 _WHILE_ASKED: Final = 1 << 31
 """Above all partition epochs."""
@@ -111,7 +111,7 @@ class _Leader(NamedTuple):
 
 
 class FollowerHosts:
-    """All that this node follows. `load` comes first, then `on_image` after the partitions have their roles."""
+    """The followers of all leaders. `load` comes first, then `on_image` after the partitions have their roles."""
 
     def __init__(
         self,
@@ -130,14 +130,14 @@ class FollowerHosts:
         self._config = config
         self._image = EMPTY_IMAGE
         self._hosts: dict[BrokerId, FollowerHost] = {}
-        self._failed_before = 0  # fetches of leaders that nothing is fetched from any more
+        self._failed_before = 0  # failed fetches of hosts that are closed
         self._leaders: dict[PartitionKey, _Leader] = {}
         self._names: dict[PartitionKey, TopicPartition] = {}
-        self._to_begin: dict[PartitionKey, None] = {}  # to be followed, and not looked at yet
-        self._missing: dict[PartitionKey, None] = {}  # looked at, and not here yet
+        self._to_begin: dict[PartitionKey, None] = {}  # to be followed; the partition is not looked up yet
+        self._missing: dict[PartitionKey, None] = {}  # looked up, and not here yet
         self._retry: Timer | None = None
         self._only_in_sync = False
-        self._left: dict[PartitionKey, int] = {}  # not fetched by what an image of an earlier partition epoch says
+        self._left: dict[PartitionKey, int] = {}  # not fetched by an image with an earlier partition epoch
         self._is_closed = False
 
     # State
@@ -154,13 +154,13 @@ class FollowerHosts:
 
     @property
     def failed_partitions(self) -> int:
-        """Replicas that cannot be stored. Some until a later try (damaged bytes of the leader, a full disk), some until
-        there is a new leader or a new start: their log failed, or their leader lacks what is committed."""
+        """Replicas that cannot be stored: until a later try (damaged bytes of the leader, a full disk), or until a new
+        leader or a restart (a failed log, a leader that lacks committed records)."""
         return sum(host.machine.broken for host in self._hosts.values())
 
     @property
     def stalled_partitions(self) -> int:
-        """Replicas that their leader has refused for a while, always for the same reason."""
+        """Replicas whose leader has refused them for a while, always for the same reason."""
         return sum(host.machine.stalled for host in self._hosts.values())
 
     @property
@@ -170,21 +170,21 @@ class FollowerHosts:
 
     @property
     def broker_epoch(self) -> int:
-        """Of this node's registration, as far as it knows."""
+        """The epoch of this broker's registration in the image; -1 without one."""
         registered = self._image.brokers.get(self._broker_id)
         return _UNKNOWN if registered is None else registered.broker_epoch
 
     # Life
 
     def load(self, image: ClusterImage) -> None:
-        """Begin with what this image says."""
+        """Follow the leaders in this image."""
         self._image = image
         for topic in image.topics.values():
             for number, state in topic.partitions.items():
                 self._go_by(TopicPartition(topic.name, number), state)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Follow the leaders in the image."""
+        """Follow the leaders in the changed image."""
         self._image = image
         if self._is_closed:
             return
@@ -200,39 +200,40 @@ class FollowerHosts:
             self._go_by(topic_partition, state)
 
     def is_fetching(self, topic_partition: TopicPartition) -> bool:
-        """Whether its leader is, or was, asked for it in this leader epoch."""
+        """Whether the partition is fetched from a leader."""
         state = self._image.partition(*topic_partition)
         key = None if state is None else PartitionKey(state.topic_id, topic_partition.partition)
         return key is not None and any(host.has(key) for host in self._hosts.values())
 
     def follow_anew(self, topic_partition: TopicPartition) -> None:
-        """Follow the partition as if it had just come: its log is another one."""
+        """Follow the partition from the beginning: its log was replaced."""
         state = self._image.partition(*topic_partition)
         if state is not None and not self._is_closed:
             self._drop(PartitionKey(state.topic_id, topic_partition.partition))
             self._go_by(topic_partition, state)
 
     def fetch_only_in_sync(self, only: bool, /) -> None:
-        """Fetch nothing that is out of sync, from now on, since the disk cannot take it; or fetch all of it again."""
+        """Stop fetching replicas that are out of sync, since the disk cannot store; or fetch them again."""
         self._only_in_sync = only
         self._left.clear()
         if not self._is_closed:
             self.load(self._image)
 
     def pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Do not fetch this replica while the controller is asked to let it go; only while `fetch_only_in_sync` holds.
+        """Do not fetch this replica while its removal is proposed, until `left` or `resume`; only in
+        `fetch_only_in_sync`.
 
-        Until `left` or `resume`. A fetch that left before reaches its leader before the controller's decision does,
-        unless that fetch takes longer than the decision and the way of the metadata together.
+        A fetch that was sent before reaches its leader before the controller's decision does, unless it takes longer
+        than the decision and the propagation of the metadata together.
         """
         self._go_not_by_images_before(_WHILE_ASKED, topic_partition, state)
 
     def left(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """The controller has let this replica go, which this image may not say for long: do not fetch it until then."""
+        """Do not fetch this replica, which the controller has removed, until the image has the new state."""
         self._go_not_by_images_before(state.partition_epoch, topic_partition, state)
 
     def resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """This replica stays, or nothing is asked any more: fetch it if the image says so."""
+        """Fetch this replica again if the image has it follow: it stays, or no proposal is under way."""
         key = PartitionKey(state.topic_id, topic_partition.partition)
         known = self._image.partition(*topic_partition)
         if self._left.pop(key, None) is not None and known is not None and known.topic_id == state.topic_id:
@@ -246,7 +247,7 @@ class FollowerHosts:
             self._left[key] = partition_epoch
             known = self._image.partition(*topic_partition)
             if known is None or known.topic_id != state.topic_id:
-                del self._left[key]  # the topic is deleted, and nothing will end this
+                del self._left[key]  # the topic is deleted: no later image would remove the entry
             else:
                 self._go_by(topic_partition, known)
 
@@ -258,7 +259,7 @@ class FollowerHosts:
         for host in self._hosts.values():
             host.close()
         self._hosts.clear()
-        self._leaders.clear()  # what is on its way to the disk is not followed any more
+        self._leaders.clear()  # partitions whose flush is under way are not followed any more
 
     def _go_by(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         key = PartitionKey(state.topic_id, topic_partition.partition)
@@ -296,7 +297,7 @@ class FollowerHosts:
                 del self._hosts[leader.broker_id]
 
     def _begin_all(self) -> None:
-        """Begin what waits for it, in slices: partitions may have to be opened for it."""
+        """Begin to follow the partitions that wait, in slices: some have to be opened."""
         run_in_slices(map(self._begin, iter(self._next_to_begin, None)), self._clock)
 
     def _next_to_begin(self) -> PartitionKey | None:
@@ -307,11 +308,11 @@ class FollowerHosts:
         return key
 
     def _begin(self, key: PartitionKey) -> None:
-        """Have the partition fetched as soon as all that it has counts."""
+        """Fetch the partition as soon as its whole log is flushed."""
         leader = self._leaders[key]
         partition = self._partitions.find(*self._names[key])
         if partition is None or partition.topic_id != key.topic_id or partition.leader_epoch != leader.leader_epoch:
-            # Its predecessor is on its way out, or its log cannot be opened.
+            # A deleted partition of this name is not removed yet, or the log cannot be opened.
             self._missing[key] = None
             if self._retry is None:
                 self._retry = self._clock.call_at(self._clock.monotonic_ms() + _RETRY_MS, self._look_again)

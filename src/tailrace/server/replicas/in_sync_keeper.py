@@ -1,9 +1,9 @@
 """Reports the in-sync replicas of the partitions that this node leads to the controller (KIP-497).
 
-A follower's fetch may show that it has caught up; time, that it has not. Either way the partition makes a proposal, and
-all proposals of a turn, which takes a few milliseconds at most, go to the controller in one command. One command is
-under way at a time. A change that the controller has neither carried out nor refused is proposed again, until it is
-news; after a refusal something else may have to be proposed at once (`replication.leadership`, rule 4).
+A follower's fetch may show that it has caught up, and the lack of one that it lags. Either way the partition makes a
+proposal; all proposals of a turn, which takes a few milliseconds at most, go to the controller in one command. One
+command is under way at a time. A change without a decision is proposed again until the image has it; after a refusal
+another proposal may be due at once (`replication.leadership`, rule 4).
 """
 
 import logging
@@ -47,7 +47,7 @@ class _Proposed(NamedTuple):
 
 
 class InSyncKeeper:
-    """Of all partitions that this node leads, from `start` to `stop`."""
+    """The proposals of all partitions that this node leads, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class InSyncKeeper:
         self._clock = clock
         self._interval_ms = max(1, replica_lag_time_max_ms // 2)
         self._waiting: dict[Partition, None] = {}
-        self._unseen: deque[Partition] = deque()  # to be looked at since it is time to
+        self._unseen: deque[Partition] = deque()  # to be checked for lagging replicas
         self._image = EMPTY_IMAGE
         self._gone: set[BrokerId] = set()
         self._to_exclude_from: deque[Partition] = deque()
@@ -73,10 +73,10 @@ class InSyncKeeper:
         self._timer: Timer | None = None
         self._is_stopped = False
         self.expansions = self.shrinks = 0
-        """Changes that this node has proposed, and that were made."""
+        """The numbers of proposed changes that were made."""
 
     def start(self) -> None:
-        """Check for lagging replicas now and then."""
+        """Check for lagging replicas, every half of replica.lag.time.max.ms."""
         now_ms = self._clock.monotonic_ms()
         self._timer = self._clock.call_at(now_ms + self._interval_ms, self._look_around)
 
@@ -87,12 +87,12 @@ class InSyncKeeper:
             self._timer.cancel()
 
     def load(self, image: ClusterImage) -> None:
-        """End the recovery of what this node leads already without being known to be complete."""
+        """Propose the end of the recovery of partitions that this node leads (`PartitionState.is_recovering`)."""
         for topic in image.topics.values():
             self._recover((topic.name, number, state) for number, state in topic.partitions.items())
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `load`, for changes; and no partition waits for brokers that are gone.
+        """As `load`, for changes; and have no partition wait for brokers that are gone.
 
         To be called when the partitions have their roles: their logs are open then.
         """
@@ -108,7 +108,7 @@ class InSyncKeeper:
                 run_in_slices(self._excluding(), self._clock)
 
     def _excluding(self) -> Iterator[None]:
-        """Have partitions wait no more for brokers that are gone, and have not come back meanwhile."""
+        """Exclude from all partitions the brokers that are gone, and have not come back meanwhile."""
         image = None
         while self._to_exclude_from:
             if image is not self._image:
@@ -131,7 +131,7 @@ class InSyncKeeper:
                     self.consider(partition)
 
     def consider(self, partition: Partition) -> None:
-        """Soon, look whether others should be in sync with this partition."""
+        """Have this partition make a proposal soon, if one is due."""
         self._waiting[partition] = None
         self._plan()
 

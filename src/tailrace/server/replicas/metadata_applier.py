@@ -1,4 +1,4 @@
-"""Makes this broker's partitions what the committed metadata says: created, led, changed, deleted.
+"""Applies the committed metadata to this broker's partitions: creates, changes and deletes them, and sets their roles.
 
 It runs before the answer to the cause of a change, which waits, for this node's own clients, for new partitions to be
 durable as well: a client that gets the answer can produce to the topic at once. Settings and states that change
@@ -25,7 +25,7 @@ _logger = logging.getLogger("tailrace.server")
 
 
 class Partitions(Protocol):
-    """The partitions of this broker, as far as metadata has a say: see `server.partitions.table.PartitionTable`."""
+    """The partitions of this broker: `server.partitions.table.PartitionTable`."""
 
     def has(self, topic: str, partition: int, /) -> bool: ...
 
@@ -36,24 +36,24 @@ class Partitions(Protocol):
     def update_configs(self, configs: Mapping[str, TopicConfig], /) -> None: ...
 
     def delete(self, topic: str, index: int, /) -> None:
-        """Does nothing for a partition that is not here."""
+        """Delete a partition. Does nothing if this broker has no replica of it."""
         ...
 
 
 class MetadataApplier:
-    """Carries images out on one broker. `load` or `steps` come first, then `on_image` for each change."""
+    """Applies images on one broker. `load` or `steps` come first, then `on_image` for each change."""
 
     def __init__(self, *, partitions: Partitions, broker_id: BrokerId, settings: LiveSettings) -> None:
         self._partitions = partitions
         self._broker_id = broker_id
         self._settings = settings
         self.failed: set[TopicPartition] = set()
-        """Partitions that should be here and could not be opened or changed."""
-        self._said: dict[TopicPartition, str] = {}
-        """The reason, as last logged."""
+        """Partitions of this broker that could not be opened or changed."""
+        self._logged: dict[TopicPartition, str] = {}
+        """The reasons, as logged last."""
         self._defaults: TopicConfig | None = None
         self._configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
-        """Settings on top of these defaults, by what topics say themselves: most topics say the same."""
+        """Topic settings on top of these defaults, by a topic's own settings: most topics have the same."""
 
     def load(self, image: ClusterImage) -> None:
         """Add every partition that this broker has a replica of."""
@@ -61,7 +61,7 @@ class MetadataApplier:
             pass
 
     def steps(self, image: ClusterImage) -> Iterator[None]:
-        """As `load`, one partition at a time: after a crash each takes as long as it takes to look at its log."""
+        """As `load`, one partition per step: after a crash each step may scan a log."""
         for topic in image.topics.values():
             config = self._config(image, topic.name)
             for topic_partition, state in self._of_this_broker(topic):
@@ -82,7 +82,7 @@ class MetadataApplier:
             self._partitions.update_configs({name: self._config(image, name) for name in changed})
 
     def _reconfigured(self, image: ClusterImage, delta: ImageDelta) -> Iterable[str]:
-        """The topics whose settings may be others now: all of them, if the broker's own have changed."""
+        """The topics whose settings may have changed: all, if the broker's own settings have."""
         if any(self._settings.concerns(resource) for resource in delta.changed_configs):
             return image.topics
         changed = (resource.name for resource in delta.changed_configs if resource.type == ResourceType.TOPIC)
@@ -129,13 +129,13 @@ class MetadataApplier:
 
     def _failed(self, topic_partition: TopicPartition, fault: KafkaError) -> None:
         self.failed.add(topic_partition)
-        if self._said.get(topic_partition) != fault.detail:  # it is tried with each change of the partition
-            self._said[topic_partition] = fault.detail
+        if self._logged.get(topic_partition) != fault.detail:  # each change of the partition tries again
+            self._logged[topic_partition] = fault.detail
             _logger.error("event=partition-failed partition=%s fault=%s", topic_partition, fault)
 
     def _works(self, topic_partition: TopicPartition) -> None:
         self.failed.discard(topic_partition)
-        self._said.pop(topic_partition, None)
+        self._logged.pop(topic_partition, None)
 
     def _delete(self, topic: TopicImage) -> None:
         for topic_partition, _ in self._of_this_broker(topic):
@@ -167,7 +167,7 @@ class MetadataApplier:
                 config = self._configs[key] = defaults.with_overrides(overrides)
             return config
         except KafkaError as fault:
-            # Only a log of another release can say this: nothing illegal gets past the controller.
+            # Only a log of another release can have such a value: the controller refuses illegal ones.
             _logger.error("event=topic-config-ignored topic=%s fault=%s", topic, fault)
             return defaults
 

@@ -1,19 +1,18 @@
-"""Repairs the replicas of this node that have lost something: each log is renamed, and fetched anew from its leader.
+"""The repair of replicas that have lost records: the log is renamed, and fetched again from the leader.
 
-A replica is repaired when the image counts on it no more (`replicas.failures` asks for that) and another one leads that
-it can be fetched from: that leader has just answered a read. When all nodes start together the image may name a
-leader that is not there yet, and whose log is damaged too. Without a leader nothing is touched. In this order, each
-step durable before the next:
+A replica is repaired when the image does not count on it any more (`replicas.failures` proposes that) and another
+replica leads, which has just answered a read: when all nodes start together the image may name a leader that has not
+started yet, and whose log is damaged too. Without a leader nothing is changed. The steps, each durable before the next:
 
 1. The directory of the damaged log is renamed. Its files stay there until an administrator removes them.
 2. The entries of the log leave the checkpoints.
-3. An empty log is begun, and fetched.
+3. An empty log is made, and fetched.
 
-If an administrator has chosen this replica to lead with what it has (`PartitionState.accepts_loss`), its log is cut
-where it is damaged instead (`server.partitions.damage_cut`), and leads. No other election cuts anything.
+If an administrator has chosen this replica to lead in spite of its loss (`PartitionState.accepts_loss`), its log is cut
+at the damage instead (`server.partitions.damage_cut`), and the replica leads. No other election cuts a log.
 
-A crash before 1 leaves a damaged log, one before 2 a log that has vanished: both are lost again at the next start, and
-never pass for a short healthy log. A replica that is damaged again and again is repaired ever later.
+A crash before step 1 leaves a damaged log, a crash before step 2 a missing one: the next start reports both as lost,
+and never takes them for a short healthy log. Each further repair of a replica waits longer.
 """
 
 import logging
@@ -33,12 +32,12 @@ from tailrace.server.ports import Clock, Controller, Peer, Timer
 
 LOOK_MS: Final = 500
 FIRST_BACKOFF_MS: Final = 5_000
-"""Before the second repair of a replica; each later one waits twice as long."""
+"""The wait before the second repair of a replica; each later one waits twice as long."""
 LONGEST_BACKOFF_MS: Final = 300_000
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _OF_LEADERS: Final = (ErrorCode.NONE, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE)
 FORGOTTEN_MS: Final = 600_000
-"""After so long without damage the next repair is a first one again."""
+"""The time without damage after which the next repair counts as the first."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -50,11 +49,11 @@ class LostReplicas(Protocol):
     def lost_replicas(self) -> tuple[TopicPartition, ...]: ...
 
     def recovered(self, topic_partition: TopicPartition, /) -> None:
-        """It is well again: what it lacks, it will be fetched before it is in sync, or was given up."""
+        """Clear the failure of a replica: missing records are fetched before it is in sync, or were given up."""
         ...
 
     def given_up(self, topic_partition: TopicPartition, /) -> None:
-        """It was named to lead although it is lost, and its log cannot be cut."""
+        """Report a lost replica that was chosen to lead, and whose log cannot be cut."""
         ...
 
 
@@ -75,13 +74,13 @@ class Followers(Protocol):
 
 
 class Keeper(Protocol):
-    """Tells the controller that a leader has recovered: `server.replicas.in_sync_keeper.InSyncKeeper`."""
+    """Proposes the end of a leader's recovery: `server.replicas.in_sync_keeper.InSyncKeeper`."""
 
     def consider(self, partition: Partition, /) -> None: ...
 
 
 class _Repairs(NamedTuple):
-    """Of one replica."""
+    """The repairs of one replica: their number, and the time of the last."""
 
     times: int
     last_ms: int
@@ -92,7 +91,7 @@ class _Repairs(NamedTuple):
 
 
 class ReplicaRepairs:
-    """The repairs of one broker. `on_image`: when the partitions have their roles. All of it on the event loop."""
+    """The repairs of one broker. `on_image` follows the partitions' new roles."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class ReplicaRepairs:
         self._followers = followers
         self._keeper = keeper
         self._peer = peer
-        self._asked: set[TopicPartition] = set()  # whether their leaders serve
+        self._asked: set[TopicPartition] = set()  # a read of their leader is under way
         self._controller = controller
         self._clock = clock
         self._under_way: set[TopicPartition] = set()  # being renamed, or not durable yet
@@ -123,11 +122,11 @@ class ReplicaRepairs:
         self._timer: Timer | None = None
         self._is_stopped = False
         self.repaired = 0
-        """Replicas whose damaged logs were renamed, and that were fetched anew and in sync again."""
+        """The number of replicas that are in sync again after a repair."""
 
     @property
     def in_repair(self) -> int:
-        """Replicas whose repair has begun, and that are not in sync again yet."""
+        """The number of replicas that are not in sync again yet since their repair began."""
         return len(self._under_way) + len(self._fetching)
 
     @property
@@ -136,7 +135,7 @@ class ReplicaRepairs:
         return self._partitions.directory.kept_logs
 
     def start(self) -> None:
-        """Begin: the partitions have their roles."""
+        """Begin to repair: the partitions have their roles."""
         self._look()
 
     def stop(self) -> None:
@@ -146,7 +145,7 @@ class ReplicaRepairs:
             self._timer.cancel()
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Take notice of replicas that are in sync again, and of those that are gone."""
+        """End the repairs of replicas that are in sync again, or deleted."""
         for topic in delta.deleted_topics:
             for number in topic.partitions:
                 self._fetching.pop(TopicPartition(topic.name, number), None)
@@ -163,7 +162,7 @@ class ReplicaRepairs:
                 self._fetching.pop(topic_partition, None)
 
     def _look(self) -> None:
-        """Begin what can be begun now, and look again soon."""
+        """Begin the repairs that are due, and look again soon."""
         if self._is_stopped:
             return
         image, now_ms = self._controller.image, self._clock.monotonic_ms()
@@ -175,15 +174,16 @@ class ReplicaRepairs:
             if state is None or not self._can_be_fetched(topic_partition, state):
                 continue
             if not self._partitions.offline.why(topic_partition):
-                self._failures.recovered(topic_partition)  # it is short, and no more than that
+                self._failures.recovered(topic_partition)  # its log is short, and not damaged
             elif self._is_due(topic_partition, now_ms):
                 self._ask_leader(topic_partition, state)
         self._timer = self._clock.call_at(now_ms + LOOK_MS, self._look)
 
     def _can_be_fetched(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
-        """Whether another replica leads, and nothing counts on this one, nor will on what the log had before.
+        """Whether another replica leads, and the image and the leader count on nothing of this log.
 
-        A replica that is lost has its leader begin a new epoch; in that one it fetches nothing until it is repaired.
+        The report of a lost replica has the leader begin a new epoch, in which the replica fetches nothing before its
+        repair.
         """
         if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
             return False
@@ -196,7 +196,7 @@ class ReplicaRepairs:
         return before is None or now_ms >= before.due_ms
 
     def _ask_leader(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """Have the leader answer a read, and repair the replica then."""
+        """Send the leader a read, and repair the replica when it is answered."""
         if topic_partition in self._asked:
             return
         self._asked.add(topic_partition)
@@ -205,7 +205,7 @@ class ReplicaRepairs:
             self._asked.discard(topic_partition)
             now = self._controller.image.partition(*topic_partition)
             if self._is_stopped or now is None or response is None or not _serves(response):
-                return  # it is asked again soon
+                return  # the next look tries again
             is_same = (now.topic_id, now.leader_epoch) == (state.topic_id, state.leader_epoch)
             is_lost = topic_partition in self._failures.lost_replicas and self._partitions.offline.why(topic_partition)
             if is_same and is_lost and self._can_be_fetched(topic_partition, now):
@@ -223,7 +223,7 @@ class ReplicaRepairs:
         reason = self._partitions.offline.why(topic_partition)
 
         def renamed(path: str | None) -> None:
-            if path is None:  # it stays offline, and is tried again
+            if path is None:  # the replica stays offline, and is tried again
                 self._under_way.discard(topic_partition)
                 self._discard_if_gone(topic_partition, state)
                 return
@@ -242,12 +242,12 @@ class ReplicaRepairs:
         self._partitions.damaged.rename(topic_partition, state.topic_id, renamed)
 
     def _lead_with_what_is_left(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        """An administrator has chosen this replica: give up what is damaged, and behind that."""
+        """Cut the log at its damage, and lead: an administrator has chosen this replica."""
         if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
             return
         reason = self._partitions.offline.why(topic_partition)
         if not reason:
-            self._lead(topic_partition)  # it is short, and no more than that
+            self._lead(topic_partition)  # its log is short, and not damaged
             return
         self._under_way.add(topic_partition)
 
@@ -295,7 +295,7 @@ class ReplicaRepairs:
             self._keeper.consider(partition)
 
     def _made(self, topic_partition: TopicPartition, since_ms: int) -> None:
-        """The empty log is there for good."""
+        """Fetch the replica: its empty log is durable."""
         self._under_way.discard(topic_partition)
         if self._is_stopped or not self._partitions.has(*topic_partition):
             return
@@ -305,7 +305,7 @@ class ReplicaRepairs:
 
 
 def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchRequest:
-    """A read as consumers do it, which is answered at once: it says nothing of what this replica has."""
+    """A read of a consumer, which is answered at once: it does not report an offset of this replica."""
     partition = FetchPartition(
         partition=topic_partition.partition,
         current_leader_epoch=state.leader_epoch,
@@ -317,7 +317,7 @@ def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchReques
 
 
 def _serves(response: FetchResponse) -> bool:
-    """Whether this is the answer of a leader whose log can be read, whatever it has at that offset."""
+    """Whether this is the answer of a leader whose log can be read, even if it has no record at that offset."""
     answers = [one.error_code for topic in response.responses for one in topic.partitions]
     return response.error_code == ErrorCode.NONE and bool(answers) and all(code in _OF_LEADERS for code in answers)
 
