@@ -243,7 +243,7 @@ def test_a_handler_that_fails_after_its_answer_does_not_answer_twice() -> None:
         pytest.param(struct.pack(">hhih", HEARTBEAT, 0, 9, 1) + b"\xff" + bytes(10), id="client id not UTF-8"),
     ],
 )
-def test_what_cannot_be_understood_closes_the_connection(frame: bytes) -> None:
+def test_malformed_requests_close_the_connection(frame: bytes) -> None:
     server = DispatchBench()
     assert server.send(frame) is None
     assert not server.connection.is_open

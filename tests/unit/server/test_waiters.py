@@ -278,7 +278,7 @@ def test_a_poll_without_room_waits_a_little_and_not_longer_than_it_wants(bench: 
     assert len(bench.polls) == len(bench.deadlines) == MAX_POLLS
 
 
-def test_those_that_wait_without_room_are_bounded_too(bench: LongPollsBench) -> None:
+def test_polls_that_wait_without_room_are_bounded_too(bench: LongPollsBench) -> None:
     crowd(bench, 2 * MAX_POLLS)
     assert not bench.polls.park(Poll(bench.a), bench.connection, 60_000)
 

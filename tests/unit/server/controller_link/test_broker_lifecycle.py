@@ -196,7 +196,7 @@ def test_a_live_process_with_its_id_is_fatal(session_ms: int, waits_ms: int) -> 
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION])
-def test_what_will_not_pass_is_fatal(bench: LifecycleBench, code: ErrorCode) -> None:
+def test_a_permanent_error_is_fatal(bench: LifecycleBench, code: ErrorCode) -> None:
     bench.start()
     bench.refuse(code)
     bench.clock.advance(60_000)

@@ -260,7 +260,7 @@ def test_without_a_controller_a_command_ends_after_its_time(nodes: ChannelBench)
     assert [answer.code for answer in slow if isinstance(answer, KafkaError)] == [ErrorCode.REQUEST_TIMED_OUT]
 
 
-def test_what_people_ask_for_is_not_for_the_channel_to_carry(nodes: ChannelBench) -> None:
+def test_commands_of_administrators_are_not_sent_by_the_channel(nodes: ChannelBench) -> None:
     for command in (
         DeleteTopics(topics=(TopicReference(name="orders"),)),
         FenceBroker(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch),

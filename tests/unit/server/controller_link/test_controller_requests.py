@@ -132,7 +132,7 @@ def test_with_the_controller_on_this_node_no_request_is_sent(bench: ControllerRe
     assert bench.request.ends == ["done"]
 
 
-def test_silence_a_node_that_is_none_and_no_leader_are_tried_again_with_longer_pauses(
+def test_a_request_without_an_answer_or_a_leader_is_tried_again_with_longer_pauses(
     bench: ControllerRequestsBench,
 ) -> None:
     bench.quorum.leader_id = BrokerId(-1)
@@ -172,7 +172,7 @@ def test_the_controller_moves_from_here_to_another_node(bench: ControllerRequest
     assert bench.request.ends == ["done"]
 
 
-def test_the_end_is_told_when_what_it_is_based_on_has_been_applied_here() -> None:
+def test_an_answer_is_delivered_when_its_records_are_applied_here() -> None:
     bench = ControllerRequestsBench(ControllerRequest(end_offset=100))
     bench.run()
     bench.reply("done")
@@ -182,7 +182,7 @@ def test_the_end_is_told_when_what_it_is_based_on_has_been_applied_here() -> Non
     assert bench.request.ends == ["done"]
 
 
-def test_what_is_done_is_told_at_the_deadline_even_where_it_has_not_been_applied() -> None:
+def test_an_answer_is_delivered_at_the_deadline_even_if_its_records_are_not_applied() -> None:
     bench = ControllerRequestsBench(ControllerRequest(end_offset=100), timeout_ms=500)
     bench.run()
     bench.reply("done")
@@ -201,7 +201,7 @@ def decided_here(bench: ControllerRequestsBench, applied_end_offset: int, acted_
     bench.request.here[0](Outcome(APPLIED_MEANWHILE, lambda: bench.request.ends.append("done")))
 
 
-def test_what_was_decided_here_is_told_when_it_has_been_acted_on(bench: ControllerRequestsBench) -> None:
+def test_a_decision_of_this_node_is_delivered_when_it_has_been_acted_on(bench: ControllerRequestsBench) -> None:
     decided_here(bench, applied_end_offset=102)
     bench.quorum.apply(101)
     assert bench.request.ends == []
@@ -209,7 +209,7 @@ def test_what_was_decided_here_is_told_when_it_has_been_acted_on(bench: Controll
     assert bench.request.ends == ["done"]
 
 
-def test_what_was_decided_here_is_told_at_the_deadline_as_well() -> None:
+def test_a_decision_of_this_node_is_delivered_at_the_deadline_too() -> None:
     bench = ControllerRequestsBench(timeout_ms=500)
     decided_here(bench, applied_end_offset=102)
     bench.clock.advance(500)
@@ -223,7 +223,7 @@ def test_an_answer_of_this_node_that_changed_nothing_waits_for_nothing(bench: Co
     assert bench.request.ends == ["done"]
 
 
-def test_after_its_time_it_has_failed_and_what_comes_later_is_not_heard() -> None:
+def test_a_request_fails_after_its_time_and_later_answers_are_ignored() -> None:
     bench = ControllerRequestsBench(timeout_ms=500)
     bench.run()
     assert bench.peer.timeout_ms == 500
@@ -243,7 +243,7 @@ def test_an_answer_to_an_earlier_attempt_does_not_start_another_one(bench: Contr
     assert len(bench.peer.waiting) == 2
 
 
-def test_one_that_is_forgotten_is_not_told_and_not_tried_again(bench: ControllerRequestsBench) -> None:
+def test_a_forgotten_request_has_no_outcome_and_is_not_tried_again(bench: ControllerRequestsBench) -> None:
     bench.run()
     bench.requests.forget(bench.request)
     bench.reply(None)
@@ -259,7 +259,7 @@ def test_the_stop_of_the_node_answers_waiting_requests_with_an_unknown_outcome(b
     assert len(bench.requests) == 0
 
 
-def test_what_is_known_when_the_node_stops_is_told(bench: ControllerRequestsBench) -> None:
+def test_known_answers_are_delivered_when_the_node_stops(bench: ControllerRequestsBench) -> None:
     decided_here(bench, applied_end_offset=102)
     bench.requests.close()
     assert bench.request.ends == ["done"]

@@ -246,7 +246,7 @@ def test_numbers_are_remembered_longer_than_their_answers_and_not_for_ever() -> 
     assert not sender.has_forgotten((1 << 40) - 1)
 
 
-def test_another_epoch_is_not_meant(controller: EnvelopesBench) -> None:
+def test_an_envelope_for_another_epoch_is_refused(controller: EnvelopesBench) -> None:
     for epoch in (controller.epoch - 1, controller.epoch + 1):
         answer = controller.answer(replace(controller.create("orders"), leader_epoch=epoch))
         assert (answer.error_code, answer.response_data) == (ErrorCode.NOT_CONTROLLER, None)

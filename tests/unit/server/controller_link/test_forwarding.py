@@ -134,7 +134,7 @@ def test_a_forgotten_request_has_run_out_of_time(nodes: ForwardingBench, monkeyp
     assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_a_time_that_is_too_short_for_anything_is_a_second(nodes: ForwardingBench) -> None:
+def test_a_shorter_timeout_counts_as_a_second(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
     answers: list[Any] = []
     nodes.other.ask(create("orders", timeout_ms=1), CREATE_VERSION, answers.append)
@@ -164,7 +164,7 @@ def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes:
 
 
 @pytest.mark.parametrize("is_asked_at_the_controller", [True, False])
-def test_what_is_committed_is_told_at_the_deadline_also_where_it_has_not_been_acted_on(
+def test_a_committed_decision_is_answered_at_the_deadline_even_if_it_is_not_acted_on(
     nodes: ForwardingBench, *, is_asked_at_the_controller: bool
 ) -> None:
     asked = nodes.leader if is_asked_at_the_controller else nodes.other
@@ -177,7 +177,7 @@ def test_what_is_committed_is_told_at_the_deadline_also_where_it_has_not_been_ac
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.NONE]
 
 
-def test_a_refusal_of_the_controllers_own_node_waits_for_nobodys_directories(nodes: ForwardingBench) -> None:
+def test_a_refusal_of_the_controllers_own_node_waits_for_no_directories(nodes: ForwardingBench) -> None:
     nodes.answer(nodes.leader, create("orders"), CREATE_VERSION)
     is_busy(nodes.leader)
     (told,) = nodes.answer(nodes.leader, create("orders"), CREATE_VERSION).topics
@@ -190,7 +190,7 @@ def test_another_nodes_client_does_not_wait_for_the_directories_of_the_controlle
     assert told.error_code == ErrorCode.NONE
 
 
-def test_a_time_that_is_none_is_as_long_as_a_node_waits(nodes: ForwardingBench) -> None:
+def test_a_request_without_a_timeout_waits_as_long_as_a_nodes_own(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
     answers: list[Any] = []
     nodes.other.ask(create("orders", timeout_ms=0), CREATE_VERSION, answers.append)
@@ -211,7 +211,7 @@ def test_a_client_that_has_gone_is_forgotten(nodes: ForwardingBench) -> None:
     assert len(asked.link.requests) == before - 1
 
 
-def test_no_more_wait_than_a_node_has_room_for(nodes: ForwardingBench) -> None:
+def test_the_number_of_waiting_requests_is_bounded(nodes: ForwardingBench) -> None:
     asked = nodes.other
     nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
     answers: list[Any] = []
@@ -248,7 +248,7 @@ def test_a_broker_is_asked_for_its_own_settings_and_the_rest_is_passed_on(nodes:
     assert {name: dict(values) for (_, name), values in configs.items()} == {"orders": {"retention.ms": "2000"}}
 
 
-def test_of_another_broker_alone_nothing_is_passed_on(nodes: ForwardingBench) -> None:
+def test_a_request_for_another_brokers_settings_alone_is_not_forwarded(nodes: ForwardingBench) -> None:
     answers: list[Any] = []
     request = alter((4, str(nodes.leader.key.id), "log.retention.ms", "1000"))
     nodes.other.ask(request, 1, answers.append)

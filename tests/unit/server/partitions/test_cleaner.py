@@ -261,7 +261,7 @@ def test_a_log_that_cannot_be_compacted_now_keeps_no_other_from_it(
     assert len(tries) >= 2, "it is tried again when no other is due"
 
 
-def test_a_log_that_a_pass_brings_nothing_rests_until_it_has_more_to_compact(
+def test_a_log_that_a_pass_did_not_clean_is_skipped_until_more_can_be_compacted(
     node: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its dirty share is the largest all the while: it must keep no other from its turn, nor the node at work."""

@@ -98,7 +98,7 @@ def test_below_the_reserve_produce_is_refused_and_all_else_goes_on(node: DataPat
     assert node.table.find("orders", 0) is None
 
 
-def test_it_ends_by_itself_when_there_is_room_and_a_tenth_more(
+def test_the_refusal_ends_when_the_reserve_and_a_tenth_more_are_free(
     node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.server")

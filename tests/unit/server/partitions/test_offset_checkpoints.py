@@ -16,7 +16,7 @@ def stored(disk: SimulatedDisk) -> dict[TopicPartition, int]:
     return read_offsets(disk, "/", RECOVERY_POINTS)
 
 
-def test_what_is_taken_is_written_and_what_is_not_named_stays() -> None:
+def test_updated_offsets_are_written_and_the_others_stay() -> None:
     disk = SimulatedDisk()
     first = checkpoint(disk)
     first.update([(FIRST, 5)])
@@ -40,7 +40,7 @@ def test_zero_is_the_same_as_none() -> None:
     assert stored(disk) == {}
 
 
-def test_what_is_forgotten_is_not_written_any_more() -> None:
+def test_forgotten_partitions_are_not_written() -> None:
     disk = SimulatedDisk()
     kept = checkpoint(disk)
     kept.update([(FIRST, 5), (SECOND, 7)])
@@ -51,7 +51,7 @@ def test_what_is_forgotten_is_not_written_any_more() -> None:
     assert stored(disk) == {SECOND: 7}
 
 
-def test_a_write_has_what_was_known_when_it_began_and_one_that_fails_is_made_good() -> None:
+def test_a_write_has_the_offsets_of_its_beginning_and_a_failed_write_is_repeated() -> None:
     disk = SimulatedDisk()
     kept = checkpoint(disk)
     kept.update([(FIRST, 5)])

@@ -20,7 +20,7 @@ def dormant(log: ClosedLog | None = None, *, leader_epoch: int = 0) -> Dormant:
     return Dormant(state, TopicConfig(), (log or ClosedLog()).to_line())
 
 
-def test_what_is_put_is_found_until_it_is_taken_out() -> None:
+def test_a_partition_is_found_until_it_is_taken_out() -> None:
     partitions = DormantPartitions()
     for number in (0, 1):
         partitions.put(TopicPartition("orders", number), dormant())
@@ -44,7 +44,7 @@ def test_a_topic_is_known_by_its_id_as_long_as_one_of_its_partitions_sleeps() ->
     assert partitions.topic_name(TOPIC_ID) is None
 
 
-def test_they_may_wake_while_they_are_looked_at() -> None:
+def test_partitions_may_wake_during_an_iteration() -> None:
     partitions = DormantPartitions()
     for number in range(5):
         partitions.put(TopicPartition("orders", number), dormant())
@@ -60,7 +60,7 @@ def test_only_a_log_of_several_segments_has_old_ones() -> None:
     assert (dormant(two).size_bytes, dormant(two).has_old_segments) == (170, True)
 
 
-def test_their_logs_are_noted_as_they_are() -> None:
+def test_closed_logs_are_returned_with_their_lines() -> None:
     partitions = DormantPartitions()
     partitions.put(TopicPartition("orders", 3), dormant())
     assert partitions.closed() == {"orders": (TOPIC_ID, {3: EMPTY_LOG})}

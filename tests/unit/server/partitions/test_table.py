@@ -335,7 +335,7 @@ def test_without_a_good_note_of_the_clean_stop_the_log_is_opened_from_its_files(
     assert node.table.get("orders", 0).log.log_end_offset == (2 if spoil == "append" else 1)
 
 
-def test_after_a_crash_no_note_is_believed(files: SimulatedDisk) -> None:
+def test_after_a_crash_no_line_of_the_clean_stop_is_used(files: SimulatedDisk) -> None:
     stopped_node(files)
     node = new_node(files)
     add(node)
@@ -636,7 +636,7 @@ def test_a_recovery_point_is_lowered_without_a_look_at_other_partitions(files: S
     assert read_offsets(files, "/logs", RECOVERY_POINTS) == {TopicPartition("other", 0): 1}
 
 
-def test_where_damage_was_found_is_checkpointed_at_once_and_stays(files: SimulatedDisk) -> None:
+def test_the_recovery_point_of_a_damaged_log_is_written_at_once_and_stays(files: SimulatedDisk) -> None:
     """A start looks no further back, and a kill may come within the minute between two checkpoints."""
     node, cut, _ = two_partitions(files)
     node.produce("cut", b"b")
@@ -671,7 +671,7 @@ def test_a_log_that_is_to_begin_earlier_is_noted_as_one_before_it_is_cut(files: 
     assert read_offsets(files, "/logs", LOG_STARTS) == {}
 
 
-def test_a_log_that_is_deleted_before_it_is_cut_is_spoken_of_no_more(files: SimulatedDisk) -> None:
+def test_a_log_that_is_deleted_before_its_cut_leaves_the_checkpoints(files: SimulatedDisk) -> None:
     """A checkpoint that names a log which is not there says to the next start that the disk has lost one."""
     node, cut, _ = two_partitions(files)
     node.produce("cut", b"b")

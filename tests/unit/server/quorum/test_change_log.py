@@ -150,7 +150,7 @@ def test_a_fenced_broker_is_named_with_the_reason_and_what_it_led(
     ],
     ids=str,
 )
-def test_what_becomes_of_a_broker_is_one_line(
+def test_each_change_of_a_broker_is_one_line(
     log: ChangeLog,
     caplog: pytest.LogCaptureFixture,
     was: BrokerImage | None,
@@ -188,7 +188,7 @@ def test_a_reassignment_names_the_replicas(log: ChangeLog, caplog: pytest.LogCap
     assert lines(caplog) == ["event=replicas-changed partition=orders-0 replicas=1,2 was=1,2,3"]
 
 
-def test_settings_of_topics_are_told_with_values_and_those_of_brokers_without(
+def test_topic_settings_are_logged_with_values_and_broker_settings_without(
     log: ChangeLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = ConfigResource(ResourceType.TOPIC, "orders")
@@ -206,7 +206,7 @@ def test_settings_of_topics_are_told_with_values_and_those_of_brokers_without(
 # on the path of a request
 
 
-def test_a_topics_life_is_told_with_the_client_that_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_changes_of_a_topic_are_logged_with_the_client(caplog: pytest.LogCaptureFixture) -> None:
     node = AdminPath("/data", files=SimulatedDisk())
     caplog.set_level(logging.INFO, logger="tailrace.server")
     new = CreatableTopic(name="orders", num_partitions=2, replication_factor=1, assignments=(), configs=())
@@ -227,7 +227,7 @@ def test_a_topics_life_is_told_with_the_client_that_asked(caplog: pytest.LogCapt
     assert all(" by='" in line for line in told)
 
 
-def test_what_a_client_calls_itself_stays_one_word_of_the_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_name_of_a_client_stays_one_word_of_the_line(caplog: pytest.LogCaptureFixture) -> None:
     node = AdminPath("/data", files=SimulatedDisk())
     caplog.set_level(logging.INFO, logger="tailrace.server")
     new = CreatableTopic(name="orders", num_partitions=2, replication_factor=1, assignments=(), configs=())
@@ -238,7 +238,7 @@ def test_what_a_client_calls_itself_stays_one_word_of_the_line(caplog: pytest.Lo
     assert len(line) < 500
 
 
-def test_nothing_is_told_of_what_was_refused_or_only_tried(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_and_tried_decisions_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     node = AdminPath("/data", files=SimulatedDisk())
     caplog.set_level(logging.INFO, logger="tailrace.server")
     tried = CreatableTopic(name="orders", num_partitions=2, replication_factor=1, assignments=(), configs=())

@@ -139,7 +139,7 @@ def test_a_failed_append_is_told_and_the_next_one_leads(cluster: QuorumCluster) 
     assert isinstance(answers[0].results[0], TopicCreated)
 
 
-def test_listeners_hear_of_a_change_before_its_answer_which_does_not_wait_for_what_they_do(
+def test_listeners_get_a_change_before_its_answer_which_does_not_wait_for_their_work(
     cluster: QuorumCluster,
 ) -> None:
     leader = active(cluster)

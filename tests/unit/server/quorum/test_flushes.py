@@ -43,7 +43,7 @@ class FlushesBench:
         )
 
 
-def test_a_flush_is_told_of_though_the_next_cannot_be_begun() -> None:
+def test_a_complete_flush_is_reported_although_the_next_cannot_be_begun() -> None:
     bench = FlushesBench()
     bench.flushes.request(1)
     bench.flushes.request(2)
@@ -54,7 +54,7 @@ def test_a_flush_is_told_of_though_the_next_cannot_be_begun() -> None:
     assert isinstance(failed, StorageError)
 
 
-def test_wishes_of_a_time_without_flushes_that_cannot_be_begun_are_a_failure_that_is_told_of() -> None:
+def test_a_flush_requested_while_held_that_cannot_be_begun_is_reported_as_a_failure() -> None:
     bench = FlushesBench()
     bench.flushes.hold()
     bench.flushes.request(1)
@@ -64,7 +64,7 @@ def test_wishes_of_a_time_without_flushes_that_cannot_be_begun_are_a_failure_tha
     assert isinstance(failed, StorageError)
 
 
-def test_the_next_flush_is_begun_for_what_has_come_meanwhile() -> None:
+def test_requests_during_a_flush_become_the_next_flush() -> None:
     bench = FlushesBench()
     for number in (1, 2, 3):
         bench.flushes.request(number)

@@ -111,7 +111,7 @@ def test_an_empty_log_has_neither_records_nor_epochs(log: QuorumLog) -> None:
     assert log.end_offset_for_epoch(7) is None
 
 
-def test_what_a_leader_appends_is_read_by_epoch_and_offset(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_records_of_a_leader_are_read_by_epoch_and_offset(disk: SimulatedDisk, log: QuorumLog) -> None:
     leader_change = LeaderChange(1, VOTERS.keys, VOTERS.keys[:2])
     log.append_as_leader(AppendAsLeader(0, 2, control=(leader_change, KRaftVersion(1), Voters(VOTERS))), now_ms=NOW_MS)
     append(log, 2, epoch=2)
@@ -125,7 +125,7 @@ def test_what_a_leader_appends_is_read_by_epoch_and_offset(disk: SimulatedDisk, 
     assert opened(disk).voters_in_log == [VotersAt(2, VOTERS)]
 
 
-def test_what_a_leader_appended_is_taken_by_a_follower(log: QuorumLog) -> None:
+def test_a_follower_appends_the_records_of_a_leader(log: QuorumLog) -> None:
     log.append_as_leader(AppendAsLeader(0, 2, control=(KRaftVersion(1), Voters(VOTERS))), now_ms=NOW_MS)
     append(log, 3, epoch=3)
     records = b"".join(map(bytes, log.read(0, max_bytes=1000)))
@@ -186,7 +186,7 @@ def test_a_log_is_cut_above_the_high_watermark_only(log: QuorumLog) -> None:
         log.truncate(0)
 
 
-def test_only_what_is_committed_is_remembered_as_safe(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_the_recovery_point_covers_committed_records_only(disk: SimulatedDisk, log: QuorumLog) -> None:
     append(log, RECOVERY_POINT_INTERVAL + 5)
     flush(log)
     assert not disk.exists(f"{DIRECTORY}/recovery-point-offset-checkpoint")
@@ -311,7 +311,7 @@ def test_a_log_start_without_a_snapshot_is_damage(disk: SimulatedDisk, log: Quor
         opened(disk)
 
 
-def test_a_snapshot_takes_the_place_of_the_log(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_a_snapshot_replaces_the_log(disk: SimulatedDisk, log: QuorumLog) -> None:
     append(log, 5)
     log.commit(4)
     flush(log)
@@ -326,7 +326,7 @@ def test_a_snapshot_takes_the_place_of_the_log(disk: SimulatedDisk, log: QuorumL
     assert view(opened(disk)) == (40, 41, 7, [snapshot_id])
 
 
-def test_a_damaged_snapshot_does_not_take_the_place_of_the_log(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_a_damaged_snapshot_does_not_replace_the_log(disk: SimulatedDisk, log: QuorumLog) -> None:
     append(log, 5)
     flush(log)
     data = bytearray(foreign_snapshot(40, 6))
@@ -351,7 +351,7 @@ def test_a_damaged_snapshot_does_not_take_the_place_of_the_log(disk: SimulatedDi
         ((1, 7), SnapshotId(8, 6)),
     ],
 )
-def test_a_snapshot_that_was_fetched_before_a_crash_takes_the_place_of_the_log_at_the_next_start(
+def test_a_snapshot_that_was_fetched_before_a_crash_replaces_the_log_at_the_next_start(
     disk: SimulatedDisk, log: QuorumLog, epochs: Sequence[int], snapshot_id: SnapshotId
 ) -> None:
     for epoch in epochs:
@@ -395,7 +395,7 @@ def test_a_snapshot_of_a_later_epoch_than_what_follows_it_in_the_log_is_damage(
         opened(disk)
 
 
-def test_a_flush_does_not_bind_a_log_that_is_about_to_be_replaced(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_a_log_that_is_about_to_be_replaced_gets_no_recovery_point(disk: SimulatedDisk, log: QuorumLog) -> None:
     append(log, 2 * RECOVERY_POINT_INTERVAL)
     log.commit(2 * RECOVERY_POINT_INTERVAL)
     flush(log)
@@ -410,7 +410,7 @@ def test_a_flush_does_not_bind_a_log_that_is_about_to_be_replaced(disk: Simulate
     assert view(opened(disk)) == (3000, 3000, 6, [snapshot_id])
 
 
-def test_a_part_of_a_crash_is_discarded(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_a_partial_snapshot_of_a_crash_is_discarded(disk: SimulatedDisk, log: QuorumLog) -> None:
     fetch_part(log, SnapshotId(40, 6), foreign_snapshot(40, 6))
     again = opened(disk)
     assert view(again) == (0, 0, 0, [])
@@ -429,7 +429,7 @@ def test_a_replay_gives_the_newest_snapshot_and_the_log_behind_it(disk: Simulate
     assert values_of(chunk.content for chunk in log.load(SnapshotId(3, 1))) == [f"s{number}" for number in range(9)]
 
 
-def test_a_replay_that_is_left_lets_its_snapshot_go(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_a_replay_that_ends_early_closes_its_snapshot(disk: SimulatedDisk, log: QuorumLog) -> None:
     append(log, 3)
     append(log, 3)
     log.commit(6)
@@ -457,6 +457,6 @@ def test_a_disk_that_is_full_fails_the_append_and_keeps_the_log(disk: SimulatedD
     assert log.end_offset == 4
 
 
-def test_kafkas_bootstrap_snapshot_stands_for_no_record(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_kafkas_bootstrap_snapshot_holds_no_record(disk: SimulatedDisk, log: QuorumLog) -> None:
     snapshot(log, 0, 0, voters=VOTERS)
     assert view(opened(disk)) == (0, 0, 0, [])

@@ -39,14 +39,14 @@ class QueuedWorkBench:
         self.turns.popleft()()
 
 
-def test_what_needs_no_pause_is_done_at_once() -> None:
+def test_work_without_a_pause_is_done_at_once() -> None:
     bench = QueuedWorkBench(("a", 0), ("b", 0))
     bench.work.advance()
     assert bench.told == ["a", "b", "idle"]
     assert not bench.turns
 
 
-def test_what_pauses_goes_on_in_a_later_turn_and_the_next_waits_for_it() -> None:
+def test_work_that_pauses_continues_in_a_later_turn_before_the_next_work() -> None:
     bench = QueuedWorkBench(("a", 2), ("b", 0))
     bench.work.advance()
     assert bench.told == ["a0", "long"]
@@ -59,7 +59,7 @@ def test_what_pauses_goes_on_in_a_later_turn_and_the_next_waits_for_it() -> None
     assert not bench.turns
 
 
-def test_what_is_dropped_is_not_gone_on_with() -> None:
+def test_dropped_work_is_not_continued() -> None:
     bench = QueuedWorkBench(("a", 2), ("b", 0))
     bench.work.advance()
     bench.work.drop()
@@ -68,7 +68,7 @@ def test_what_is_dropped_is_not_gone_on_with() -> None:
     assert bench.told == ["a0", "long", "over", "b", "idle"]
 
 
-def test_a_fault_comes_out_and_the_next_work_can_be_done() -> None:
+def test_a_fault_is_raised_and_the_next_work_can_be_done() -> None:
     bench = QueuedWorkBench(("a", -1), ("b", 0))
     with pytest.raises(AssertionError, match="a"):
         bench.work.advance()

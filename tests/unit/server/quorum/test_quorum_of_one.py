@@ -122,7 +122,7 @@ def test_a_listener_that_raises_does_no_harm(caplog: pytest.LogCaptureFixture) -
     assert all(line.startswith("event=metadata-listener-failed") for line in said)
 
 
-def test_a_broken_invariant_in_a_listener_is_nothing_to_go_on_after() -> None:
+def test_a_broken_invariant_in_a_listener_ends_the_replica() -> None:
     node, disk = deferred_node()
 
     def fail(_: object, delta: object) -> None:

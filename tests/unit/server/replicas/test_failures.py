@@ -137,7 +137,7 @@ def test_all_failures_of_a_turn_are_one_command() -> None:
     assert {(one.leader_epoch, one.in_sync_replicas) for one in command.changes} == {(4, ())}
 
 
-def test_what_nothing_counts_on_is_not_asked_for() -> None:
+def test_no_proposal_is_made_for_a_replica_that_the_image_does_not_count_on() -> None:
     bench = FailuresBench(
         state((), leader=-1), state((2,), leader=2, eligible=(1,)), state((), leader=-1, last_known=(1,))
     )
@@ -202,7 +202,7 @@ def test_nothing_is_asked_or_told_before_the_start() -> None:
 @pytest.mark.parametrize(
     "code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_CONTROLLER]
 )
-def test_after_a_refusal_it_is_asked_again_with_the_state_of_then(code: ErrorCode) -> None:
+def test_after_a_refusal_the_proposal_is_repeated_with_the_new_state(code: ErrorCode) -> None:
     bench = FailuresBench(state((1, 2)))
     bench.failures.lost(orders())
     assert bench.asked
@@ -338,7 +338,7 @@ def test_what_is_lost_is_lost_also_on_a_stalled_directory() -> None:
     assert bench.asked == [[(0, LeaveReason.LOST, 7)]]
 
 
-def test_of_a_topic_that_is_deleted_nothing_has_failed() -> None:
+def test_a_deleted_topic_has_no_failed_replicas() -> None:
     bench = FailuresBench(state((1, 2)))
     bench.failures.lost(orders())
     bench.when_reported()

@@ -201,7 +201,7 @@ def committed(bench: FollowersBench, *, leader: int, epoch: int) -> None:
     bench.peer.waiting = bench.peer.waiting[-1:]
 
 
-def test_what_is_committed_is_not_cut_on_the_word_of_a_leader_that_lost_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_committed_records_are_not_cut_for_a_leader_that_lost_them(caplog: pytest.LogCaptureFixture) -> None:
     bench = FollowersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
@@ -455,7 +455,7 @@ def test_a_fault_of_a_replica_that_is_tried_again_has_one_line_a_minute(caplog: 
     assert fail("Disk quota exceeded", 30) == 1
 
 
-def test_of_a_disk_that_cannot_store_nothing_is_fetched_but_what_is_in_sync() -> None:
+def test_a_disk_that_cannot_store_fetches_in_sync_replicas_only() -> None:
     in_sync, out_of_sync = state(2, 0), replace(state(2, 0), in_sync_replicas=(BrokerId(2), BrokerId(3)))
     bench = FollowersBench(in_sync, in_sync, out_of_sync)
     bench.answer()

@@ -131,7 +131,7 @@ def test_a_replica_that_lags_for_too_long_is_proposed_to_leave() -> None:
     assert partition.high_watermark == 1
 
 
-def test_what_may_have_failed_is_proposed_again() -> None:
+def test_a_proposal_with_an_unknown_outcome_is_made_again() -> None:
     bench = InSyncKeeperBench((1,))
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
@@ -144,7 +144,7 @@ def test_what_may_have_failed_is_proposed_again() -> None:
     assert bench.proposed == []
 
 
-def test_what_has_become_news_is_not_proposed_again() -> None:
+def test_a_proposal_that_the_image_has_is_not_made_again() -> None:
     bench = InSyncKeeperBench((1,))
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
