@@ -60,9 +60,9 @@ def fits(records: Iterable[GroupLogRecord]) -> bool:
 
 
 def check_upgrade_fits(group_id: str, records: Iterable[GroupLogRecord]) -> None:
-    """Raises KafkaError GROUP_MAX_SIZE_REACHED (81) if these are more than the batch of a conversion takes."""
+    """Raises KafkaError GROUP_MAX_SIZE_REACHED (81) if the records of a conversion are too large for a batch."""
     if not fits(records):
-        detail = f"{_cannot(group_id)} because its members take more than one batch of records"
+        detail = f"{_cannot(group_id)} because its members need more than one batch of records"
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
 
 
@@ -151,7 +151,7 @@ def _check_upgrade(classic: ClassicGroup, config: GroupConfig) -> None:
         detail = f"{cannot}: its members are no consumers, their protocol type is {classic.protocol_type!r}"
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail)
     if len(classic.members) > config.group_consumer_max_size:
-        detail = f"{cannot}: it has {len(classic.members)} members, more than group.consumer.max.size lets in"
+        detail = f"{cannot}: it has {len(classic.members)} members, more than group.consumer.max.size allows"
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
     for member in classic.members.values():
         try:
@@ -162,7 +162,7 @@ def _check_upgrade(classic: ClassicGroup, config: GroupConfig) -> None:
             detail = f"{cannot}: member {member.member_id}: {fault.detail}"
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, detail) from None
         if assignment is not None and assignment.user_data:
-            detail = f"{cannot}: what its assignor told member {member.member_id} beside partitions would be lost"
+            detail = f"{cannot}: the user data in the assignment of member {member.member_id} would be lost"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
 
 

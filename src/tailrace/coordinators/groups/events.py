@@ -33,7 +33,7 @@ class JoinAsked:
     must_know_its_id: bool
     """A new member is first given an id and joins again with it (KIP-394): JoinGroup v4 and later."""
     may_skip_assignment: bool
-    """The client knows leaders that need not assign (KIP-814): JoinGroup v9 and later."""
+    """Whether the client supports a leader that need not assign (KIP-814): JoinGroup v9 and later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

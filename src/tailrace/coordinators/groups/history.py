@@ -73,7 +73,7 @@ class GroupHistory:
         return tuple(self._events)
 
     def add(self, kind: GroupEventKind, now_ms: int, reason: str, member_id: str = "") -> None:
-        """Add an event of now; a repetition of the last one raises its count."""
+        """Add an event; a repetition of the last one raises its count."""
         member_id, reason = member_id[:_LONGEST_REASON], reason[:_LONGEST_SENTENCE]
         last = self._events[-1] if self._events else None
         if last is not None and (last.kind, last.member_id, last.reason) == (kind, member_id, reason):

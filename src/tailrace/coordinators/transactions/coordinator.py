@@ -340,7 +340,7 @@ def fenced(transactional_id: str, transaction: Transaction, producer_epoch: int)
     """PRODUCER_FENCED: a newer instance has replaced the producer, or the transaction has timed out."""
     return KafkaError(
         ErrorCode.PRODUCER_FENCED,
-        f"epoch {producer_epoch} of {transactional_id!r} is not {transaction.producer_epoch}, the epoch of now",
+        f"epoch {producer_epoch} of {transactional_id!r} is fenced: its present epoch is {transaction.producer_epoch}",
     )
 
 

@@ -59,7 +59,7 @@ class DescribeConfigsHandler:
     ) -> DescribeConfigsResult:
         try:
             if (resource.resource_type, resource.resource_name) in twice:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is asked for twice")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is named twice")
             entries = self._entries(resource, inherited)
         except KafkaError as refusal:
             return DescribeConfigsResult(

@@ -322,7 +322,7 @@ class CoordinatorService(ABC, Generic[K, H]):
         if sum(host.key_count for host in self._hosts.values()) >= self._max_keys:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
-                f"this broker has {self._max_keys} {self._noun}s, as many as it takes by {self._limit}",
+                f"this broker has {self._max_keys} {self._noun}s, as many as {self._limit} allows",
             )
 
     def _host_at(self, number: int) -> H | None:

@@ -16,7 +16,7 @@ from tailrace.protocol.messages.fetch import FetchRequest
 DEFAULT_FETCH_MAX_BYTES: Final = 4_194_304
 """fetch.max.bytes of a broker: the largest answer to any request, except by rule 2."""
 MAX_WAIT_MS: Final = 300_000
-"""The longest a fetch may wait: a limit of ours, ten times what any client asks for."""
+"""The longest a fetch may wait: a limit of ours, ten times the longest wait of any client."""
 
 
 class FetchBudget:

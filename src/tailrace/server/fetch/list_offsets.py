@@ -82,7 +82,7 @@ class ListOffsetsHandler:
         version = context.api_version
         try:
             if is_twice:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic}-{wanted.partition_index} is asked for twice")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic}-{wanted.partition_index} is named twice")
             _check_timestamp(wanted.timestamp, version)
             partition = self._partitions.get(topic, wanted.partition_index)
             partition.check_leader(wanted.current_leader_epoch)
@@ -139,7 +139,7 @@ def _check_end_is_known(partition: Partition) -> None:
     if partition.high_watermark < partition.leader_epoch_start_offset:
         raise KafkaError(
             ErrorCode.OFFSET_NOT_AVAILABLE,
-            f"the new leader of {partition.topic_partition} does not know the high watermark yet",
+            f"the high watermark of {partition.topic_partition} is not known to its new leader yet",
         )
 
 
@@ -175,11 +175,7 @@ class OffsetForLeaderEpochHandler:
             end = partition.end_offset_for_epoch(wanted.leader_epoch)
             end_offset, high_watermark = end.offset, partition.high_watermark
             if is_consumer and end_offset > high_watermark:
-                if high_watermark < partition.leader_epoch_start_offset:
-                    raise KafkaError(
-                        ErrorCode.OFFSET_NOT_AVAILABLE,
-                        f"the new leader of {partition.topic_partition} does not know the high watermark yet",
-                    )
+                _check_end_is_known(partition)
                 end_offset = high_watermark
         except KafkaError as error:
             return EpochEndOffset(error_code=error.code, partition=wanted.partition)

@@ -73,15 +73,13 @@ class FetchingReplica:
         leader_epoch, replica_id = wanted.current_leader_epoch, self._replica_id
         partition.check_leader(leader_epoch)
         if leader_epoch < 0:
-            raise KafkaError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"broker {replica_id} does not say in which leader epoch it follows"
-            )
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the fetch of broker {replica_id} has no leader epoch")
         known = self._controller.image.brokers.get(replica_id)
         if known is None or known.broker_epoch != self._broker_epoch:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {replica_id} asks in epoch {self._broker_epoch}, and is registered"
-                f" {'in none' if known is None else f'in {known.broker_epoch}'} as far as is known here",
+                f"the fetch of broker {replica_id} has broker epoch {self._broker_epoch}, its registration"
+                f" {'is not known here' if known is None else f'has {known.broker_epoch} here'}",
             )
         if partition.state is None or replica_id not in partition.state.replicas:
             raise KafkaError(

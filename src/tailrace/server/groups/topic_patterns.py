@@ -127,7 +127,7 @@ class _Expression:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether there is a result, of now or of the last complete check."""
+        """Whether there is a result, perhaps of the last complete check."""
         return not self.names or (self.value is not None and self.fault is None)
 
     def add(self, name: str) -> int:

@@ -133,7 +133,7 @@ def _refusals(outcome: ControllerResponse | KafkaError, names: Sequence[str]) ->
 OfflineReplica = Callable[[str, int], BrokerId | None]
 """The id of this broker if its replica of the partition cannot be opened; else None."""
 
-_JUST_CREATED: Final = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "created when it was asked for")
+_JUST_CREATED: Final = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "created by this request")
 
 ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, as bits (KIP-430).
@@ -231,7 +231,7 @@ def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequ
         for topic in topics:
             if topic.name is None or topic.topic_id != ZERO_TOPIC_ID:
                 raise KafkaError(
-                    ErrorCode.INVALID_REQUEST, f"topics are asked for by name below version {_FIRST_BY_ID}"
+                    ErrorCode.INVALID_REQUEST, f"below version {_FIRST_BY_ID} every topic has a name and no id"
                 )
     return tuple(dict.fromkeys(topics))
 

@@ -54,7 +54,7 @@ class DescribeTopicPartitionsHandler:
 
 def _check_cursor(cursor: Cursor, named: set[str]) -> None:
     if named and cursor.topic_name not in named:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor's topic {cursor.topic_name!r} is not asked for")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor's topic {cursor.topic_name!r} is not in the request")
     if cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a cursor cannot stand at partition {cursor.partition_index}")
 

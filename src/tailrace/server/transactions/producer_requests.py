@@ -47,7 +47,7 @@ Codes = Mapping[TopicPartition, ErrorCode]
 
 
 def as_version_says(error: KafkaError, version: int, *, first_with_fenced: int = FIRST_WITH_FENCED) -> KafkaError:
-    """The error with a code that clients of this version know."""
+    """The error with a code of this version."""
     if error.code is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
         return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.detail)
     return error

@@ -124,7 +124,7 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT, f"session.timeout.ms={request.session_timeout_ms}")
         fault = fault_of_size(request, config)
         if fault or len(request.member_id) > _LONGEST_MEMBER_ID:
-            raise KafkaError(fault or ErrorCode.UNKNOWN_MEMBER_ID, "what the member brings is too large")
+            raise KafkaError(fault or ErrorCode.UNKNOWN_MEMBER_ID, "the member's protocols or id are too large")
         protocols = {protocol.name: protocol.metadata for protocol in request.protocols}
         others = [m for m in self._group.classic_members if m.member_id != request.member_id]
         common = set(protocols).intersection(*map(protocols_of, others)) if others else set(protocols)

@@ -244,7 +244,7 @@ def _fault(request: ConsumerGroupHeartbeatRequest, version: int) -> str | None:
     if not request.member_id.strip() and (request.member_epoch != 0 or version >= _FIRST_WITH_OWN_MEMBER_ID):
         return "the member id is empty"
     if request.member_epoch == NOT_THERE and request.instance_id is None:
-        return "only a static member, with an instance id, leaves to come back"
+        return "only a static member, with an instance id, leaves temporarily"
     if request.member_epoch == 0:
         return _fault_of_join(request)
     return None
@@ -260,9 +260,9 @@ def _fault_of_size(request: ConsumerGroupHeartbeatRequest, max_bytes: int) -> st
 
 def _fault_of_join(request: ConsumerGroupHeartbeatRequest) -> str | None:
     if request.rebalance_timeout_ms == -1:
-        return "a member that joins says its rebalance timeout"
+        return "a member that joins needs a rebalance timeout"
     if request.topic_partitions is None or request.topic_partitions:
-        return "a member that joins owns no partitions, and says so"
+        return "a member that joins owns no partitions: the list is empty, not null"
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
-        return "a member that joins says what it subscribes to"
+        return "a member that joins needs a subscription"
     return None

@@ -54,7 +54,7 @@ class ExpressionKey:
 
 @message(versions="0", flexible="0+")
 class ConsumerGroupMetadataValue:
-    """The group's epoch. `metadata_hash` tells whether the subscribed topics are still the same."""
+    """The group's epoch. `metadata_hash` changes with the subscribed topics."""
 
     epoch: Int32
     metadata_hash: Int64 = field(versions="0+", tag=0, default=0)

@@ -26,7 +26,7 @@ def check_room(change: GroupChange, config: GroupConfig) -> None:
     """Raises KafkaError GROUP_MAX_SIZE_REACHED (81) if the group has as many members as its limit."""
     size = len(change.group.members)
     if size >= config.group_consumer_max_size:
-        detail = f"group {change.group_id!r} has {size} members, as many as group.consumer.max.size lets in"
+        detail = f"group {change.group_id!r} has {size} members, as many as group.consumer.max.size allows"
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
 
 
