@@ -296,11 +296,11 @@ def _existing(directory: Path) -> list[LocalNode]:
     for data in directory.absolute().glob(f"node-*/{_DATA}"):
         if data.is_dir() and not (data.parent / CONFIG_FILE).exists():
             raise _refusal(f"{data} has a node's data, and there is no {data.parent / CONFIG_FILE}: restore that file")
-    nodes = _put_right(nodes)
+    nodes = _with_present_data(nodes)
     return nodes if any(node.data_directory.exists() for node in nodes) else []
 
 
-def _put_right(nodes: Sequence[LocalNode]) -> list[LocalNode]:
+def _with_present_data(nodes: Sequence[LocalNode]) -> list[LocalNode]:
     """The nodes, with their data where they are if the directory of the cluster was moved.
 
     Raises KafkaError where a node would start without the data that its file names, or with those of another.
@@ -308,20 +308,20 @@ def _put_right(nodes: Sequence[LocalNode]) -> list[LocalNode]:
     moved_from = {node.data_directory.parent.parent for node in nodes if node.has_moved}
     right = []
     for node in nodes:
-        told, home = node.data_directory, node.home / _DATA
-        is_told = os.path.exists(told)
-        if os.path.realpath(told) == os.path.realpath(home):
+        data, home = node.data_directory, node.home / _DATA
+        exists = os.path.exists(data)
+        if os.path.realpath(data) == os.path.realpath(home):
             right.append(node)
-        elif not is_told and told in (one / node.home.name / _DATA for one in moved_from):
+        elif not exists and data in (one / node.home.name / _DATA for one in moved_from):
             right.append(node.at_home())
-        elif not is_told:
+        elif not exists:
             raise _refusal(
-                f"{node.config_file} says log.dirs={told}, and nothing is there: is a disk missing? Make that directory"
+                f"{node.config_file} says log.dirs={data}, and nothing is there: is a disk missing? Make that directory"
                 " if the node shall start without data, or say in the file where they are"
             )
         elif home.is_dir():
             raise _refusal(
-                f"{node.config_file} says log.dirs={told}, and there are data in {home} too: is this a copy of another"
+                f"{node.config_file} says log.dirs={data}, and there are data in {home} too: is this a copy of another"
                 f" cluster? Say log.dirs={home} there, or move that directory away"
             )
         else:
