@@ -26,6 +26,7 @@ from tailrace.coordinators.groups.events import (
 from tailrace.coordinators.groups.group import GroupState, RequestId
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,
     JoinGroupRequest,
@@ -172,12 +173,29 @@ class GroupScene:
         return tuple(ErrorCode(result.error_code) for result in response.members)
 
     def commit_offset(
-        self, offset: int, *, generation_id: int = -1, member_id: str = "", metadata: str = "", topic: str = "t"
+        self,
+        offset: int,
+        *,
+        generation_id: int = -1,
+        member_id: str = "",
+        metadata: str = "",
+        topic: str = "t",
+        retention_time_ms: int = -1,
     ) -> ErrorCode:
         """Commit an offset of partition 0; the code of the whole or of the partition."""
-        wanted = OffsetToCommit(topic=topic, partition=0, offset=offset, metadata=metadata)
+        wanted = OffsetToCommit(
+            topic=topic, topic_id=ZERO_TOPIC_ID, partition=0, offset=offset, leader_epoch=-1, metadata=metadata
+        )
         return self.submit(
-            CommitOffsets(group_id=self.group_id, generation_id=generation_id, member_id=member_id, offsets=(wanted,))
+            CommitOffsets(
+                group_id=self.group_id,
+                generation_id=generation_id,
+                member_id=member_id,
+                group_instance_id=None,
+                knows_epochs=True,
+                retention_time_ms=retention_time_ms,
+                offsets=(wanted,),
+            )
         )
 
     def delete_group(self) -> ErrorCode:

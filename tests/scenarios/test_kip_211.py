@@ -1,7 +1,7 @@
 """KIP-211, "Revise Expiration Semantics of Consumer Group Offsets", rule by rule. Sentences are quoted in short."""
 
 from tailrace.coordinators.config import GroupConfig
-from tailrace.coordinators.groups.commands import CommitOffsets, ExpireOffsets, OffsetToCommit
+from tailrace.coordinators.groups.commands import ExpireOffsets
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.records import GroupRecord
 from tailrace.model.partitions import TopicPartition
@@ -119,8 +119,7 @@ def test_a_retention_time_that_the_commit_named_counts() -> None:
     """OffsetCommit v2 to v4: "retention_time" beats the broker's, in both directions."""
     scene = _scene()
     for topic, retention_ms in (("t", 1_000), ("u", RETENTION_MS * 2)):
-        wanted = OffsetToCommit(topic=topic, partition=0, offset=1)
-        scene.submit(CommitOffsets(group_id="g", retention_time_ms=retention_ms, offsets=(wanted,)))
+        scene.commit_offset(1, topic=topic, retention_time_ms=retention_ms)
     assert _sweep(scene, after_ms=1_000) == {U}
     assert _sweep(scene, after_ms=RETENTION_MS) == {U}
     assert _sweep(scene, after_ms=RETENTION_MS) == set()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tailrace.coordinators.groups.consumer.group import ConsumerGroupState
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.history import GroupEvent, OffsetProgress
-from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
+from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 
 
@@ -15,11 +15,11 @@ class OffsetToCommit:
     """The offset of one partition, whose topic exists. `metadata` is a text of the client."""
 
     topic: str
-    topic_id: TopicId = ZERO_TOPIC_ID
+    topic_id: TopicId
     partition: int
     offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
+    leader_epoch: int
+    metadata: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +27,12 @@ class CommitOffsets:
     """Commit offsets of a group; the answer is an error code per offset, in order."""
 
     group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-    knows_epochs: bool = True
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
+    knows_epochs: bool
     """The client can be a member of a consumer group (OffsetCommit v9 and later)."""
-    retention_time_ms: int = -1
+    retention_time_ms: int
     """The retention of the offsets in ms; -1: that of the broker's settings."""
     offsets: tuple[OffsetToCommit, ...]
 
@@ -47,9 +47,9 @@ class CommitOffsetsInTransaction:
     group_id: str
     producer_id: int
     producer_epoch: int
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None
     offsets: tuple[OffsetToCommit, ...]
 
 

@@ -10,10 +10,10 @@ from testkit.groups import NoTopics
 def test_members_that_come_and_go_do_not_pile_up() -> None:
     sessions = Sessions(lambda _: 45_000)
     stays = MemberKey("g", "stays")
-    sessions.heard(stays, 0)
+    sessions.heard(stays, 0, None)
     for number in range(10_000):
         key = MemberKey("g", f"member-{number}")
-        sessions.heard(key, 1)
+        sessions.heard(key, 1, None)
         sessions.forget(key)
     assert len(sessions) < 200
     assert [key for key, _ in sessions.take_due(45_000)] == [stays]
@@ -37,7 +37,7 @@ def test_nothing_is_remembered_of_a_group_that_did_not_come_to_be() -> None:
     )
     groups.heartbeat(None, command, 0)
     assert list(histories) == ["g"]
-    groups.write_failed(MemberKey("g", "a"), None, 0)
+    groups.write_failed(MemberKey("g", "a"), None, 0, keeps_history=False)
     assert not histories
     assert list(groups.take_due(45_000)) == []
     assert groups.remove(MemberKey("g", "a"), None, "late", 45_000) is None

@@ -204,9 +204,7 @@ class ConsumerGroups:
         else:
             self._sessions.expect_nothing(key)
 
-    def write_failed(
-        self, key: MemberKey, group: ConsumerGroup | None, now_ms: int, *, keeps_history: bool = False
-    ) -> None:
+    def write_failed(self, key: MemberKey, group: ConsumerGroup | None, now_ms: int, *, keeps_history: bool) -> None:
         """A change was not written: keep sessions for the members in the log, and for no others."""
         group_id = key.group_id
         if group is None or key.member_id not in group.members:
@@ -231,7 +229,7 @@ class ConsumerGroups:
         self._take_down(key.group_id, group, decision, now_ms)
         return decision
 
-    def close(self, group_id: str, *, keeps_history: bool = False) -> None:
+    def close(self, group_id: str, *, keeps_history: bool) -> None:
         """The group has ended; `keeps_history` for a classic group that takes its name."""
         self._topics_seen.pop(group_id, None)
         if not keeps_history:

@@ -51,7 +51,7 @@ class Sessions:
         """Not later than the next deadline."""
         return self._heap[0][0] if self._heap else None
 
-    def heard(self, key: MemberKey, now_ms: int, classic_timeout_ms: int | None = None) -> None:
+    def heard(self, key: MemberKey, now_ms: int, classic_timeout_ms: int | None) -> None:
         """Start the session again. `classic_timeout_ms` is the timeout of a member with the classic protocol."""
         if classic_timeout_ms is None:
             timeout_ms, setting = self._timeout_ms_of(key.group_id), "group.consumer.session.timeout.ms"
