@@ -169,6 +169,8 @@ class Replica:
                 key=VOTER,
                 cluster_id=None,
                 voters=VoterSet((Voter(VOTER),)),
+                bootstrap_ids=(),
+                endpoints=(),
                 is_controller=False,
                 raft=RaftConfig(),
                 snapshot_trigger=SnapshotTrigger(),

@@ -218,6 +218,8 @@ class QuorumNode:
                 key=self.key,
                 cluster_id=CLUSTER_ID,
                 voters=self._voters,
+                bootstrap_ids=(),
+                endpoints=(),
                 is_controller=True,
                 raft=self._config,
                 snapshot_trigger=self._trigger,
@@ -334,7 +336,7 @@ class QuorumNode:
             if isinstance(response, FetchSnapshotReply):
                 self._world.sometimes["bytes of a snapshot served"] += response.error is ErrorCode.NONE
                 response = self._damaged(response)
-            message = response_to_wire(response, request)
+            message = response_to_wire(response, request, leader=None)
             data = encode_bytes(message, version)
             kind: Any = type(message)
             self._network.send(self.key.id, source, lambda: reply(decode(kind, version, data)))

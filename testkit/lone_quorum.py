@@ -69,6 +69,8 @@ class LoneQuorum:
                 key=key,
                 cluster_id=cluster_id,
                 voters=VoterSet.of((Voter(key),)),
+                bootstrap_ids=(),
+                endpoints=(),
                 is_controller=True,
                 raft=RaftConfig(),
                 snapshot_trigger=SnapshotTrigger(),

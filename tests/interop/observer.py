@@ -95,6 +95,7 @@ class Observer:
                 cluster_id=None,
                 voters=VoterSet(()),
                 bootstrap_ids=(_BOOTSTRAP_ID,),
+                endpoints=(),
                 is_controller=False,
                 raft=RaftConfig(snapshot_max_bytes=2_000),
                 snapshot_trigger=_NEVER,

@@ -106,7 +106,8 @@ ASKED = request_to_wire(
         snapshot_id=rpc.SnapshotId(1, 1),
         position=0,
         max_bytes=1,
-    )
+    ),
+    listeners=(),
 )
 MESSAGES = (
     quorum.VoteRequest,
@@ -162,7 +163,9 @@ def test_an_answer_survives_every_version(kind: type) -> None:
 
 @pytest.mark.parametrize("kind", RESPONSES, ids=lambda kind: kind.__name__)
 def test_another_cluster_is_told_so_for_the_whole_request(kind: type) -> None:
-    message = response_to_wire(kind(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_id=3, leader_epoch=4), ASKED)
+    message = response_to_wire(
+        kind(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_id=3, leader_epoch=4), ASKED, leader=None
+    )
     assert message.error_code == ErrorCode.INCONSISTENT_CLUSTER_ID
     assert response_from_wire(message) == kind(error=ErrorCode.INCONSISTENT_CLUSTER_ID)
 
@@ -239,6 +242,7 @@ def test_partitions_without_snapshots_are_answered_each_beside_the_one_that_has_
     answer = response_to_wire(
         rpc.FetchSnapshotReply(leader_id=1, leader_epoch=1, snapshot_id=rpc.SnapshotId(9, 1), size=3, data=b"abc"),
         message,
+        leader=None,
     )
     assert isinstance(answer, quorum.FetchSnapshotResponse)
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -393,7 +393,11 @@ class TestHandlingFetchResponses:
         """The follower can rediscover the new snapshot by sending another Fetch request."""
         bench = self.downloading()
         (sent,) = bench.sent(FetchSnapshot)
-        message = response_to_wire(self.part(bench, 0, b"abc", snapshot_id=snapshot_id), request_to_wire(sent.request))
+        message = response_to_wire(
+            self.part(bench, 0, b"abc", snapshot_id=snapshot_id),
+            request_to_wire(sent.request, listeners=()),
+            leader=None,
+        )
         response = response_from_wire(message)
         assert isinstance(response, FetchSnapshotReply)
         bench.answer(sent, response)

@@ -55,9 +55,7 @@ NOTHING_FINALIZED: Final = FinalizedFeatures(MappingProxyType({}), -1)
 class ApiVersionsHandler:
     """Announces the given APIs, and the features of `finalized` at the time."""
 
-    def __init__(
-        self, apis: Iterable[Api], finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED
-    ) -> None:
+    def __init__(self, apis: Iterable[Api], finalized: Callable[[], FinalizedFeatures]) -> None:
         self._table = tuple(
             ApiVersion(api_key=api.key, min_version=api.advertised_min, max_version=api.max_version)
             for api in sorted(apis, key=lambda api: api.key)

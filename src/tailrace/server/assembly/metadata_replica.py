@@ -40,9 +40,9 @@ class MetadataReplicaConfig:
     """None: requests and answers are not checked for another cluster's."""
     voters: VoterSet
     """The voters in force until the log states others."""
-    bootstrap_ids: Sequence[int] = ()
+    bootstrap_ids: Sequence[int]
     """Names below -1 of places that `MetadataReplicaPorts.peer` knows."""
-    endpoints: Sequence[VoterListener] = ()
+    endpoints: Sequence[VoterListener]
     """The addresses of this node's listeners for controllers."""
     is_controller: bool
     """Whether the node has the role: it registers then, if it has `endpoints`."""

@@ -66,7 +66,7 @@ def _any_directory(keys: Sequence[ReplicaKey]) -> bool:
     return any(any(key.directory_id) for key in keys)
 
 
-def request_to_wire(request: Request, *, listeners: Sequence[VoterListener] = ()) -> QuorumRequest:
+def request_to_wire(request: Request, *, listeners: Sequence[VoterListener]) -> QuorumRequest:
     """The message of this request. `listeners` are the sender's, for its followers."""
     match request:
         case Vote():
@@ -114,7 +114,7 @@ def response_for_snapshots(
     responses: Sequence[FetchSnapshotReply],
     request: quorum.FetchSnapshotRequest,
     *,
-    leader: VoterListener | None = None,
+    leader: VoterListener | None,
 ) -> quorum.FetchSnapshotResponse:
     """The message with these answers to what `snapshots_from_wire` has made of the request, in its order."""
     return fetches.fetch_snapshot_response(responses, request, _where(leader, responses[0].leader_id))
@@ -124,9 +124,7 @@ Answered = VoteReply | BeginEpochReply | EndEpochReply | FetchRecordsReply | Fet
 """All answers to replicas: a description is for clients only."""
 
 
-def response_to_wire(
-    response: Response, request: QuorumRequest, *, leader: VoterListener | None = None
-) -> QuorumResponse:
+def response_to_wire(response: Response, request: QuorumRequest, *, leader: VoterListener | None) -> QuorumResponse:
     """The message that answers this. `leader` is where the leader named in it listens, if that is known."""
     where = _where(leader, response.leader_id)
     match response:
