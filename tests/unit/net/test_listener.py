@@ -763,7 +763,7 @@ async def _connections(server: ListenerBench, count: int) -> tuple[InboundConnec
     return server.connections
 
 
-def test_a_client_that_goes_is_missed_at_once_though_it_may_ask_no_more(run: Run) -> None:
+def test_the_hang_up_of_a_client_at_its_limit_is_noticed_at_once(run: Run) -> None:
     """Its requests may wait for minutes, and hold room that others need."""
     held: list[int] = []
 
@@ -783,7 +783,7 @@ def test_a_client_that_goes_is_missed_at_once_though_it_may_ask_no_more(run: Run
 
 
 @pytest.mark.skipif(not hasattr(select, "POLLRDHUP"), reason="this system does not tell of an end behind unread bytes")
-def test_a_client_that_goes_leaving_more_than_is_read_is_missed_within_seconds(run: Run) -> None:
+def test_the_hang_up_of_a_client_with_unread_bytes_is_noticed_within_seconds(run: Run) -> None:
     held: list[int] = []
 
     def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:
@@ -809,7 +809,7 @@ def test_a_client_that_goes_leaving_more_than_is_read_is_missed_within_seconds(r
     run(scenario)
 
 
-def test_what_comes_while_as_much_as_may_be_is_in_progress_is_carried_out_afterwards(run: Run) -> None:
+def test_requests_above_the_limit_in_progress_are_carried_out_afterwards(run: Run) -> None:
     held: list[tuple[InboundConnection, int, bytes]] = []
 
     def hold(connection: InboundConnection, slot: int, body: memoryview) -> None:
@@ -856,7 +856,7 @@ def test_one_address_does_not_slow_another_down() -> None:
     assert arrivals.wait_ms("10.0.0.2", 0) == 0, "a flood takes no more of the node's rate than its own share"
 
 
-def test_a_flood_is_sent_away_and_its_sender_is_served_again_later() -> None:
+def test_a_flood_is_refused_and_its_sender_is_served_again_later() -> None:
     arrivals = Arrivals(per_second=200, per_ip_per_second=20)
     waits = [arrivals.wait_ms("10.0.0.1", 0) for _ in range(1_000)]
     assert max(waits) == TOO_LONG_MS

@@ -29,7 +29,7 @@ class TurnsBench:
         self.turns.flush_at_end(self)
 
 
-def test_answers_leave_after_what_they_speak_of_is_written() -> None:
+def test_answers_leave_after_the_write_that_they_report() -> None:
     bench = TurnsBench()
     bench.turns.run(bench.work)
     assert bench.events == ["work", "write", "flush"]
@@ -95,7 +95,7 @@ def test_a_write_that_fails_is_a_broken_invariant() -> None:
     assert [str(fault) for fault in bench.broken] == ["no such disk"]
 
 
-def test_a_turn_that_keeps_the_others_waiting_is_told_of_with_its_write() -> None:
+def test_a_long_turn_is_reported_with_its_write() -> None:
     now = 0.0
     stalls: list[tuple[object, float]] = []
 
@@ -116,7 +116,7 @@ def test_a_turn_that_keeps_the_others_waiting_is_told_of_with_its_write() -> Non
     assert stalls == [(work, pytest.approx(0.08))]
 
 
-def test_strangers_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_clients_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     import logging
 
     now_ms = [0]

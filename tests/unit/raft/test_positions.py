@@ -38,7 +38,7 @@ def cases(draw: st.DrawFn) -> tuple[list[int], int, list[int], list[int]]:
 
 @given(cases())
 @settings(max_examples=400)
-def test_a_position_is_valid_only_for_a_prefix_and_a_divergence_never_cuts_what_both_have(
+def test_a_position_is_valid_only_for_a_prefix_and_a_divergence_never_cuts_shared_records(
     case: tuple[list[int], int, list[int], list[int]],
 ) -> None:
     leaders, start, ends, readers = case

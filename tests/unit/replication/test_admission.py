@@ -91,7 +91,7 @@ def with_header(batch: bytes, **changes: int) -> bytes:
     return bytes(buffer)
 
 
-def test_what_is_compressed_anew_is_not_too_new_whatever_its_header_said() -> None:
+def test_a_recompressed_batch_is_not_too_new_whatever_its_header_has() -> None:
     """The broker writes that header, and would write a timestamp that the topic does not permit."""
     records = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS + 501, b"k", b"v")]
     batch = with_header(bytes(build_batch(records)), max_timestamp=NOW_MS)

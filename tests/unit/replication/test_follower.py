@@ -102,7 +102,7 @@ def test_one_fetch_is_in_flight_at_a_time() -> None:
     assert bench.asked == [(A, 0), (B, 0)]
 
 
-def test_the_next_fetch_leaves_when_everything_of_the_last_answer_counts() -> None:
+def test_the_next_fetch_leaves_when_the_last_answer_is_stored() -> None:
     bench = FollowerBench(A, B)
     bench.answer(records(A), records(B))
     assert [type(effect) for effect in bench.effects] == [Store, Store]
@@ -159,7 +159,7 @@ def test_a_fetch_says_only_what_has_changed_since_the_last_one() -> None:
     assert bench.told == ([B], [])
 
 
-def test_what_comes_and_goes_between_two_fetches_is_not_told_of() -> None:
+def test_a_partition_that_comes_and_goes_between_two_fetches_is_in_neither() -> None:
     bench = FollowerBench(A)
     bench.follow(B)
     bench.step(Unfollow(key=B))
@@ -173,7 +173,7 @@ def test_what_comes_and_goes_between_two_fetches_is_not_told_of() -> None:
     assert bench.told == ([B], [A])
 
 
-def test_a_partition_that_is_answered_twice_is_taken_once() -> None:
+def test_a_second_answer_for_a_partition_is_ignored() -> None:
     bench = FollowerBench(A)
     bench.answer(records(A, 0))
     bench.stored(A, 0)
@@ -181,7 +181,7 @@ def test_a_partition_that_is_answered_twice_is_taken_once() -> None:
     assert bench.asked == [(A, 0)]
 
 
-def test_an_answer_that_nothing_has_asked_for_is_dropped() -> None:
+def test_an_answer_without_a_fetch_is_dropped() -> None:
     bench = FollowerBench(A)
     bench.step(Answered(answers=None))
     assert bench.answer(records(A)) == []
@@ -243,14 +243,14 @@ def test_a_new_leader_epoch_ends_the_wait_for_a_silent_leader() -> None:
     assert bench.asked == [(A, 0)]
 
 
-def test_an_answer_of_an_older_leader_epoch_counts_for_nothing() -> None:
+def test_an_answer_of_an_older_leader_epoch_is_ignored() -> None:
     bench = FollowerBench(A)
     bench.follow(A, epoch=4)
     bench.answer(records(A))
     assert bench.asked == [(A, 0)]
 
 
-def test_what_is_stored_of_an_older_leader_epoch_counts_for_nothing() -> None:
+def test_a_store_of_an_older_leader_epoch_is_ignored() -> None:
     bench = FollowerBench(A)
     bench.answer(records(A))
     bench.follow(A, epoch=4, position=Position(2, 3, 0, 0))
@@ -261,7 +261,7 @@ def test_what_is_stored_of_an_older_leader_epoch_counts_for_nothing() -> None:
     assert bench.asked == [(A, 2)]
 
 
-def test_an_answer_for_a_partition_that_is_not_followed_any_more_counts_for_nothing() -> None:
+def test_an_answer_for_a_partition_that_is_not_followed_any_more_is_ignored() -> None:
     bench = FollowerBench(A, B)
     bench.step(Unfollow(key=A))
     bench.answer(records(A), records(B))
@@ -385,7 +385,7 @@ def test_below_its_high_watermark_a_log_is_cut_after_an_unclean_election_only(
 
 
 @pytest.mark.parametrize("is_final", [True, False])
-def test_what_cannot_be_stored_pauses_or_ends_the_partition(is_final: bool) -> None:
+def test_a_failed_store_pauses_or_ends_the_partition(is_final: bool) -> None:
     bench = FollowerBench(A)
     bench.answer(records(A))
     bench.step(StoreFailed(key=A, leader_epoch=3, is_final=is_final))
@@ -396,7 +396,7 @@ def test_what_cannot_be_stored_pauses_or_ends_the_partition(is_final: bool) -> N
     assert bench.machine.broken == 0
 
 
-def test_what_cannot_be_stored_is_counted_and_lags_until_it_is_stored() -> None:
+def test_a_partition_that_cannot_be_stored_is_counted_and_lags() -> None:
     """The bytes of its leader are damaged, say: then it is asked again and again, and the copy falls behind."""
     bench = FollowerBench(A)
     damaged = records(A, high_watermark=7)

@@ -41,7 +41,7 @@ def test_an_incomplete_batch_at_the_end_is_left_out() -> None:
     assert taken(sent((10, 2, 3), (12, 1, 3))[:-1]) == [10]
 
 
-def test_what_the_log_has_is_left_out() -> None:
+def test_batches_that_the_log_has_are_left_out() -> None:
     assert taken(sent((8, 2, 3), (10, 1, 3))) == [10]
 
 
@@ -58,7 +58,7 @@ def test_what_the_log_has_is_left_out() -> None:
     ],
     ids=["a gap", "half known", "a gap later", "twice", "an epoch that was over", "an epoch to come", "an epoch falls"],
 )
-def test_what_does_not_continue_the_log_is_refused(records: bytearray) -> None:
+def test_a_batch_that_does_not_continue_the_log_is_refused(records: bytearray) -> None:
     with pytest.raises(CorruptRecords):
         taken(records)
 

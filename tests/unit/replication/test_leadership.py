@@ -54,7 +54,7 @@ def test_the_high_watermark_is_the_smallest_end_of_those_in_sync() -> None:
     assert (bench.safe(), bench.safe(own=15)) == (17, 15)
 
 
-def test_one_that_keeps_up_holds_the_high_watermark_before_it_is_in_sync() -> None:
+def test_a_replica_that_keeps_up_holds_the_high_watermark_before_it_is_in_sync() -> None:
     bench = LeadershipBench(state(ONE))
     assert bench.safe() == 20
     bench.fetch(TWO, 20)
@@ -105,7 +105,7 @@ def test_a_replica_leaves_when_it_has_lagged_for_too_long() -> None:
     assert bench.propose() == (ONE, TWO)
 
 
-def test_what_is_proposed_counts_until_it_is_settled() -> None:
+def test_a_proposed_replica_holds_the_high_watermark_until_the_outcome_is_known() -> None:
     bench = LeadershipBench(state(ONE))
     bench.fetch(TWO, 15, may_join=True)
     proposal = bench.leadership.propose(bench.horizon)
@@ -125,7 +125,7 @@ def refused(bench: LeadershipBench, code: ErrorCode = ErrorCode.INELIGIBLE_REPLI
     bench.now_ms = 10 * LAG_MS
 
 
-def test_a_refused_replica_counts_until_a_late_copy_of_the_proposal_cannot_be_carried_out_any_more() -> None:
+def test_a_refused_replica_holds_the_high_watermark_until_no_late_copy_of_the_proposal_can_be_carried_out() -> None:
     bench = LeadershipBench(state(ONE))
     refused(bench)
     assert bench.safe() == 15
@@ -232,7 +232,7 @@ def test_a_slow_replica_comes_in_sync_by_its_own_fetch_only() -> None:
     assert bench.propose() is None, "this look came too late"
 
 
-def test_one_that_is_to_leave_counts_until_it_has_left() -> None:
+def test_a_replica_that_is_to_leave_holds_the_high_watermark_until_it_has_left() -> None:
     bench = LeadershipBench(state(ONE, TWO))
     bench.fetch(TWO, 15)
     bench.now_ms = 2 * LAG_MS
@@ -255,7 +255,7 @@ def test_one_that_is_to_leave_counts_until_it_has_left() -> None:
         (ErrorCode.INVALID_REQUEST, AfterAnswer.NOTHING, False),
     ],
 )
-def test_what_may_have_been_carried_out_stays_under_way(
+def test_a_proposal_that_may_have_been_carried_out_stays_pending(
     code: ErrorCode, next_step: AfterAnswer, is_pending: bool
 ) -> None:
     bench = LeadershipBench(state(ONE))
@@ -291,7 +291,7 @@ def test_the_epochs_of_registrations_go_with_a_proposal() -> None:
     assert proposal.members == ((ONE, -1), (TWO, 77))
 
 
-def test_a_fetch_of_an_earlier_registration_counts_for_nothing() -> None:
+def test_a_fetch_of_an_earlier_registration_is_refused() -> None:
     bench = LeadershipBench(state(ONE, TWO))
     bench.fetch(TWO, 13, broker_epoch=8)
     with pytest.raises(KafkaError) as refusal:
@@ -323,7 +323,7 @@ def test_a_replica_that_has_left_holds_nothing_and_is_not_wanted_before_it_asks_
     assert bench.propose() == (ONE, TWO, THREE)
 
 
-def test_the_last_fetch_of_one_that_has_left_holds_the_high_watermark_for_a_second() -> None:
+def test_the_last_fetch_of_a_replica_that_has_left_holds_the_high_watermark_for_a_second() -> None:
     bench = LeadershipBench(state(ONE, THREE))
     bench.fetch(THREE, 20)
     bench.leadership.take_state(state(ONE, epoch=1))

@@ -91,7 +91,7 @@ def test_under_page_cache_durability_the_high_watermark_follows_the_log_end() ->
     assert bench.disk.waiting == []
 
 
-def test_a_flush_counts_only_for_what_was_written_before_it_began(bench: PartitionBench) -> None:
+def test_a_flush_covers_only_what_was_written_before_it_began(bench: PartitionBench) -> None:
     bench.stage(b"a")
     bench.write()
     log, done = bench.disk.waiting.pop()
@@ -186,7 +186,7 @@ def test_a_waiter_is_called_when_the_high_watermark_is_there_or_with_why_it_neve
     assert told[2].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_watcher_of_the_high_watermark_is_told_when_the_readable_end_moves_until_it_is_removed(
+def test_a_watcher_of_the_high_watermark_is_notified_until_it_is_removed(
     bench: PartitionBench,
 ) -> None:
     told: list[tuple[Partition, int]] = []
@@ -209,7 +209,7 @@ def test_a_watcher_of_the_high_watermark_is_told_when_the_readable_end_moves_unt
     assert len(told) == 2
 
 
-def test_a_watcher_is_told_each_kind_of_change(bench: PartitionBench) -> None:
+def test_a_watcher_is_notified_of_each_kind_of_change(bench: PartitionBench) -> None:
     told: list[tuple[Partition, int]] = []
     bench.partition.watch(RecordingWatcher(told), EVERY_CHANGE)
 
@@ -276,7 +276,7 @@ def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_c
     assert done == [Appended(0, 1, -1, 0)]
 
 
-def test_a_coordinator_without_its_partition_is_told_so_and_not_within_the_call(bench: PartitionBench) -> None:
+def test_a_coordinator_without_its_partition_gets_the_error_and_not_within_the_call(bench: PartitionBench) -> None:
     done: Outcomes = []
     bench.partition.step_down()
     bench.partition.append_records([(b"k", b"v")], now_ms=5, on_done=done.append)
@@ -285,7 +285,7 @@ def test_a_coordinator_without_its_partition_is_told_so_and_not_within_the_call(
     assert codes(done) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_what_a_crash_left_in_the_log_is_readable_after_the_restart(tmp_path: Path) -> None:
+def test_records_in_the_log_are_readable_after_a_crash_and_a_restart(tmp_path: Path) -> None:
     node = DataPath(str(tmp_path))
     node.create()
     node.produce("orders", b"a")

@@ -117,7 +117,7 @@ def test_the_slowest_in_sync_holds_the_high_watermark() -> None:
     assert bench.reached == [None]
 
 
-def test_under_page_cache_durability_what_is_written_counts() -> None:
+def test_under_page_cache_durability_written_records_are_committed() -> None:
     bench = CopiesBench(state(1, 2), is_flushed=False)
     bench.produce(b"a")
     assert bench.marks == (0, 0, 1)
@@ -125,7 +125,7 @@ def test_under_page_cache_durability_what_is_written_counts() -> None:
     assert (bench.reached, bench.marks) == ([None], (1, 0, 1))
 
 
-def test_below_min_insync_replicas_nothing_is_taken_and_nothing_committed() -> None:
+def test_below_min_insync_replicas_nothing_is_appended_and_nothing_committed() -> None:
     bench = CopiesBench(state(1, 2, 3))
     bench.produce(b"a")
     bench.disk.run()
@@ -191,7 +191,7 @@ def test_a_proposal_is_made_once_and_its_answer_taken() -> None:
     assert not bench.partition.in_sync.is_proposed(proposal)
 
 
-def test_that_fewer_are_in_sync_counts_when_the_image_says_so() -> None:
+def test_a_smaller_isr_is_in_force_when_it_comes_with_the_image() -> None:
     """The image may bring a higher min.insync.replicas first, by which the controller has decided."""
     bench = CopiesBench(state(1, 2, replicas=(1, 2)), min_in_sync=1)
     bench.produce(b"a")
@@ -246,7 +246,7 @@ def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() 
     assert bench.partition.read(ReadLimits(0, 1000)).size_bytes == 0
 
 
-def test_a_watcher_of_a_follower_hears_of_the_log_end_and_of_the_high_watermark() -> None:
+def test_a_watcher_of_a_follower_is_notified_of_the_log_end_and_of_the_high_watermark() -> None:
     bench = CopiesBench(state(1, 2))
     heard: list[tuple[Partition, int]] = []
     watcher = RecordingWatcher(heard)
@@ -261,7 +261,7 @@ def test_a_watcher_of_a_follower_hears_of_the_log_end_and_of_the_high_watermark(
     assert len(heard) == 2
 
 
-def test_a_watcher_of_a_copy_is_told_what_its_leader_sends_and_cuts() -> None:
+def test_a_watcher_of_a_follower_is_notified_of_appends_and_truncations() -> None:
     bench = CopiesBench(state(1, 2, leader=2))
     heard: list[tuple[Partition, int]] = []
     bench.partition.watch(RecordingWatcher(heard), EVERY_CHANGE)
@@ -300,7 +300,7 @@ def test_a_leader_that_resigns_answers_all_waiting_and_staged_requests() -> None
     assert bench.partition.log.log_end_offset == 1, "staged batches are not written"
 
 
-def test_what_was_staged_in_one_epoch_is_not_written_in_the_next() -> None:
+def test_batches_staged_in_one_epoch_are_not_written_in_the_next() -> None:
     bench = CopiesBench(state(1, 2))
     bench.stage(b"a")
     bench.take(state(1, 2, epoch=2, partition_epoch=1))
@@ -336,7 +336,7 @@ def test_a_new_leader_waits_for_its_followers_before_it_commits() -> None:
 # As a follower
 
 
-def test_what_a_follower_appends_counts_when_it_is_flushed() -> None:
+def test_a_followers_append_is_stored_when_it_is_flushed() -> None:
     bench = CopiesBench(state(1, 2, leader=2))
     counted: list[int] = []
     bench.receive(0, b"a", b"b")
@@ -351,7 +351,7 @@ def test_what_a_follower_appends_counts_when_it_is_flushed() -> None:
     assert counted == [2, 0], "there is nothing to flush"
 
 
-def test_under_page_cache_durability_what_a_follower_appends_counts_at_once() -> None:
+def test_under_page_cache_durability_a_followers_append_is_stored_at_once() -> None:
     bench = CopiesBench(state(1, 2, leader=2), is_flushed=False)
     bench.receive(0, b"a")
     counted: list[int] = []
@@ -360,7 +360,7 @@ def test_under_page_cache_durability_what_a_follower_appends_counts_at_once() ->
     assert (counted, bench.marks) == ([1], (1, 0, 1))
 
 
-def test_a_follower_that_is_deleted_is_told_that_nothing_was_flushed() -> None:
+def test_the_flush_of_a_deleted_follower_fails() -> None:
     bench = CopiesBench(state(1, 2, leader=2))
     bench.receive(0, b"a")
     faults: list[KafkaError | None] = []
@@ -370,7 +370,7 @@ def test_a_follower_that_is_deleted_is_told_that_nothing_was_flushed() -> None:
     assert [fault and fault.code for fault in faults] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_a_follower_whose_log_fails_is_told_that_nothing_was_flushed() -> None:
+def test_the_flush_of_a_follower_whose_log_fails_fails_too() -> None:
     """Its next fetch must not acknowledge records that may be lost, nor wait for the disk for ever."""
     bench = CopiesBench(state(1, 2, leader=2))
     bench.receive(0, b"a")
@@ -388,7 +388,7 @@ def test_a_follower_whose_log_fails_is_told_that_nothing_was_flushed() -> None:
     assert bench.marks == (0, 0, 1)
 
 
-def test_a_follower_takes_nothing_that_does_not_continue_its_log() -> None:
+def test_a_follower_refuses_batches_that_do_not_continue_its_log() -> None:
     bench = CopiesBench(state(1, 2, leader=2, epoch=3))
     bench.receive(0, b"a", epoch=3)
     for base_offset, epoch in ((0, 2), (2, 3), (1, 2), (1, 4)):
@@ -400,7 +400,7 @@ def test_a_follower_takes_nothing_that_does_not_continue_its_log() -> None:
     assert bench.partition.log.log_end_offset == 1
 
 
-def test_a_follower_believes_missing_offsets_when_the_leader_has_said_them_twice() -> None:
+def test_a_follower_accepts_missing_offsets_when_the_leader_has_sent_them_twice() -> None:
     """The topic was compacted once, and is not any more; or the bytes that say where a batch stands were damaged."""
     bench = CopiesBench(state(2, leader=2))
     bench.receive(0, b"a")
@@ -415,7 +415,7 @@ def test_a_follower_believes_missing_offsets_when_the_leader_has_said_them_twice
     assert bench.partition.log.log_end_offset == 10
 
 
-def test_what_one_leader_has_said_twice_is_not_believed_of_the_next() -> None:
+def test_missing_offsets_of_one_leader_are_not_accepted_from_the_next() -> None:
     """Its log may be whole: then a batch that stands elsewhere is damage, as it was before."""
     bench = CopiesBench(state(2, leader=2))
     with pytest.raises(CorruptRecords):
@@ -442,7 +442,7 @@ def test_a_doubt_ends_with_the_next_batch_that_continues_the_log() -> None:
     bench.receive(7, b"b")
 
 
-def test_a_follower_whose_log_starts_within_a_batch_takes_all_of_it() -> None:
+def test_a_follower_whose_log_starts_within_a_batch_appends_all_of_it() -> None:
     """DeleteRecords has moved the leader's log start there."""
     bench = CopiesBench(state(2, leader=2))
     bench.partition.following.restart_at(12)
@@ -501,7 +501,7 @@ def test_no_recovery_point_is_above_where_a_log_is_about_to_be_cut() -> None:
     assert bench.partition.following.recovery_point == 2
 
 
-def test_where_a_log_is_about_to_be_cut_stands_until_another_leader_says_otherwise() -> None:
+def test_the_offset_of_a_pending_truncation_holds_until_there_is_another_leader() -> None:
     """The in-sync replicas may change meanwhile: a recovery point that rose again would make damage of the cut."""
     bench = CopiesBench(state(1, 2, leader=2))
     bench.receive(0, b"a")
@@ -529,7 +529,7 @@ def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
     assert bench.partition.log.segment_count == 2
 
 
-def test_a_follower_that_lags_behind_what_is_committed_is_sent_no_bytes_that_a_checksum_refuses() -> None:
+def test_a_follower_below_the_high_watermark_is_sent_no_bytes_with_a_wrong_checksum() -> None:
     """It would refuse them and ask again for ever: only the leader can find out that its own copy is damaged."""
     bench = CopiesBench(state(1, 2))
     bench.produce(b"first")

@@ -18,7 +18,7 @@ def test_a_waiting_callback_runs_when_the_offset_is_reached_or_never_will_be() -
     assert told == [None, error]
 
 
-def test_what_was_written_can_be_read_once_it_is_passed() -> None:
+def test_written_bytes_are_readable_once_the_high_watermark_has_passed_them() -> None:
     high_watermark = HighWatermark(0)
     high_watermark.note_write(2, 100)
     high_watermark.note_write(4, 250)
@@ -30,7 +30,7 @@ def test_what_was_written_can_be_read_once_it_is_passed() -> None:
     assert high_watermark.readable_bytes == 400
 
 
-def test_what_is_noted_while_it_stands_still_is_bounded() -> None:
+def test_the_notes_of_writes_above_the_high_watermark_are_bounded() -> None:
     """Producers with acks=1 go on for hours while replicas are away."""
     high_watermark = HighWatermark(0)
     tracemalloc.start()

@@ -120,7 +120,7 @@ def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
     assert list(read.aborted) == [AbortedTxn(7, 2, 4, 5)]
 
 
-def test_what_is_cut_off_opens_its_transactions_again(
+def test_a_truncation_opens_its_transactions_again(
     leader: TransactionalReplica, follower: TransactionalReplica
 ) -> None:
     leader.write(b"a")
@@ -146,7 +146,7 @@ def test_markers_need_enough_replicas_and_a_leader(
     assert leader.outcomes[0].code is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_what_a_coordinator_writes_in_a_transaction_is_part_of_it(leader: TransactionalReplica) -> None:
+def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: TransactionalReplica) -> None:
     """The offsets that a consumer commits in it. They have no sequence numbers of the producer's."""
     for _ in range(2):
         leader.partition.append_records(

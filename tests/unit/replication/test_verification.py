@@ -44,7 +44,7 @@ def test_a_verification_is_good_until_it_ends() -> None:
     [(False, 1, False), (True, 1, True), (True, 0, True), (True, 2, False)],
     ids=["of the transaction that ends", "of the next one", "of a later one", "of one that is over"],
 )
-def test_a_marker_takes_away_what_was_asked_before_it(adds_partition: bool, marker_epoch: int, is_good: bool) -> None:
+def test_a_marker_ends_the_verifications_before_it(adds_partition: bool, marker_epoch: int, is_good: bool) -> None:
     """With KIP-890 the marker has the epoch of the next transaction."""
     verifications = Verifications()
     granted = verifications.begin(first(epoch=1), adds_partition=adds_partition)
@@ -56,7 +56,7 @@ def test_a_marker_takes_away_what_was_asked_before_it(adds_partition: bool, mark
     verifications.end_by_marker(8, marker_epoch)
 
 
-def test_what_waits_is_answered_in_order() -> None:
+def test_waiting_batches_are_answered_in_order() -> None:
     asked = Verifications().begin(first(), adds_partition=False)
     told: list[tuple[str, KafkaError | None]] = []
     asked.wait(lambda error: told.append(("a", error)))
@@ -79,7 +79,7 @@ def test_a_batch_that_cannot_be_the_first_is_refused() -> None:
     assert refusal(verifications, first(5), granted) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_a_producer_whose_partitions_are_added_starts_at_0_where_nothing_is_known_of_it() -> None:
+def test_an_unknown_producer_whose_partitions_are_added_starts_at_0() -> None:
     verifications = Verifications()
     granted = verifications.begin(first(2), adds_partition=True)
     assert refusal(verifications, first(2), granted) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -109,7 +109,7 @@ def test_so_many_producers_may_begin_at_once_and_no_more(monkeypatch: pytest.Mon
     verifications.begin(first(producer_id=3), adds_partition=False)
 
 
-def test_a_producer_that_began_and_was_not_heard_of_again_is_forgotten() -> None:
+def test_a_producer_that_began_and_then_was_silent_is_forgotten() -> None:
     verifications = Verifications()
     for producer_id in (1, 2, 3):
         verifications.begin(first(producer_id=producer_id), adds_partition=False)

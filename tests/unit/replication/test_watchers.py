@@ -15,7 +15,7 @@ class Named:
         self._told.append((self._name, subject, kinds))
 
 
-def test_watchers_are_told_in_order_each_of_the_kinds_that_it_wants() -> None:
+def test_watchers_are_notified_in_order_each_of_the_kinds_that_it_wants() -> None:
     watchers, told = Watchers("x"), list[tuple[str, str, int]]()
     a, b, c = (Named(name, told) for name in "abc")
     watchers.add(a, ROLE)
@@ -48,7 +48,7 @@ def test_a_watcher_stays_until_it_is_removed_and_counts_once() -> None:
     assert len(told) == 2
 
 
-def test_a_watcher_may_remove_itself_and_add_others_while_it_is_told() -> None:
+def test_a_watcher_may_remove_itself_and_add_others_while_it_is_notified() -> None:
     watchers, told = Watchers("x"), list[tuple[str, str, int]]()
     late = Named("late", told)
 

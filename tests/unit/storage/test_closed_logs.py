@@ -42,7 +42,7 @@ def test_a_line_gives_the_log_back(log: ClosedLog) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "0 0", "0 0 0 0 0 0 0 0:0", "0 0 0 0 0 0 0:0 x", FULL.to_line() + " 1"])
-def test_what_is_no_line_is_refused(line: str) -> None:
+def test_an_invalid_line_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match="."):
         ClosedLog.from_line(line)
 
@@ -51,7 +51,7 @@ def test_the_size_is_that_of_all_segments() -> None:
     assert FULL.size_bytes == 900
 
 
-def test_what_was_noted_is_found_again() -> None:
+def test_written_lines_are_read_back() -> None:
     found = read_closed_logs(written(), "/logs", broker_epoch=5)
     assert found == {
         "orders": ClosedTopic(ORDERS, {0: FULL.to_line(), 7: ClosedLog().to_line()}),
@@ -59,7 +59,7 @@ def test_what_was_noted_is_found_again() -> None:
     }
 
 
-def test_what_was_noted_for_another_clean_stop_is_not_believed() -> None:
+def test_lines_of_another_clean_stop_are_ignored() -> None:
     """Apache Kafka has used the directory in between: its mark says its own epoch."""
     assert read_closed_logs(written(), "/logs", broker_epoch=6) == {}
     assert read_closed_logs(SimulatedDisk(), "/", broker_epoch=5) == {}

@@ -119,7 +119,7 @@ def test_an_offset_outside_the_log_is_out_of_range(offset: int) -> None:
     assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_what_was_read_is_the_readers_own(disk: SimulatedDisk) -> None:
+def test_the_bytes_of_a_read_belong_to_the_reader(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 20)
     held = log.read(ReadLimits(0, 400))
@@ -378,7 +378,7 @@ def test_truncation_takes_producers_and_epochs_back() -> None:
     assert log.log_end_offset == 12
 
 
-def test_a_truncation_that_cannot_tell_what_producers_have_left_puts_the_log_offline(disk: SimulatedDisk) -> None:
+def test_a_truncation_that_cannot_load_the_producers_puts_the_log_offline(disk: SimulatedDisk) -> None:
     """Those of the longer log would let a batch pass for a duplicate that was cut off."""
     log = open_log(disk)
     for n in range(20):
@@ -493,7 +493,7 @@ def test_retention_by_size_renames_first_and_removes_later(disk: SimulatedDisk) 
 
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("is_under_way", [False, True], ids=["before the flush", "during the flush"])
-def test_what_is_known_of_producers_survives_the_segments_that_they_wrote_to(seed: int, is_under_way: bool) -> None:
+def test_the_state_of_producers_survives_the_segments_that_they_wrote_to(seed: int, is_under_way: bool) -> None:
     """All before the new segment is flushed and may go; what the roll wrote is not flushed yet."""
     disk = durable_disk(seed)
     log = open_log(disk, replace(SMALL, retention_bytes=0))
@@ -576,7 +576,7 @@ def test_a_damaged_batch_ends_the_search_for_a_time(disk: SimulatedDisk) -> None
     assert log.is_offline
 
 
-def test_the_largest_timestamp_of_what_can_be_read_is_found_without_a_look_at_every_segment(
+def test_the_largest_readable_timestamp_is_found_without_reading_every_segment(
     disk: SimulatedDisk,
 ) -> None:
     """A segment in which the log starts is searched; a sender with a wrong timestamp costs no record."""
@@ -617,7 +617,7 @@ def test_a_clean_close_writes_all_caches_and_an_idle_log_writes_nothing_again(di
     assert disk.operations == before
 
 
-def test_a_damaged_batch_under_a_reader_is_told_with_file_and_position(disk: SimulatedDisk) -> None:
+def test_a_damaged_batch_under_a_reader_is_reported_with_file_and_position(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     size = len(fill(log, 5)[0].buffer)
     disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 2 * size + 8, 7)
@@ -629,7 +629,7 @@ def test_a_damaged_batch_under_a_reader_is_told_with_file_and_position(disk: Sim
 
 @pytest.mark.parametrize("max_bytes", [1, 300, 10**6])
 @pytest.mark.parametrize("is_hinted", [False, True])
-def test_no_flipped_bit_of_what_no_checksum_covers_is_ever_served(is_hinted: bool, max_bytes: int) -> None:
+def test_no_flipped_bit_outside_the_checksum_is_ever_served(is_hinted: bool, max_bytes: int) -> None:
     """Base offset, length, leader epoch and magic: a reader gets what was written, or the error of a damaged log."""
     for bit in range(8 * 17):
         for batch in (0, 3, 7):

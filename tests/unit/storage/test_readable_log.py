@@ -34,7 +34,7 @@ def test_while_nothing_is_noted_a_compacted_log_may_have_gaps_anywhere() -> None
     assert not known.is_legal_before(1000, is_compacted=False)
 
 
-def test_what_is_noted_holds_whatever_the_settings_say() -> None:
+def test_the_noted_gap_bound_holds_under_any_settings() -> None:
     _, known = gaps(20)
     for is_compacted in (False, True):
         assert known.is_legal_before(20, is_compacted=is_compacted)

@@ -249,7 +249,7 @@ def test_above_the_flushed_end_no_gap_is_legal_if_their_bound_cannot_be_read() -
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_a_follower_believes_the_gaps_of_a_leader_whose_topic_was_compacted_once(clean: bool) -> None:
+def test_a_follower_accepts_the_gaps_of_a_leader_whose_topic_was_compacted_once(clean: bool) -> None:
     """The settings say `delete` since before this replica was there; so nothing here knows of gaps."""
     disk = SimulatedDisk.with_directory("/data")
     log = open_log(disk)
@@ -365,7 +365,7 @@ def test_a_half_done_retention_is_finished(disk: SimulatedDisk) -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_what_kafka_has_truncated_tells_nothing_of_the_segments_before_it(disk: SimulatedDisk, clean: bool) -> None:
+def test_a_truncation_by_kafka_proves_nothing_about_the_segments_before_it(disk: SimulatedDisk, clean: bool) -> None:
     """Kafka renames what it cuts off as what it retires, and removes it a minute later if it still runs."""
     open_log(disk).close()
     *kept, last_but_one, last = segments(disk)
@@ -380,7 +380,7 @@ def test_what_kafka_has_truncated_tells_nothing_of_the_segments_before_it(disk: 
     assert not [name for name in disk.list_dir(DIRECTORY) if name.endswith(".deleted")]
 
 
-def test_what_kafka_has_truncated_tells_nothing_although_the_log_has_gone_on_since(disk: SimulatedDisk) -> None:
+def test_a_truncation_by_kafka_proves_nothing_after_later_appends_either(disk: SimulatedDisk) -> None:
     """Behind the cut its segments begin elsewhere."""
     first, second, third, *_ = segments(disk)
     disk.open(path_of(third - 1, ".log.deleted"), create=True).writev([b"cut off"])
@@ -389,7 +389,7 @@ def test_what_kafka_has_truncated_tells_nothing_although_the_log_has_gone_on_sin
     assert segments(disk)[:3] == [first, second, third]
 
 
-def test_what_kafka_has_compacted_tells_nothing_of_the_segment_that_it_became(disk: SimulatedDisk) -> None:
+def test_a_compaction_by_kafka_proves_nothing_about_the_segment_that_it_wrote(disk: SimulatedDisk) -> None:
     first, second, third, *_ = segments(disk)
     for base_offset in (first, second):
         content = disk.read_bytes(path_of(base_offset))
@@ -441,7 +441,7 @@ def test_a_log_start_that_is_ignored_leaves_the_epochs_of_the_whole_log(disk: Si
     assert log.epochs.entries == ((0, 0), (1, 12), (2, 24))
 
 
-def test_what_was_promised_of_an_earlier_log_says_nothing_of_the_log_start(disk: SimulatedDisk) -> None:
+def test_the_flushed_offset_of_an_earlier_log_does_not_judge_the_log_start(disk: SimulatedDisk) -> None:
     """The log was begun anew; nothing of it was flushed yet when its log start was noted and the power went."""
     log = open_log(disk)
     log.truncate_fully_and_start_at(COUNT)
@@ -621,7 +621,7 @@ def test_a_note_that_is_older_than_the_file_of_epochs_does_not_cost_epochs() -> 
     assert log.epochs.entries == ((0, 0), (1, 3), (2, 5), (3, 6))
 
 
-def test_a_truncation_takes_the_note_back_before_it_cuts(disk: SimulatedDisk) -> None:
+def test_a_truncation_lowers_the_note_before_it_cuts(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     log.truncate_to(COUNT - 5)
     assert open_log(disk).log_end_offset == COUNT - 5
@@ -794,7 +794,7 @@ def test_a_segment_that_is_lost_does_not_pass_for_a_gap_because_the_topic_is_com
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_what_is_lost_after_a_topic_has_become_a_compacted_one_does_not_pass_for_a_gap(seed: int) -> None:
+def test_a_loss_after_a_topic_has_become_compacted_does_not_pass_for_a_gap(seed: int) -> None:
     """Nothing is noted at once; the next roll does it, before a segment begins whose predecessor may be lost."""
     disk = SimulatedDisk.with_directory("/data", seed)
     log = open_log(disk)

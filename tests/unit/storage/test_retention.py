@@ -44,7 +44,7 @@ def test_time_takes_a_run_of_the_oldest_and_never_the_active_one(now_ms: int, co
 
 
 @pytest.mark.parametrize(("log_start", "count"), [(9, 0), (10, 1), (35, 3)])
-def test_what_lies_below_the_log_start_goes_under_any_policy(log_start: int, count: int) -> None:
+def test_segments_below_the_log_start_go_under_any_policy(log_start: int, count: int) -> None:
     config = TopicConfig(cleanup_policy=("compact",), retention_ms=0, retention_bytes=0)
     assert expired(config, now_ms=10**6, log_start=log_start) == [Reason.START_OFFSET] * count
 

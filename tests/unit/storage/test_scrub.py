@@ -64,7 +64,7 @@ def test_every_flipped_bit_is_found() -> None:
         assert log.is_offline, f"bit {bit}"
 
 
-def test_what_is_not_flushed_is_not_looked_at(disk: SimulatedDisk, log: Log) -> None:
+def test_a_scrub_does_not_read_what_is_not_flushed(disk: SimulatedDisk, log: Log) -> None:
     size_bytes = log.size_bytes
     log.append([stored_batch(COUNT, leader_epoch=2)])
     path = files_of(disk, ".log")[-1]

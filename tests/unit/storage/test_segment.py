@@ -30,7 +30,7 @@ def reopened(path: Path) -> Segment:
 
 
 @pytest.mark.parametrize("offset", [BASE - 1, BASE + 2**31, 2**62])
-def test_a_batch_with_an_offset_of_another_segment_is_damage_that_is_told(tmp_path: Path, offset: int) -> None:
+def test_a_batch_with_an_offset_of_another_segment_is_reported_as_damage(tmp_path: Path, offset: int) -> None:
     """Found by fuzzing: the base offset lies outside the checksum, and no index entry can hold such a one."""
     segment = segment_in(tmp_path, 20)
     position = 10 * segment.size_bytes // 20

@@ -58,7 +58,7 @@ def test_a_look_up_ends_where_later_transactions_cannot_concern_it() -> None:
     offset=st.integers(0, 700),
     size=st.integers(1, 300),
 )
-def test_a_look_up_gives_what_a_look_at_all_gives(lengths: list[int], offset: int, size: int) -> None:
+def test_a_look_up_finds_the_same_as_a_full_scan(lengths: list[int], offset: int, size: int) -> None:
     markers = list(range(1, 1 + len(lengths)))
     entries = [
         AbortedTxn(at, max(marker - length, 0), marker, 0)  # as if one were open from the start
@@ -189,7 +189,7 @@ def test_recovery_finds_the_aborted_transactions_of_every_segment_it_checks(disk
     assert opened(disk, recovery_point=4, clean=True).aborted_transactions(0, 4) == wanted
 
 
-def test_what_a_roll_wrote_and_no_flush_covered_is_not_believed(disk: SimulatedDisk) -> None:
+def test_an_index_file_of_a_roll_without_a_flush_is_not_trusted(disk: SimulatedDisk) -> None:
     """The recovery point is where the next segment begins: nothing of the one before is checked but this."""
     log = opened(disk)
     log.append([data(0), abort(1)])
@@ -207,7 +207,7 @@ def aborted_in(disk: SimulatedDisk) -> list[AbortedTxn]:
     return list(aborted_transactions(disk.read_bytes(FIRST_FILE)))
 
 
-def test_a_log_that_is_cut_back_into_an_older_segment_keeps_what_that_one_says(disk: SimulatedDisk) -> None:
+def test_a_log_that_is_cut_back_into_an_older_segment_keeps_its_aborted_transactions(disk: SimulatedDisk) -> None:
     log = opened(disk)
     log.append([data(0), abort(1), data(2, sequence=1)])
     log.append([stored_batch(3, value_bytes=300), abort(4)])
@@ -219,7 +219,7 @@ def test_a_log_that_is_cut_back_into_an_older_segment_keeps_what_that_one_says(d
     assert opened(disk, recovery_point=2, clean=True).aborted_transactions(0, 2) == [AbortedTxn(7, 0, 1, 2)]
 
 
-def test_an_append_that_cannot_read_what_was_aborted_before_leaves_the_log_as_it_was(
+def test_an_append_that_cannot_read_the_aborted_transactions_leaves_the_log_as_it_was(
     disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = opened(disk)
@@ -247,7 +247,7 @@ def test_an_append_that_cannot_read_what_was_aborted_before_leaves_the_log_as_it
 
 
 @pytest.mark.parametrize("good_reads", range(4))
-def test_a_damaged_file_that_cannot_be_made_anew_does_not_pass_for_one_that_was(
+def test_a_damaged_file_that_cannot_be_rebuilt_does_not_pass_for_a_rebuilt_one(
     disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch, good_reads: int
 ) -> None:
     """Otherwise readers of committed data would be given what an aborted transaction wrote."""

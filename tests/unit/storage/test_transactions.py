@@ -26,7 +26,7 @@ def test_one_that_has_ended_counts_until_its_marker_is_below_the_high_watermark(
     assert not transactions
 
 
-def test_what_is_replicated_is_forgotten_in_the_order_of_the_markers() -> None:
+def test_replicated_transactions_are_forgotten_in_the_order_of_their_markers() -> None:
     transactions = OngoingTransactions([(1, 7), (2, 8), (3, 9)])
     for first_offset, marker in ((3, 10), (1, 11), (2, 12)):
         transactions.end(first_offset, marker)

@@ -96,7 +96,7 @@ def test_a_tombstone_stays_until_the_horizon_that_its_first_compaction_sets(has_
     assert values(compacted(just_before, now_ms=NOW_MS + RETENTION_MS)) == [(1, b"2"), (3, b"3")]
 
 
-def test_what_an_aborted_transaction_wrote_goes_and_replaces_nothing() -> None:
+def test_records_of_an_aborted_transaction_go_and_replace_nothing() -> None:
     stored = [batch(0, (b"a", b"old")), sent(1, (b"a", b"never")), marker(2, ControlType.ABORT)]
     assert values(compacted(stored)) == [(0, b"old")]
 
@@ -118,7 +118,7 @@ def test_a_batch_is_aborted_if_it_lies_in_a_transaction_of_its_producer_that_was
     assert aborted.has(read_header(sent(offset, (b"a", b"1"), producer_id=producer_id))) is is_within
 
 
-def test_what_a_committed_transaction_wrote_replaces_what_was_before_it() -> None:
+def test_records_of_a_committed_transaction_replace_earlier_ones() -> None:
     stored = [
         batch(0, (b"a", b"old")),
         sent(1, (b"a", b"new")),
@@ -139,7 +139,7 @@ def test_nothing_at_or_above_an_open_transaction_is_touched() -> None:
     assert compacted(stored) == stored[2:], "a record below may go, if a later one that counts has its key"
 
 
-def test_what_is_known_of_transactions_serves_the_next_pass() -> None:
+def test_the_ends_of_transactions_serve_the_next_pass() -> None:
     ends = TransactionEnds()
     for content in (sent(0, (b"a", b"1")), sent(1, (b"b", b"1"), producer_id=Q), marker(2, ControlType.ABORT)):
         header, found = read_header(content), read_marker(content, read_header(content))

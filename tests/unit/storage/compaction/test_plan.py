@@ -54,7 +54,7 @@ def test_records_younger_than_the_minimum_lag_stay(lag_ms: int, end: int) -> Non
 
 
 @pytest.mark.parametrize(("first_dirty", "clean", "dirty"), [(0, 0, 300), (10, 100, 200), (15, 100, 200), (30, 300, 0)])
-def test_what_was_compacted_before_is_clean(first_dirty: int, clean: int, dirty: int) -> None:
+def test_the_part_that_was_compacted_is_clean(first_dirty: int, clean: int, dirty: int) -> None:
     found = cleanable(first_dirty=first_dirty)
     assert (found.clean_bytes, found.dirty_bytes) == (clean, dirty)
     assert found.dirty_ratio == pytest.approx(dirty / 300)

@@ -206,7 +206,7 @@ def test_the_newest_entry_of_a_producer_stands_last_in_a_snapshot() -> None:
     assert dict(entries)[6] == state.producers[6]
 
 
-def test_what_is_known_of_a_producer_beside_its_batches_survives_in_a_snapshot() -> None:
+def test_a_snapshot_has_the_state_of_a_producer_beside_its_batches() -> None:
     state = state_of(header(0, 0, count=3), header(3, 3, count=2))
     state.apply(stored_batch(5, producer_id=6, base_sequence=MAX_SEQUENCE, count=2, is_transactional=True).header)
     state.apply(header(7, 0, epoch=4, is_control=True))

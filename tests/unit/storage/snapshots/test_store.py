@@ -63,7 +63,7 @@ def fetch(store: SnapshotStore, data: bytes, snapshot_id: OffsetAndEpoch = ID, s
     return publication
 
 
-def test_what_was_written_in_slices_is_read_back(disk: SimulatedDisk, store: SnapshotStore) -> None:
+def test_a_snapshot_written_in_slices_is_read_back(disk: SimulatedDisk, store: SnapshotStore) -> None:
     write(store)
     for one in (store, SnapshotStore.open(ROOT, files=disk)):
         assert [(found.id, found.header) for found in one.snapshots] == [(ID, HEADER)]
