@@ -143,7 +143,7 @@ def test_a_failing_run_shrinks_to_the_few_turns_that_it_takes(monkeypatch: pytes
     assert 0 < len(small.turns) <= max(len(failure.turns) // 4, 3)
 
 
-def test_a_full_disk_ends_a_leadership_and_is_told() -> None:
+def test_a_full_disk_ends_a_leadership_and_is_reported() -> None:
     cluster = QuorumCluster(1, QuorumPlan(chaos_ms=4000))
     seen: list[object] = []
 

@@ -51,7 +51,7 @@ def test_time_without_any_broker_is_not_sleep() -> None:
     assert heartbeats.awake(60_000 + WATCH_INTERVAL_MS) == 0
 
 
-def test_only_a_broker_that_was_heard_of_has_a_session_that_keeps_its_id() -> None:
+def test_only_a_broker_with_a_heartbeat_has_a_session_that_keeps_its_id() -> None:
     heartbeats = Heartbeats(SESSION_MS)
     heartbeats.restart([ONE, TWO], 0)
     heartbeats.touch(TWO, 100)
@@ -60,7 +60,7 @@ def test_only_a_broker_that_was_heard_of_has_a_session_that_keeps_its_id() -> No
     assert not heartbeats.has_session(TWO, 100 + SESSION_MS)
 
 
-def test_a_broker_whose_connection_is_closed_has_less_time_and_a_heartbeat_gives_it_back() -> None:
+def test_a_closed_connection_shortens_a_session_and_a_heartbeat_extends_it() -> None:
     heartbeats = Heartbeats(SESSION_MS)
     heartbeats.touch(ONE, 0)
     heartbeats.shorten(ONE, 100, 1_000)

@@ -29,7 +29,7 @@ def test_every_listener_has_its_share() -> None:
     assert plan_node_descriptors(NodeConfig(two), 1_024).connections == 244
 
 
-def test_few_descriptors_are_told_of_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_few_descriptors_are_logged_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert plan_descriptors(1_024, max_connections=2_000).connections == 488
     assert "ulimit -n 4048" in caplog.text

@@ -109,7 +109,7 @@ def test_a_signal_to_stop_ends_the_waiting_well_though_a_sync_hangs(tmp_path: Pa
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
 
 
-def test_a_process_that_has_waited_hears_signals_as_before(tmp_path: Path) -> None:
+def test_a_process_that_has_waited_handles_signals_as_before(tmp_path: Path) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     assert wait_for_disk(tmp_path, failures=1, until_stdin_closes=False)
     assert {number: signal.getsignal(number) for number in before} == before
@@ -189,7 +189,7 @@ def fresh_start(monkeypatch: pytest.MonkeyPatch, *, failures: int) -> FreshStart
 
 
 @pytest.mark.parametrize(("served_s", "failures"), [(None, 3), (5, 3), (61, 1)])
-def test_the_process_becomes_a_fresh_one_that_knows_how_often_it_has_failed(
+def test_the_fresh_process_gets_the_number_of_failures(
     served_s: float | None, failures: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[tuple[str, list[str]]] = []

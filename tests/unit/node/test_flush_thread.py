@@ -210,7 +210,7 @@ def test_the_page_cache_only_calls_back(node: FlushThreadBench, tmp_path: Path) 
     assert log.flushed_offset == 0
 
 
-def test_a_round_that_takes_the_disk_long_is_told_of(
+def test_a_slow_round_is_logged(
     node: FlushThreadBench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Produce and administration wait for it, and nothing else says why they did."""

@@ -9,7 +9,7 @@ from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 LOST, NEW = b"the-lost-one-000", b"the-new-one-0000"
 
 
-def test_directory_ids_are_told_as_every_command_prints_them(caplog: pytest.LogCaptureFixture) -> None:
+def test_directory_ids_are_logged_as_every_command_prints_them(caplog: pytest.LogCaptureFixture) -> None:
     voters = VoterSet.of((Voter(ReplicaKey(3, LOST)),))
     warn_if_wiped(ReplicaKey(3, NEW), voters)
     (line,) = (record.getMessage() for record in caplog.records)

@@ -8,7 +8,7 @@ class Thread:
     round_seconds = 0.0
 
 
-def test_a_round_that_takes_too_long_is_told_of_once_and_when_it_is_done() -> None:
+def test_a_round_that_takes_too_long_is_reported_once_and_when_it_is_done() -> None:
     clock, quick, slow = ManualClock(), Thread(), Thread()
     told: list[bool] = []
     watch = HangWatch((quick, slow), clock=clock, timeout_ms=1_000, on_change=told.append)

@@ -92,7 +92,7 @@ def test_a_node_snapshots_when_enough_has_been_written_and_starts_again(tmp_path
     serve(tmp_path, look, **settings)
 
 
-def test_a_directory_that_knows_no_directories_goes_on_as_a_quorum_of_one(tmp_path: Path) -> None:
+def test_a_log_without_directory_ids_goes_on_as_a_quorum_of_one(tmp_path: Path) -> None:
     """Files of an earlier release: no founding checkpoint, no voters in the log, kraft.version 0 in quorum-state."""
     state = tmp_path / METADATA / "quorum-state"
     serve(tmp_path, lambda node: create(node, "orders"))
@@ -141,7 +141,7 @@ def test_a_log_without_its_clusters_id_is_not_given_another(tmp_path: Path) -> N
         serve(tmp_path, nothing)
 
 
-def test_a_controller_is_looked_for_where_this_node_was_told(tmp_path: Path) -> None:
+def test_a_controller_is_looked_for_at_the_addresses_in_the_settings(tmp_path: Path) -> None:
     async def look(node: Node) -> None:
         quorum = node.quorum
         assert quorum is not None

@@ -167,7 +167,7 @@ def test_a_peer_without_an_answer_in_time_is_given_up() -> None:
     run(story)
 
 
-def test_nothing_is_sent_in_a_version_that_says_too_little() -> None:
+def test_no_request_is_sent_in_a_version_below_the_oldest_permitted() -> None:
     async def story(bench: PeersBench) -> None:
         await bench.listen()
         assert await bench.ask(VOTE, oldest_version=99) is None

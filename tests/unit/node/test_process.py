@@ -60,7 +60,7 @@ def fail_to_serve(directory: Path, *arguments: str) -> str:
 
 @pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_node_says_when_it_is_ready_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_node_prints_a_ready_line_and_stops_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.1:0") as node:
         address, words = ready_address(node)
         assert words == ["dev"]
@@ -83,7 +83,7 @@ def test_an_advertised_port_of_0_is_the_one_that_was_taken(tmp_path: Path) -> No
         socket.create_connection(("127.0.0.1", int(port)), timeout=10).close()
 
 
-def test_clients_are_told_the_loopback_address_that_a_node_listens_on(tmp_path: Path) -> None:
+def test_clients_get_the_loopback_address_that_a_node_listens_on(tmp_path: Path) -> None:
     with serving(tmp_path / "data", "--dev", "--listen", "127.0.0.2:0") as node:
         (host, port) = ready_address(node)[0].split(":")
         assert host == "127.0.0.2"
@@ -238,7 +238,7 @@ def test_an_unknown_setting_is_one_clear_line(tmp_path: Path) -> None:
     assert "did you mean num.partitions?" in fail_to_serve(tmp_path / "data", "--set", "num.partition=3")
 
 
-def test_the_log_is_json_if_that_is_wanted_and_the_ready_line_says_where_the_metrics_are(tmp_path: Path) -> None:
+def test_the_log_is_json_on_request_and_the_ready_line_has_the_address_of_metrics(tmp_path: Path) -> None:
     settings = ("--set", "log.format=json", "--set", "metrics.listener=127.0.0.1:0")
     with serving(tmp_path / "data", "--listen", "127.0.0.1:0", *settings) as node:
         _, words = ready_address(node)
@@ -334,7 +334,7 @@ def test_a_value_runs_to_the_next_key() -> None:
     assert line["partition"] == "orders-3"
 
 
-def test_a_message_that_is_no_event_is_kept_whole() -> None:
+def test_a_message_without_an_event_is_kept_whole() -> None:
     assert json.loads(JsonFormatter().format(record("hello there")))["message"] == "hello there"
 
 

@@ -66,7 +66,7 @@ class TestNetwork:
         world.run(until_ms=10_000)
         return seen
 
-    def test_delivers_everything_once_unless_told_otherwise(self) -> None:
+    def test_delivers_everything_once_by_default(self) -> None:
         assert sorted(self.delivered(NetworkFaults())) == list(range(200))
 
     def test_loses_and_repeats_at_the_rate_that_is_set(self) -> None:
@@ -206,7 +206,7 @@ class TestExplore:
         assert sorted(caught.value.actions) == ["raise 0", "raise 0", "raise 1"]
 
     @pytest.mark.parametrize("processes", [1, 2])
-    def test_a_search_that_is_cut_off_says_so(self, processes: int) -> None:
+    def test_a_search_that_is_cut_off_reports_it(self, processes: int) -> None:
         assert not explore(Counters(), (0, 0), max_states=5, processes=processes).is_complete
 
     def test_worlds_with_one_fingerprint_are_one(self) -> None:

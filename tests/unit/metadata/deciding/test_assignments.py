@@ -76,7 +76,7 @@ class DirectoryAssignmentsBench:
         return [ErrorCode.NONE if error is None else error.code for error in answer.errors]
 
 
-def test_a_replica_is_where_its_broker_says_and_nothing_else_changes() -> None:
+def test_an_assignment_changes_the_directory_of_that_replica_alone() -> None:
     bench = DirectoryAssignmentsBench()
     before = bench.image.partition("orders", 0)
     assert before is not None

@@ -57,7 +57,7 @@ def _decide(
     return [ErrorCode.NONE if each is None else each.code for each in decision.response.errors], decision
 
 
-def test_what_is_there_is_counted_once_for_a_whole_request(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_with_settings_are_counted_once_per_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_changes, "_MOST_NAMED", 50)
     known = _known(50)
     codes, _ = _decide(known, [*(_group(f"new{n}") for n in range(40)), *(_subscription(f"new{n}") for n in range(40))])

@@ -72,7 +72,7 @@ def test_racks_go_round(tmp_path: Path) -> None:
     assert [NodeConfig(node.settings).rack for node in nodes] == ["a", "b", "c", "a", None]
 
 
-def test_a_nodes_file_has_all_that_it_is_told(tmp_path: Path) -> None:
+def test_a_nodes_file_has_all_its_settings(tmp_path: Path) -> None:
     wish = ClusterWish(racks=["a"], listen=ANY_PORT, settings={"num.partitions": "7", "dev.mode": "true"})
     nodes = opened(tmp_path, wish)
     assert nodes

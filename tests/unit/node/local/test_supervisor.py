@@ -223,5 +223,5 @@ def test_a_child_that_does_not_stop_in_time_is_killed_and_named() -> None:
     ]
 
 
-def test_a_child_that_is_told_to_stop_before_it_has_begun_does_not_begin() -> None:
+def test_a_child_with_a_signal_to_stop_before_its_start_does_not_start() -> None:
     assert run(SIGNALLED_EARLY).split() == ["-15"], "the handlers of its parent swallowed it"

@@ -61,7 +61,7 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
-def test_a_healthy_node_says_so(cluster: Cluster) -> None:
+def test_healthz_of_a_healthy_node_is_ok(cluster: Cluster) -> None:
     assert page(cluster, "/healthz") == "ok\n"
     with pytest.raises(urllib.error.HTTPError, match="404"):
         page(cluster, "/")
@@ -202,7 +202,7 @@ def often(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
-def test_the_quorum_is_told_in_kafkas_words(cluster: Cluster) -> None:
+def test_metrics_of_the_quorum_have_kafkas_names(cluster: Cluster) -> None:
     found = scrape(cluster)
     raft = "kafka_server_raft_metrics"
     assert value(found, f"{raft}_current_state", state="leader") == 1
@@ -257,7 +257,7 @@ def test_a_node_that_is_only_a_controller_has_the_same_pages() -> None:
     assert {metric for metric, _ in found} - without_samples_at_first < {metric for metric, _ in of_broker}
 
 
-def test_snapshots_are_told_in_the_words_of_kip_630(often: Cluster) -> None:
+def test_metrics_of_snapshots_have_the_names_of_kip_630(often: Cluster) -> None:
     name = "kafka_controller_kafkacontroller"
     deadline = time.monotonic() + 30
     with Admin(often.bootstrap_servers) as admin:

@@ -27,7 +27,7 @@ def test_a_new_log_has_the_settings_that_decide_on_leaders() -> None:
         ({}, ["min.insync.replicas=2", "unclean.leader.election.enable=true"]),
     ],
 )
-def test_a_node_that_was_told_otherwise_than_the_cluster_names_the_way_out(
+def test_a_setting_that_differs_from_the_clusters_is_logged_with_the_way_out(
     agreed: dict[str, str], named: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -35,7 +35,7 @@ def test_a_node_that_was_told_otherwise_than_the_cluster_names_the_way_out(
     assert [record.getMessage().rstrip("'").split()[-1] for record in caplog.records] == named
 
 
-def test_a_node_that_was_told_nothing_or_the_default_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_setting_that_is_absent_or_the_default_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         log_overruled_settings(NodeConfig(), ClusterImage(configs={ALL_BROKERS: {"min.insync.replicas": "3"}}))
         log_overruled_settings(NodeConfig({"min.insync.replicas": "1"}), EMPTY_IMAGE)

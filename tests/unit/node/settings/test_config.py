@@ -76,7 +76,7 @@ def test_a_setting_by_which_kafka_protects_a_node_refuses_the_start(name: str, t
         assert "Leave it out" in said
 
 
-def test_what_kafka_knows_and_protects_nothing_is_taken_without_effect(tmp_path: Path) -> None:
+def test_kafkas_settings_that_protect_nothing_are_accepted_without_effect(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("num.replica.fetchers=4\nauto.leader.rebalance.enable=false\nquota.window.num=5\n")
     config = load_config(file=file)
@@ -144,7 +144,7 @@ def test_a_listener_that_is_named_after_a_secure_protocol_is_never_an_open_one(n
         ("replica.lag.time.max.ms=499", "replica.fetch.wait.max.ms=500: say at most replica.lag.time.max.ms=499"),
     ],
 )
-def test_a_value_that_cannot_be_refuses_the_start_and_says_why(override: str, expected: str) -> None:
+def test_an_illegal_value_refuses_the_start_with_the_reason(override: str, expected: str) -> None:
     assert expected in refusal(overrides=[override])
 
 
@@ -196,7 +196,7 @@ def test_dev_mode_changes_defaults_and_nothing_that_was_said() -> None:
     assert config.is_dev
 
 
-def test_a_toml_file_says_the_same(tmp_path: Path) -> None:
+def test_a_toml_file_has_the_same_settings(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(
         'node.id = 4\nlisteners = ["127.0.0.1:9092"]\n[log]\ndurability = "page-cache"\n'

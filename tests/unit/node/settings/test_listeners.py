@@ -21,5 +21,7 @@ from tailrace.node.settings.config import NodeConfig
         ),
     ],
 )
-def test_others_are_told_what_was_said_and_the_port_that_was_taken(settings: dict[str, str], told: str) -> None:
+def test_the_address_for_others_is_the_advertised_one_with_the_port_that_was_taken(
+    settings: dict[str, str], told: str
+) -> None:
     assert str(NodeConfig(settings).addresses.address_of("PLAINTEXT", taken_port=7)) == told

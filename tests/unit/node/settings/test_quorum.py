@@ -17,7 +17,7 @@ def config(**settings: str) -> NodeConfig:
     return NodeConfig({name.replace("_", "."): text for name, text in settings.items()})
 
 
-def test_a_node_that_is_told_nothing_keeps_the_metadata_alone() -> None:
+def test_a_node_without_settings_is_a_quorum_of_one() -> None:
     quorum = NodeConfig().quorum
     assert (quorum.is_broker, quorum.is_controller, quorum.is_founder, quorum.knows_others) == (True, True, True, False)
 
