@@ -3,8 +3,8 @@
 - One worker runs all tests of a file, so that its fixtures are made once. One worker runs all that uses Spark: its
   session costs ten seconds of a core and 0.5 GB.
 - Files that take long begin first (long_files.txt): idle cores would wait for one that begins last.
-- There are two workers more than cores: for four tenths of its time a test waits, for a node that starts, an election
-  or the timeout of a foreign client. No verdict depends on how long something takes, so tests may share a core.
+- There are three workers more than cores: for half of its time a test waits, for a node, an election or the timeout of
+  a foreign client. No verdict depends on how long something takes, so tests may share a core.
 - Searches have a small budget in each test; `make soak` runs the large counts.
 """
 
@@ -64,7 +64,7 @@ def cores() -> int:
 
 def workers() -> int:
     """The number of processes that run tests."""
-    return cores() + 2
+    return cores() + 3
 
 
 class InOrder(LoadFileScheduling):  # type: ignore[misc]

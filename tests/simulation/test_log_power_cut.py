@@ -298,7 +298,7 @@ def test_what_recovery_found_after_a_crash_of_the_process_survives_a_power_cut()
 def test_what_is_flushed_after_a_crash_of_the_process_survives_a_power_cut() -> None:
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
     for operation in operations_of_the_story():
-        for seed in range(4):
+        for seed in range(examples(2)):
             disk = SimulatedDisk.with_directory(ROOT, 10 * operation + seed)
             story = LogStory(disk)
             disk.on_operation = kill_at(operation)

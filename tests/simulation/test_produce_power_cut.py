@@ -9,6 +9,7 @@ from collections import defaultdict
 
 import pytest
 
+from budgets import examples
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -184,14 +185,14 @@ def cut_and_verify(
         raise
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_what_acks_all_acknowledged_survives_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
     for operation in operations_of_the_story():
         cut_and_verify(operation, after=after, seed=1000 * seed + operation)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(examples(1)))
 def test_what_acks_all_acknowledged_after_a_crash_of_the_process_survives_a_power_cut(seed: int) -> None:
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
     for operation in operations_of_the_story():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from budgets import examples
 from tailrace.model.errors import KafkaError, StorageError
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
@@ -26,7 +27,7 @@ PARTITION = TopicPartition(METADATA_TOPIC, 0)
 DIRECTORY = f"/data/{PARTITION}"
 CONFIG = TopicConfig(segment_bytes=500, file_delete_delay_ms=0)
 NOW_MS = 1_700_000_000_000
-SEEDS = range(8)
+SEEDS = range(examples(4))
 
 
 def committed(offset: int) -> str:
