@@ -96,7 +96,7 @@ def test_failures_name_the_path_and_the_systems_words(tmp_path: Path) -> None:
     assert 0 < files.free_bytes(str(tmp_path)) <= files.total_bytes(str(tmp_path))
 
 
-def test_a_full_disk_has_its_own_error() -> None:
+def test_a_full_disk_is_an_error_with_the_path() -> None:
     full = OsFiles().open("/dev/full")
     with pytest.raises(StorageError, match="/dev/full: No space left on device"):
         append_all(full, b"x")

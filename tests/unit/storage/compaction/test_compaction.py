@@ -200,7 +200,7 @@ def test_a_gap_at_the_end_of_a_segment_is_clean_too(disk: SimulatedDisk) -> None
     assert log.compact(NOW_MS, end_offset=log.log_end_offset) is None, "nothing is dirty"
 
 
-def test_without_keys_to_collect_nothing_is_rewritten(disk: SimulatedDisk) -> None:
+def test_a_segment_with_an_undecided_transaction_stays_dirty(disk: SimulatedDisk) -> None:
     """A transaction whose end is in the active segment keeps the segment it begins in dirty."""
     log = open_log(disk)
     for offset in range(3):
