@@ -4,6 +4,7 @@ A seed that does not kill any more, after a change of the machine or of the simu
 `python -m simulation mutants [NAME ...]`.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +16,11 @@ from tailrace.raft import node
 
 MUTANTS = all_mutants(Path(__file__).parent / "mutants")
 UNIT_TESTS = Path(__file__).parents[1] / "unit"
+WORDS_OF_THE_SOURCE = frozenset(
+    word
+    for module in (Path(__file__).parents[2] / "src").rglob("*.py")
+    for word in re.findall(r"\w+", module.read_text())
+)
 
 
 def test_there_are_enough_that_no_unit_test_notices() -> None:
@@ -26,6 +32,13 @@ def test_what_a_mutant_replaces_is_in_the_source_exactly_once(mutant: Mutant) ->
     assert mutant.patches
     assert [patch.occurrences() for patch in mutant.patches] == [1] * len(mutant.patches)
     assert all(patch.new != patch.old for patch in mutant.patches)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_uses_only_attributes_that_the_source_has(mutant: Mutant) -> None:
+    """Otherwise it dies of an AttributeError, and its law is not tested."""
+    used = {name for patch in mutant.patches for name in re.findall(r"\.(\w+)", re.sub(r"#.*", "", patch.new))}
+    assert used <= WORDS_OF_THE_SOURCE
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
