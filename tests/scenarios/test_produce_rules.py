@@ -350,7 +350,7 @@ def test_as_it_is_stored(scenario: StoredScenario) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 8, 12])
-@pytest.mark.parametrize("acks", [2, -2])
+@pytest.mark.parametrize("acks", [2, -2, 32767])
 def test_acks_in_minus_1_0_1_else_21(acks: int, version: int) -> None:
     node = DataPath("/logs", files=SimulatedDisk())
     node.create()

@@ -47,6 +47,23 @@ def test_a_fetch_that_waited_in_vain_is_answered_empty_and_without_an_error(node
     assert (waiting.fetched.error_code, waiting.fetched.records) == (0, b"")
 
 
+def test_a_fetch_waits_for_min_bytes_and_no_longer(node: DataPath) -> None:
+    waiting = node.fetch("orders", 0, max_wait_ms=500, min_bytes=400)
+    appends = 0
+    while not waiting.is_answered:
+        node.produce("orders", b"v" * 50)
+        appends += 1
+    assert len(waiting.fetched.records or b"") >= 400
+    assert appends == 4
+
+
+def test_a_topic_in_zstd_is_read_from_version_10_on(node: DataPath) -> None:
+    node.create("small", config=TopicConfig(compression_type="zstd"))
+    node.produce("small", b"a" * 100)
+    assert node.fetch("small", 0, version=9).fetched.error_code == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    assert values(node.fetch("small", 0, version=10).fetched.records) == [b"a" * 100]
+
+
 def test_records_are_not_seen_before_they_are_flushed() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
