@@ -9,8 +9,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from py4j import java_gateway
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, get_return_value
 
 from benchmarks.kafka_jars import JARS
 from interop.librdkafka import DEADLINE_S
@@ -45,6 +46,17 @@ def java_machine() -> Iterator[JavaGateway]:
         gateway.shutdown()
         process.stdin.close()  # it ends with its input, if not by itself
         process.wait(DEADLINE_S)
+
+
+@contextmanager
+def _exceptions_of_py4j() -> Iterator[None]:
+    """Have py4j raise its own exceptions: a Spark session of this process converts them, with classes of Spark's."""
+    converting = java_gateway.get_return_value
+    java_gateway.get_return_value = get_return_value
+    try:
+        yield
+    finally:
+        java_gateway.get_return_value = converting
 
 
 class Ended(NamedTuple):
@@ -106,7 +118,8 @@ class ToolMachine:
             self._ends.clear()
             code, fault = 0, ""
             try:
-                tool.main(words)
+                with _exceptions_of_py4j():
+                    tool.main(words)
             except Py4JJavaError as error:
                 code, fault = 1, str(error)
             if not self._ends.isEmpty():  # a process would have ended there, whatever the tool does with the exception

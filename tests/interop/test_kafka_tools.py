@@ -8,6 +8,8 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from py4j import java_gateway
+from pyspark.errors.exceptions.captured import install_exception_handler
 
 from interop.java_client import PATIENTLY
 from interop.kafka_tools import Dump, absent, run
@@ -54,6 +56,13 @@ def table(text: str) -> list[dict[str, str]]:
     """The rows of a table under its first line; a cell has no spaces."""
     head, *rows = [line.split() for line in text.splitlines() if line.strip()]
     return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_a_tool_runs_beside_a_spark_session(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark converts the exceptions of every Java virtual machine that this process calls."""
+    monkeypatch.setattr(java_gateway, "get_return_value", java_gateway.get_return_value)  # as it is, at the end
+    install_exception_handler()
+    assert "TransactionalId" in tool("kafka-transactions", "list").out
 
 
 def test_topics_are_created_listed_described_altered_and_deleted(tool: Tool) -> None:
