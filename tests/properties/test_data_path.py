@@ -36,7 +36,7 @@ def test_an_answer_exceeds_its_limits_only_by_one_first_batch(
     for sizes, limit in partitions:
         size_bytes = whole_batches(sizes, budget.limit_for(limit), min_one_message=budget.min_one_message)
         if sizes and not size_bytes:
-            budget.refused(budget.limit_for(limit))
+            budget.leave_out(budget.limit_for(limit))
         budget.spend(size_bytes)
         given_bytes.append(size_bytes)
     whole_limit = max(0, min(request_max_bytes, fetch_max_bytes))

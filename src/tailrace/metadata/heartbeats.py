@@ -15,7 +15,7 @@ NEVER_APPLIED: Final = -1
 WATCH_INTERVAL_MS: Final = 250
 """The interval at which a running controller notes that it runs."""
 _LATE_MS: Final = 2 * WATCH_INTERVAL_MS
-"""A controller that says so later than that has not run in between."""
+"""After a longer pause between two calls of `awake` the controller has not run in between."""
 
 
 @dataclass(slots=True)

@@ -64,7 +64,7 @@ class TopicsDraft:
         """Topics and partitions that were there and have been changed or removed (`ImageDelta.superseded`)."""
 
     def create(self, name: str, topic_id: TopicId) -> None:
-        """A topic without partitions."""
+        """Add a topic without partitions."""
         assert name not in self._topics, f"topic {name} was created twice"
         self._close()
         self._topics[name] = TopicImage(name=name, topic_id=topic_id, partitions={})
@@ -113,7 +113,7 @@ class TopicsDraft:
         self._put(topic, number, state, topic.partitions[number])
 
     def clear_eligible_leaders(self, name: str) -> None:
-        """Of one topic, or of all if there is no name."""
+        """Clear the eligible leaders of one topic; of all topics if the name is empty."""
         self._close()
         topics = [self._topics[name]] if name else list(self._topics.values())
         none = PartitionChangeRecord(topic_id=ZERO_UUID, eligible_leader_replicas=(), last_known_elr=())
@@ -123,7 +123,7 @@ class TopicsDraft:
                     self.change_partition(topic.topic_id, number, none)
 
     def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
-        """All of them as they are now. Nothing may change meanwhile."""
+        """All partitions; nothing may change during the iteration."""
         self._close()
         return (
             (topic.topic_id, number, state)
@@ -169,7 +169,7 @@ class TopicsDraft:
         _count(self._leader_counts, state.leader, difference)
 
     def finish(self) -> FinishedTopics:
-        """All of it. Nothing can be changed any more."""
+        """The topics of the next image. The draft cannot be changed any more."""
         self._close()
         return FinishedTopics(
             self._topics.finish(),

@@ -1,4 +1,4 @@
-"""Values that everyone shares: identities, partitions, key hashes, error codes, settings and the two machine shapes.
+"""Values that all packages share: identities, partitions, key hashes, error codes, settings, the shapes of machines.
 
 This package imports the standard library only and does no IO.
 """

@@ -140,7 +140,7 @@ class Admission:
 
 
 class Refusal:
-    """In the place of an `Admission`: nothing is taken for now. The hot lane has one question to ask, and asks it."""
+    """In the place of an `Admission`: refuses every batch, so that Produce makes no further check."""
 
     stamps_append_time = False
 

@@ -97,7 +97,7 @@ _CUT: Final = Change.LOG_END | Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
 
 
 class FollowerReplica:
-    """The following side of one partition; only `recovery_point` means anything while this broker leads."""
+    """The following side of one partition; a leader uses only its `recovery_point` and `agreed_epoch`."""
 
     __slots__ = ("_doubted_offset", "_leader_has_gaps", "_replica", "agreed_epoch", "recovery_bound")
 

@@ -4,7 +4,7 @@
    to add. With any outcome of a proposal, everything below the high watermark is on every replica in sync.
 2. A replica that is about to join, since it keeps up, holds the high watermark back too: otherwise a leader that is
    alone in sync would run away from it for as long as records keep coming.
-3. One proposal is under way at a time. Its outcome is known when a state of a later partition epoch is.
+3. One proposal is under way at a time. Its outcome is known when the leader has a state with a later partition epoch.
 4. A refusal says that this copy of the proposal changed nothing. Another copy may arrive later, when the replica that
    was fenced is not any more, and be carried out. So the replicas that it would have added are *doubted*: rule 1
    includes them until the partition epoch has risen. The leader has it raised at once, by proposing the in-sync
@@ -65,7 +65,7 @@ class AfterAnswer(Enum):
 
 
 class Horizon(NamedTuple):
-    """The ends of the leader's own log."""
+    """The offsets and times of a leader against which its followers are measured at one moment."""
 
     high_watermark: int
     epoch_start_offset: int
@@ -120,7 +120,7 @@ class Leadership:
         self._maximal = frozenset((*self.state.in_sync_replicas, *proposed, *self.doubted))
 
     def exclude(self, replica_ids: Collection[BrokerId]) -> bool:
-        """Wait for none of these, which are dead or have left, before they fetch again and have caught up.
+        """Exclude these replicas, which are fenced or gone, from the high watermark until they have caught up again.
 
         Returns whether the high watermark may have waited for one of them that is not in sync.
         """

@@ -93,7 +93,7 @@ class Partition:
 
     @property
     def leader_epoch_start_offset(self) -> int:
-        """The start offset of the leader's epoch. Below it the predecessor's high watermark is not known yet."""
+        """The start offset of the leader's epoch. While the high watermark is below, the last leader's is not known."""
         return self._replica.leader_epoch_start_offset
 
     @property
@@ -277,10 +277,10 @@ class Partition:
         now_ms: int,
         on_done: OnDone,
     ) -> None:
-        """Stage the end of a producer's transaction, with `on_done` as in `append_records`. Another changes nothing.
+        """Stage the end of a producer's transaction, with `on_done` as in `append_records`.
 
-        Errors, beside those of a write: INVALID_PRODUCER_EPOCH (47), TRANSACTION_COORDINATOR_FENCED (52),
-        NOT_ENOUGH_REPLICAS (19) and those of `check_leader`.
+        A repeated marker changes nothing. Errors, beside those of a write: INVALID_PRODUCER_EPOCH (47),
+        TRANSACTION_COORDINATOR_FENCED (52), NOT_ENOUGH_REPLICAS (19) and those of `check_leader`.
         """
         done = when_committed(self._replica, on_done)
         try:
@@ -371,7 +371,8 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is open, and no marker of one above the high watermark; at most that (KIP-98)."""
+        """The end of what read_committed may read: the start of the oldest transaction that is open, or whose marker is
+        not committed, and at most the high watermark (KIP-98)."""
         return self._replica.last_stable_offset
 
     @property
@@ -399,7 +400,7 @@ class Partition:
         return read
 
     def read_for_replica(self, limits: ReadLimits) -> PartitionRead:
-        """As `read`, for a follower: up to the log end, flushed or not. Both disks may then be busy at once.
+        """As `read`, for a follower: up to the log end, flushed or not, so that both disks flush at the same time.
 
         Below the high watermark, where no replica in sync reads, checksums are checked too: a follower would refuse a
         damaged batch and ask for it again, without an end. Damage puts the log offline: StorageError.

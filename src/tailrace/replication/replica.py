@@ -230,7 +230,8 @@ class Replica:
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is open, and no marker of one above the high watermark; at most that (KIP-98)."""
+        """The end of what read_committed may read: the start of the oldest transaction that is open, or whose marker is
+        not committed, and at most the high watermark (KIP-98)."""
         high_watermark = self.high_watermark.offset
         transactions = self.log.producers.transactions
         if not transactions:
@@ -242,7 +243,7 @@ class Replica:
 
     @property
     def leader_epoch_start_offset(self) -> int:
-        """The start offset of the leader's epoch. Below it the predecessor's high watermark is not known yet."""
+        """The start offset of the leader's epoch. While the high watermark is below, the last leader's is not known."""
         starts = (entry.start_offset for entry in self.log.epochs.entries if entry.epoch == self.leader_epoch)
         return next(starts, self.log.log_start_offset)
 

@@ -87,7 +87,8 @@ class Verifications:
         if known is None or header.producer_epoch > known.producer_epoch:
             if len(self._by_producer) >= MOST_PRODUCERS:
                 raise KafkaError(
-                    ErrorCode.THROTTLING_QUOTA_EXCEEDED, f"{MOST_PRODUCERS} producers begin a transaction here; later"
+                    ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+                    f"{MOST_PRODUCERS} producers are beginning a transaction here; retry later",
                 )
             known = Verification(header.producer_epoch, header.base_sequence, adds_partition=adds_partition)
             self._by_producer[header.producer_id] = known

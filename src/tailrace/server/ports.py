@@ -81,7 +81,8 @@ class Disk(Protocol):
 
 
 class Peer(Protocol):
-    """The other nodes: controllers, or brokers. Two objects, with addresses and connections of their own."""
+    """The other nodes. A node has two: one for controllers, one for brokers, each with addresses and connections of its
+    own."""
 
     def send(
         self,

@@ -89,7 +89,7 @@ def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
 MAX_POLLS: Final = 5_000
 """The most long polls of clients that may wait at once."""
 MAX_REPLICA_POLLS: Final = 1_000
-"""The same for followers, which have a room of their own: clients must not displace them."""
+"""The same for followers, which are counted apart: clients must not displace them."""
 MAX_WATCHED: Final = 500_000
 """The most partitions that the polls of one room may wait for together: some 200 bytes each."""
 CROWDED_WAIT_MS: Final = 250
@@ -261,8 +261,8 @@ class LongPolls:
 
     def answer_all(self) -> None:
         """Answer every poll with the present records, as if its time were over: no more will come."""
-        everyone = [parked for of_connection in self._by_connection.values() for parked in of_connection]
-        call_each(self.expired, everyone)
+        waiting = [parked for of_connection in self._by_connection.values() for parked in of_connection]
+        call_each(self.expired, waiting)
 
     def expired(self, parked: _Parked) -> None:
         """Answer a poll whose time is over."""

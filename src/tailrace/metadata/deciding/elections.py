@@ -1,4 +1,4 @@
-"""Leaders that people ask for (KIP-460, pure): the preferred one, any that is alive, or one that is named (KIP-966)."""
+"""Elections that administrators request (KIP-460, pure): the preferred leader, any alive, or a named one (KIP-966)."""
 
 from dataclasses import replace
 

@@ -1,7 +1,7 @@
 """One broker, whole and synchronous: partitions, hosts, handlers and dispatcher, built from settings and ports.
 
 `node` gives it threads, sockets and a real clock, and starts and stops it; the simulation and the test kit give it
-theirs. No timer runs before `open`, `load` and `start`. All parts are attributes.
+theirs. No timer runs before `load`. All parts are attributes.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class AppliedMetadata(Protocol):
 
 
 class Broker:
-    """`open`, then `load` when the applier has carried out an image, then `start`; at the end `stop`."""
+    """One broker: call `open`, `load` when the applier has carried out an image, then `start`; at the end `stop`."""
 
     def __init__(
         self,

@@ -53,7 +53,7 @@ from tailrace.server.quorum.raft_rpcs import (
 
 
 class ControllerApis:
-    """The APIs that one node serves as a controller: its replica of the metadata log may be the leader's."""
+    """The APIs of a node with the controller role, whether it is the active controller or not."""
 
     def __init__(
         self,

@@ -28,7 +28,7 @@ from tailrace.server.quorum.queued_work import OnLongWork
 from tailrace.server.quorum.raft_rpcs import VoterAddress
 
 SLICE_PARTITIONS: Final = 200
-"""Partitions whose changes a node acts on in one turn: some are in use, and cost more."""
+"""Partitions whose changes a node carries out in one turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class MetadataReplicaConfig:
 
     key: ReplicaKey
     cluster_id: str | None
-    """None: requests and answers are not checked for another cluster's."""
+    """None: the cluster id of requests and answers is not checked."""
     voters: VoterSet
     """The voters in force until the log states others."""
     bootstrap_ids: Sequence[int]
-    """Names below -1 of places that `MetadataReplicaPorts.peer` knows."""
+    """Ids below -1 for the bootstrap addresses, which `MetadataReplicaPorts.peer` resolves."""
     endpoints: Sequence[VoterListener]
     """The addresses of this node's listeners for controllers."""
     is_controller: bool
@@ -62,7 +62,7 @@ class MetadataReplicaPorts:
     """The other replicas."""
     jitter: Jitter
     random_bytes: Callable[[int], bytes]
-    """So many bytes, never the same ones again: the id of this start is made of them."""
+    """Returns this many random bytes; the incarnation id of this start is made of them."""
     on_long_work: OnLongWork
     on_storage_failed: Callable[[KafkaError], None]
     """Called when the replica gives up its log."""
@@ -83,7 +83,7 @@ def open_metadata_log(directory: MetadataDirectory, *, segment_bytes: int, now_m
 
 
 class MetadataReplica:
-    """`start` once, then `stop` and `close`."""
+    """The replica of the metadata log. Call `start` once, then `stop`, then `close`."""
 
     def __init__(
         self,

@@ -105,6 +105,6 @@ class LocalReplicas:
         return (self.followers.on_image, self.keeper.on_image, self.failures.on_image, self.repairs.on_image)
 
     def forget_vanished(self) -> None:
-        """All lost replicas are reported: those that are gone from the disk count as empty replicas from now on."""
+        """Treat replicas that are gone from the disk as empty from now on: all lost replicas are reported."""
         for topic_partition in self.partitions.offline.take_vanished():
             self.failures.recovered(topic_partition)

@@ -44,8 +44,8 @@ class FetchBudget:
         self.size_bytes += size_bytes
         self.left_bytes = max(0, self.left_bytes - size_bytes)
 
-    def refused(self, limit_bytes: int) -> None:
-        """A partition has batches, and the first did not fit into its limit (rule 4)."""
+    def leave_out(self, limit_bytes: int) -> None:
+        """Note that a partition's first batch did not fit into its limit (rule 4)."""
         if limit_bytes >= self.left_bytes:
             self.left_bytes = 0
 

@@ -30,7 +30,7 @@ class Reader(Protocol):
         ...
 
     def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether there is news without records for the reader: then the fetch must not wait (KIP-392)."""
+        """Whether the reader's high watermark is behind the partition's: then the fetch must not wait (KIP-392)."""
         ...
 
 

@@ -82,7 +82,7 @@ class Reading:
         if got.size_bytes:
             budget.spend(got.size_bytes)
         elif not got.reaches_end:
-            budget.refused(limit_bytes)
+            budget.leave_out(limit_bytes)
         return PartitionData(
             partition_index=wanted.partition,
             high_watermark=got.high_watermark,

@@ -228,7 +228,7 @@ class ReplicaRepairs:
                 self._discard_if_gone(topic_partition, state)
                 return
             _logger.warning(
-                "event=replica-repair partition=%s leader=%d repairs=%d reason='%s' set_aside=%s"
+                "event=replica-repair partition=%s leader=%d repairs=%d reason='%s' renamed_to=%s"
                 " hint='the replica is fetched anew; remove the old files when it is in sync'",
                 topic_partition,
                 state.leader,
@@ -266,7 +266,7 @@ class ReplicaRepairs:
                 self._failures.given_up(topic_partition)
                 return
             _logger.warning(
-                "event=replica-cut partition=%s end_offset=%d acknowledged_up_to=%d reason='%s' set_aside=%s"
+                "event=replica-cut partition=%s end_offset=%d acknowledged_up_to=%d reason='%s' copied_to=%s"
                 " hint='an administrator has chosen this replica; remove the copy of what was cut off when you have"
                 " what you need of it'",
                 topic_partition,

@@ -25,14 +25,14 @@ def test_only_the_first_partition_that_has_anything_may_exceed_the_limits() -> N
 def test_a_batch_that_does_not_fit_into_what_is_left_ends_the_answer() -> None:
     budget = FetchBudget(request_max_bytes=100, fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES)
     budget.spend(60)
-    budget.refused(40)
+    budget.leave_out(40)
     assert budget.limit_for(60) == 0
 
 
 def test_a_batch_that_is_too_large_for_its_partitions_own_limit_leaves_the_rest_to_the_others() -> None:
     budget = FetchBudget(request_max_bytes=100, fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES)
     budget.spend(60)
-    budget.refused(39)
+    budget.leave_out(39)
     assert budget.limit_for(60) == 40
 
 

@@ -249,7 +249,7 @@ def test_a_log_that_does_not_open_is_renamed_and_fetched_anew(caplog: pytest.Log
     assert (node.repairs.in_repair, node.repairs.repaired, node.lost.lost_replicas) == (0, 1, ())
     begin, end = [record.getMessage() for record in caplog.records if "event=replica-repair" in record.getMessage()]
     assert re.match(r"event=replica-repair partition=orders-0 leader=2 repairs=1 reason='.*position \d+", begin)
-    assert f"set_aside=/logs/{DAMAGED} " in begin
+    assert f"renamed_to=/logs/{DAMAGED} " in begin
     assert re.match(r"event=replica-repaired partition=orders-0 leader=2 took_ms=\d+$", end)
 
 
