@@ -104,6 +104,12 @@ class PartitionAnswer(ABC):
             partition = self.partition
             if partition is not None and self.appended is not None:
                 partition.cancel_wait(self.appended.last_offset + 1, self.passed)  # which may take hours
+            if self.appended is None:
+                self.refusal = _Refusal(
+                    ErrorCode.REQUEST_TIMED_OUT,
+                    f"not verified by the transaction coordinator after {timeout_ms} ms; it may still be written later",
+                )
+                return
             is_enough = partition is None or partition.in_sync.has_enough
             self.refusal = _Refusal(
                 ErrorCode.REQUEST_TIMED_OUT if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,

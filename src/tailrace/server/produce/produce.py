@@ -4,7 +4,8 @@ acks=0: no answer; on any error the connection is closed, since such a producer 
 acks=1: the answer is sent when the batches are in the log, at the end of the turn.
 acks=-1: the answer is sent when the high watermark has passed them, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
     NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) if too few replicas are in sync by then; the batches stay in the log, and a
-    retry of an idempotent producer finds them.
+    retry of an idempotent producer finds them. A batch whose transaction has not been verified by then is not in the
+    log yet, and gets REQUEST_TIMED_OUT.
 
 Each partition succeeds or fails alone, and the answer has them in the order of the request. By version: v7 zstd; v8
 error message and the invalid records; v10 the new leader and its address (KIP-951); v12 adds the partitions to the

@@ -6,6 +6,7 @@ import weakref
 import pytest
 
 from tailrace.model.errors import ErrorCode
+from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -171,6 +172,28 @@ def test_a_grant_that_comes_after_the_timeout_is_no_second_answer(disk: Deferred
     flush(node, disk)
     assert held.high_watermark == (0 if is_full else 1)
     assert len(node.deadlines) == 0
+
+
+def test_a_batch_that_is_not_verified_in_time_is_not_reported_as_written(disk: DeferredDisk) -> None:
+    """Neither in the log nor short of replicas: its transaction coordinator has not answered."""
+    coordinator = ScriptedVerifier(is_slow=True)
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk, own_handlers=verified_by(coordinator))
+    node.create(partition=0)
+    held = node.create(partition=1, replicas=(1, 2), config=TopicConfig(min_insync_replicas=2))
+    batches = (
+        batch_of(b"a"),
+        batch_of(b"b", producer_id=7, producer_epoch=0, base_sequence=0, is_transactional=True),
+    )
+    data = tuple(PartitionProduceData(index=index, records=batch) for index, batch in enumerate(batches))
+    topic = TopicProduceData(name="orders", partition_data=data)
+    request = ProduceRequest(transactional_id="pay", acks=-1, timeout_ms=1000, topic_data=(topic,))
+    exchange = node.send(request, 11)
+    node.clock.advance(1000)
+    in_log, unverified = exchange.response.responses[0].partition_responses
+    assert (in_log.error_code, unverified.error_code) == (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT)
+    assert in_log.error_message == "in the leader's log, but not on enough replicas after 1000 ms"
+    assert "not verified by the transaction coordinator after 1000 ms" in unverified.error_message
+    assert held.log.log_end_offset == 0
 
 
 def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: DeferredDisk) -> None:
