@@ -5,7 +5,9 @@ The answers to a bad request (decisions 0045, 0046):
    version gets an answer, so that the client can try a lower version);
 2. a KafkaError: the error response of that API;
 3. any other exception: UNKNOWN_SERVER_ERROR. The traceback goes to the log, once per place;
-4. a failed assertion is a broken invariant: no later answer can be trusted, and the process stops.
+4. a failed assertion is a broken invariant: no later answer can be trusted, and the process stops. The decoder of
+   requests is the exception: no state has changed yet, and a client could stop one node after the other with the same
+   bytes. Its fault closes the connection, and the traceback goes to the log.
 """
 
 import logging
@@ -152,7 +154,7 @@ class Dispatcher:
             self.malformed += 1
             connection.close(f"malformed {route.api.name} v{api_version}: {fault.detail}")
             return
-        except Exception as fault:  # noqa: BLE001 - a fault of the decoder costs this connection, not the node
+        except Exception as fault:  # noqa: BLE001 - also a failed assertion of the decoder costs this connection alone
             self._log_once(route.api, fault)
             connection.close(f"{route.api.name} v{api_version} could not be read")
             return
@@ -215,6 +217,8 @@ class Dispatcher:
             return
         try:
             context.send(error_response(request, context.api_version, error))
+        except AssertionError as broken:
+            self._on_broken_invariant(broken)
         except Exception as fault:  # noqa: BLE001 - after any fault the client must not wait for ever
             self._log_once(api, fault)
             context.connection.close(f"{api.name} v{context.api_version} failed: {error.code.name}")

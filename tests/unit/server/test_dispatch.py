@@ -31,6 +31,7 @@ from tailrace.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
 )
 from tailrace.protocol.registry import APIS
+from tailrace.server import dispatch
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, by_api
 from testkit.ports import RecordingConnection, ScriptedHandler
@@ -201,6 +202,33 @@ def test_a_failed_assertion_stops_the_process_and_is_not_answered() -> None:
     server = DispatchBench(break_it)
     assert server.send(heartbeat()) is None
     assert [str(fault) for fault in server.broken] == ["two leaders"]
+
+
+def test_a_failed_assertion_in_the_answer_to_an_error_stops_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(request: Any, context: RequestContext) -> None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def break_it(*_: object) -> None:
+        raise AssertionError("two answers")
+
+    server = DispatchBench(refuse)
+    monkeypatch.setattr(server.connection, "answer", break_it)
+    assert server.send(heartbeat()) is None
+    assert [str(fault) for fault in server.broken] == ["two answers"]
+    assert server.connection.is_open
+
+
+def test_a_failed_assertion_of_the_decoder_costs_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client could stop one node after the other otherwise, with the same bytes; no state has changed yet."""
+
+    def break_it(*_: object, **__: object) -> None:
+        raise AssertionError("a length that no reader expected")
+
+    monkeypatch.setattr(dispatch, "decode_from", break_it)
+    server = DispatchBench()
+    assert server.send(heartbeat()) is None
+    assert not server.connection.is_open
+    assert server.broken == []
 
 
 def test_what_a_failed_handler_left_behind_does_not_answer_again() -> None:
