@@ -119,6 +119,8 @@ class ReplicaRepairs:
         self._under_way: set[TopicPartition] = set()  # being renamed, or not durable yet
         self._fetching: dict[TopicPartition, int] = {}  # since when
         self._repairs: dict[TopicPartition, _Repairs] = {}
+        self._given_up: dict[TopicPartition, PartitionState] = {}
+        """The states in which a cut has failed: the replica leaves, and each further attempt would copy the log."""
         self._timer: Timer | None = None
         self._is_stopped = False
         self.repaired = 0
@@ -149,6 +151,7 @@ class ReplicaRepairs:
         for topic in delta.deleted_topics:
             for number in topic.partitions:
                 self._fetching.pop(TopicPartition(topic.name, number), None)
+                self._given_up.pop(TopicPartition(topic.name, number), None)
         if not self._fetching:
             return
         for topic_partition, state in delta.changed_partitions:
@@ -206,7 +209,7 @@ class ReplicaRepairs:
             now = self._controller.image.partition(*topic_partition)
             if self._is_stopped or now is None or response is None or not _serves(response):
                 return  # the next look tries again
-            is_same = (now.topic_id, now.leader_epoch) == (state.topic_id, state.leader_epoch)
+            is_same = _is_same_epoch(state, now)
             is_lost = topic_partition in self._failures.lost_replicas and self._partitions.offline.why(topic_partition)
             if is_same and is_lost and self._can_be_fetched(topic_partition, now):
                 self._repair(topic_partition, now, self._clock.monotonic_ms())
@@ -249,6 +252,9 @@ class ReplicaRepairs:
         if not reason:
             self._lead(topic_partition)  # its log is short, and not damaged
             return
+        given_up = self._given_up.get(topic_partition)
+        if given_up is not None and _is_same_epoch(given_up, state):
+            return
         self._under_way.add(topic_partition)
 
         def done(cut: DamageCut) -> None:
@@ -263,6 +269,7 @@ class ReplicaRepairs:
                     cut.fault or self._partitions.offline.why(topic_partition),
                     reason,
                 )
+                self._given_up[topic_partition] = state
                 self._failures.given_up(topic_partition)
                 return
             _logger.warning(
@@ -289,6 +296,7 @@ class ReplicaRepairs:
         return not is_here
 
     def _lead(self, topic_partition: TopicPartition) -> None:
+        self._given_up.pop(topic_partition, None)
         self._failures.recovered(topic_partition)
         partition = self._partitions.find(*topic_partition)
         if partition is not None and not self._is_stopped:
@@ -320,6 +328,11 @@ def _serves(response: FetchResponse) -> bool:
     """Whether this is the answer of a leader whose log can be read, even if it has no record at that offset."""
     answers = [one.error_code for topic in response.responses for one in topic.partitions]
     return response.error_code == ErrorCode.NONE and bool(answers) and all(code in _OF_LEADERS for code in answers)
+
+
+def _is_same_epoch(before: PartitionState, now: PartitionState) -> bool:
+    """Whether both states are of one topic and one election."""
+    return (before.topic_id, before.leader_epoch) == (now.topic_id, now.leader_epoch)
 
 
 def _is_counted_on(broker_id: BrokerId, state: PartitionState) -> bool:

@@ -19,6 +19,7 @@ from tailrace.protocol.records.batch import stamp
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.config_entries import LiveSettings
+from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.replicas.followers import FollowerHosts
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.server.replicas.repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs
@@ -716,6 +717,27 @@ def test_a_replica_that_cannot_be_copied_is_not_cut_and_leaves_again(caplog: pyt
     assert node.lost.given_up_replicas[:1] == [ORDERS]
     assert (node.lost.lost_replicas, files.read_bytes(LOG_FILE)) == ((ORDERS,), content)
     assert "event=replica-cut-failed partition=orders-0 fault=" in caplog.text
+
+
+def test_a_cut_that_was_given_up_is_not_tried_again_before_the_next_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt copies the tail of the log, and the controller may take long to act on the report."""
+
+    def fail(cut: DamageCut) -> None:
+        cut.fault = StorageError("more is damaged")
+
+    files = damaged_disk()
+    node = RepairedBroker(files, LEADERLESS)
+    with monkeypatch.context() as patched:
+        patched.setattr(DamageCut, "cut", fail)
+        choose(node)
+        for _ in range(3):
+            node.settle(LOOK_MS)
+        node.take(in_sync_replicas=(BROKER,))
+        node.settle(LOOK_MS)
+    assert (node.lost.given_up_replicas, damaged_names(files)) == ([ORDERS], [DAMAGED])
+    choose(node, leader=NO_LEADER, in_sync_replicas=())
+    choose(node)
+    assert (node.lost.lost_replicas, node.table.get(*ORDERS).is_leader) == ((), True)
 
 
 def test_a_partition_that_is_deleted_while_its_log_is_cut_leaves_nothing_but_the_copy() -> None:
