@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
 from tailrace.storage import AbortedTxn
 
@@ -22,6 +23,24 @@ class NotLeader(KafkaError):
         super().__init__(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
         self.leader = leader
         self.leader_epoch = leader_epoch
+
+
+def not_leader(
+    topic_partition: TopicPartition, *, leader: BrokerId, leader_epoch: int, broker_id: BrokerId
+) -> NotLeader:
+    """The error of this broker, `broker_id`, for a partition that it does not lead; `leader` is as far as it knows.
+
+    It never names this broker, whose clients would come straight back: the broker has not taken the role yet, or is
+    about to give it up.
+    """
+    if leader == broker_id:
+        leader = NO_LEADER
+    where = "no broker" if leader == NO_LEADER else f"broker {leader}"
+    return NotLeader(
+        f"{topic_partition} is led by {where} as far as broker {broker_id} knows",
+        leader=leader,
+        leader_epoch=leader_epoch,
+    )
 
 
 class Appended(NamedTuple):

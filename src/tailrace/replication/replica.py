@@ -17,7 +17,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import check_crc, iter_batches
 from tailrace.protocol.schema import Buffer
-from tailrace.replication.outcomes import UNKNOWN_EPOCH, NotLeader, PartitionRead
+from tailrace.replication.outcomes import UNKNOWN_EPOCH, NotLeader, PartitionRead, not_leader
 from tailrace.replication.watchers import Change, OffsetWaiters, Waiter, Watchers
 from tailrace.storage import Log, ReadLimits
 
@@ -322,13 +322,9 @@ class Replica:
 
     def not_leader(self) -> NotLeader:
         """The error that names the leader, as far as this broker knows."""
-        own_id = self.context.broker_id
-        leader = NO_LEADER if self.state is None else self.state.leader
-        if leader == own_id:
-            leader = NO_LEADER  # this broker is about to give it up, and does not know the next leader
-        where = "no broker" if leader == NO_LEADER else f"broker {leader}"
-        return NotLeader(
-            f"{self.topic_partition} is led by {where} as far as broker {own_id} knows",
-            leader=leader,
+        return not_leader(
+            self.topic_partition,
+            leader=NO_LEADER if self.state is None else self.state.leader,
             leader_epoch=self.leader_epoch,
+            broker_id=self.context.broker_id,
         )

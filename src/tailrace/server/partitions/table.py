@@ -12,7 +12,7 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, Storage
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.replication.outcomes import NotLeader, Traffic
+from tailrace.replication.outcomes import Traffic, not_leader
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica import PartitionContext
 from tailrace.replication.staging import Staging
@@ -424,10 +424,11 @@ class PartitionTable:
         known = self.leaders.leader_of(topic, partition)
         if known is None:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
-        return NotLeader(
-            f"{topic}-{partition} is led by broker {known.leader}, not by this one",
+        return not_leader(
+            TopicPartition(topic, partition),
             leader=known.leader,
             leader_epoch=known.leader_epoch,
+            broker_id=self._broker_id,
         )
 
 

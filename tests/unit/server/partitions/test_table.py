@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
-from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import stamp
@@ -599,8 +599,11 @@ def test_a_stop_is_not_held_up_by_a_directory_that_cannot_be_renamed(files: Simu
 class RecreatedTopic:
     """Metadata in which another topic has the name already; this node has not acted on it yet."""
 
+    def __init__(self, leader: BrokerId = BROKER) -> None:
+        self._leader = leader
+
     def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
-        return KnownLeader(BROKER, 7)
+        return KnownLeader(self._leader, 7)
 
     def topic_name(self, topic_id: TopicId) -> str | None:
         return "orders" if topic_id == topic_id_of("another") else None
@@ -614,6 +617,16 @@ def test_a_topic_that_has_taken_a_name_does_not_get_the_partition_of_the_one_bef
     with pytest.raises(NotLeader):
         node.table.get_by_id(topic_id_of("another"), 0)
     assert node.table.get_by_id(topic_id_of("orders"), 0).topic_id == topic_id_of("orders")
+
+
+@pytest.mark.parametrize("leader", [BROKER, NO_LEADER])
+def test_a_broker_without_the_partition_never_names_itself_as_its_leader(leader: BrokerId) -> None:
+    """Its clients would come straight back; so they look the leader up instead."""
+    node = new_node()
+    node.table.leaders = RecreatedTopic(leader)
+    with pytest.raises(NotLeader, match="is led by no broker as far as broker 1 knows") as caught:
+        node.table.get("orders", 0)
+    assert (caught.value.leader, caught.value.leader_epoch) == (NO_LEADER, 7)
 
 
 def two_partitions(files: SimulatedDisk) -> tuple[DataPath, Partition, Partition]:
