@@ -82,7 +82,7 @@ class _FlushBatch:
         self.gone: list[tuple[_Deletion, str]] = []
         """Logs whose directories were renamed, with their present paths."""
         self.kept: list[_Deletion] = []
-        """Damaged logs that could not be renamed."""
+        """Logs that could not be renamed."""
         self.writes: dict[str, CheckpointWrite] = {}
         self.on_written: list[tuple[str, OnWritten]] = []
 
@@ -107,11 +107,10 @@ class _FlushBatch:
         try:
             path = rename(deletion.partition, deletion.topic_id)
         except KafkaError as fault:
-            # The directory keeps its name; the next start tries again.
+            # The directory keeps its name. The next log of a deleted one's name tries again when it is opened.
             event = "partition-repair-failed" if deletion.is_damaged else "partition-delete-failed"
             _logger.error("event=%s partition=%s fault=%s", event, deletion.partition, fault)
-            if deletion.is_damaged:
-                self.kept.append(deletion)
+            self.kept.append(deletion)
         else:
             self.gone.append((deletion, path))
 
@@ -171,7 +170,9 @@ class DirectoryWork:
     def delete(self, partition: TopicPartition, topic_id: TopicId, on_gone: OnGone) -> None:
         """Rename the directory of an unused log, and remove its entries from the checkpoints.
 
-        `on_gone` gets the new path, None if the log had not been made; the name is free from then on.
+        `on_gone` gets the new path, None if the log had not been made or could not be renamed; the name is free from
+        then on. If the old directory still has the name, the next log of that name is opened from its files: that tries
+        the rename again, and raises StorageError if it fails.
         """
         new = self._new.pop(partition, None)
         if new is not None:
@@ -331,7 +332,10 @@ class DirectoryWork:
         self._is_busy = False
         faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
         self._due_callbacks.extend(partial(deletion.on_gone, path) for deletion, path in batch.gone)
-        self._due_callbacks.extend(partial(deletion.on_gone, None) for deletion in batch.kept)
+        for deletion in batch.kept:
+            if not deletion.is_damaged:
+                self._directory.keep_deleted(deletion.partition)
+            self._due_callbacks.append(partial(deletion.on_gone, None))
         self._due_callbacks.extend(partial(on_written, faults[name]) for name, on_written in batch.on_written)
         for new in batch.made:
             if self._new.get(new.partition) is new:

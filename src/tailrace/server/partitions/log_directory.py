@@ -319,6 +319,11 @@ class LogDirectory:
         self._found.add(partition)
         self._distrusted.add(partition)
 
+    def keep_deleted(self, partition: TopicPartition) -> None:
+        """Have the next `open_log` try the failed rename of a deleted log's directory again, if it still exists."""
+        if self._files.exists(join(self.path, str(partition))):
+            self.distrust(partition)
+
     def vanished_end_of(self, partition: TopicPartition) -> int:
         """The flushed offset of a log whose directory is gone; 0 for others."""
         return self._vanished.get(partition, 0)

@@ -11,6 +11,7 @@ from tailrace.protocol.records.batch import stamp
 from tailrace.replication.outcomes import NotLeader
 from tailrace.replication.partition import Partition
 from tailrace.server.partitions import partition_checkpoints
+from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.periodic_work import Rounds
 from tailrace.server.partitions.table import KnownLeader
 from tailrace.storage import Log
@@ -123,6 +124,68 @@ def test_a_topic_made_again_waits_until_no_flush_of_the_old_one_is_under_way() -
     disk.run()
     assert node.table.get("orders", 0).topic_id == OTHER_ID
     assert node.table.get("orders", 0).log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("fails", [1, 2], ids=["once", "again"])
+@pytest.mark.parametrize("is_made_before", [True, False], ids=["made before", "made after"])
+def test_a_topic_is_not_without_its_partition_when_the_one_before_cannot_be_renamed(
+    is_made_before: bool, fails: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The new topic tries the rename again; if that fails too, its partition is offline, and reported."""
+    files, disk, failures = SimulatedDisk(), DeferredDisk(), NotedFailures()
+    node = new_node(files, disk, failures)
+    old = node.create()
+    node.produce("orders", b"old", acks=1)
+    disk.run()
+    rename, left = LogDirectory.rename_deleted, fails
+
+    def fail(directory: LogDirectory, partition: TopicPartition, topic_id: TopicId) -> str:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise StorageError("Input/output error")
+        return rename(directory, partition, topic_id)
+
+    monkeypatch.setattr(LogDirectory, "rename_deleted", fail)
+    assert old.state is not None
+    made = replace(old.state, topic_id=OTHER_ID)
+    node.table.delete("orders", 0)
+    if is_made_before:
+        node.table.add(ORDERS, state=made, config=TopicConfig())
+    while disk.works or disk.waiting:
+        disk.run()
+        node.end_turn()
+    assert "event=partition-delete-failed partition=orders-0" in caplog.text
+    assert not node.table.is_leaving(ORDERS)
+    if not is_made_before and fails == 1:
+        node.table.add(ORDERS, state=made, config=TopicConfig())
+    elif not is_made_before:
+        with pytest.raises(StorageError, match="Input/output error"):
+            node.table.add(ORDERS, state=made, config=TopicConfig())
+    if fails == 1:
+        assert node.table.get("orders", 0).topic_id == OTHER_ID
+        assert (node.values("orders"), failures.all) == ([], [])
+        return
+    with pytest.raises(KafkaError, match="is offline: Input/output error") as caught:
+        node.table.get("orders", 0)
+    assert code_of(caught) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert [kind for kind, *_ in failures.all] == ["lost"]
+    partition = node.table.create(ORDERS, state=made, config=TopicConfig())
+    assert partition is not None
+    assert partition.topic_id == OTHER_ID, "the next change of its state tries again"
+
+
+def test_a_topic_is_made_again_when_an_administrator_has_removed_the_directory_of_the_one_before(
+    files: SimulatedDisk,
+) -> None:
+    node = new_node(files)
+    node.create()
+    node.end_turn()
+    files.remove_tree("/logs/orders-0")
+    node.table.delete("orders", 0)
+    node.end_turn()
+    assert node.create(topic_id=OTHER_ID).topic_id == OTHER_ID
+    assert node.values("orders") == []
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])
