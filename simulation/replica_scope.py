@@ -198,7 +198,7 @@ class ReplicaScope:
                 after = self._alter(world, broker)
             case "late copy":
                 self.sometimes.add("a late copy is carried out")
-                after = _agree(world, _settled(world.agreed, _members(world.late[action.detail])))
+                after = _agree(world, _with_in_sync(world.agreed, _members(world.late[action.detail])))
             case "crash":
                 log = copy.log[: copy.flushed + action.detail]
                 down = Copy(copy.known, is_up=False, log=log, flushed=len(log))
@@ -291,7 +291,7 @@ class ReplicaScope:
             return self._refuse(world, broker, proposal)
         grows = len(members) > len(world.agreed.state.in_sync_replicas)
         self.sometimes.add("a replica joins" if grows else "a replica leaves")
-        return _agree(world, _settled(world.agreed, members))
+        return _agree(world, _with_in_sync(world.agreed, members))
 
     def _refuse(self, world: World, broker: BrokerId, proposal: InSyncProposal) -> World:
         self.sometimes.add("a member is ineligible")
@@ -391,8 +391,8 @@ def _marked(copy: Copy, broker: BrokerId) -> Copy:
     return copy._replace(high_watermark=max(copy.high_watermark, safe))
 
 
-def _settled(agreed: Agreed, in_sync: tuple[BrokerId, ...]) -> Agreed:
-    state = rules_26.settled(
+def _with_in_sync(agreed: Agreed, in_sync: tuple[BrokerId, ...]) -> Agreed:
+    state = rules_26.with_in_sync(
         agreed.state,
         in_sync,
         min_in_sync=MIN_IN_SYNC,
@@ -410,7 +410,7 @@ def _fenced(world: World, broker: BrokerId) -> World:
     agreed = world.agreed._replace(fenced=world.agreed.fenced | {broker})
     state = agreed.state
     if broker in state.in_sync_replicas or broker == state.leader:
-        agreed = _settled(agreed, tuple(replica for replica in state.in_sync_replicas if replica != broker))
+        agreed = _with_in_sync(agreed, tuple(replica for replica in state.in_sync_replicas if replica != broker))
     return _agree(world, agreed)
 
 
@@ -422,7 +422,7 @@ def registered(world: World, broker: BrokerId) -> World:
 def _unfenced(world: World, broker: BrokerId) -> World:
     agreed = world.agreed._replace(fenced=world.agreed.fenced - {broker})
     if agreed.state.leader == NO_LEADER:
-        elected = _settled(agreed, agreed.state.in_sync_replicas)
+        elected = _with_in_sync(agreed, agreed.state.in_sync_replicas)
         agreed = elected if elected.state.leader != NO_LEADER else agreed
     return _agree(world, agreed)
 

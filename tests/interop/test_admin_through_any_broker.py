@@ -102,8 +102,8 @@ def test_requests_outlive_the_controller(cluster: Cluster) -> None:
         assert admin.delete_topic(f"{topic}-before") is None
         cluster.start(leader_id)
 
-    def is_settled(node_id: int) -> bool:
+    def is_complete(node_id: int) -> bool:
         there = topics_at(cluster.address(node_id))
         return set(created) <= set(there) and not any(topic.endswith("-before") for topic in there)
 
-    wait_until(lambda: all(map(is_settled, cluster.broker_ids)), "every broker knows what was created and deleted")
+    wait_until(lambda: all(map(is_complete, cluster.broker_ids)), "every broker knows what was created and deleted")

@@ -184,13 +184,13 @@ class _WaitingNotice:
         self._partitions = partitions
         self.is_new = is_new
         """Whether it begins at the end: no option and no committed offset names another start."""
-        self._has_told = False
+        self._is_printed = False
 
     def tell(self) -> None:
         """Print the notice, on a terminal, once."""
-        if self._has_told or not sys.stderr.isatty():
+        if self._is_printed or not sys.stderr.isatty():
             return
-        self._has_told = True
+        self._is_printed = True
         older = self._count()
         records = "" if older is None else f", {counted(older, 'record')}"
         way_out = " before; --from-beginning reads them" if older and self.is_new else ""

@@ -39,8 +39,8 @@ def controller_of(file: Path) -> Voter:
             f"{config.data_directory} belongs to node {properties.node_id}, not to node {config.node_id}, which"
             f" {file} configures: set node.id={properties.node_id}, or name the right file"
         )
-    told = [config.addresses.address_of(one.name, taken_port=one.port) for one in config.controller_listeners]
-    endpoints = tuple(VoterListener(one.name, one.host, one.port) for one in told)
+    addresses = [config.addresses.address_of(one.name, taken_port=one.port) for one in config.controller_listeners]
+    endpoints = tuple(VoterListener(one.name, one.host, one.port) for one in addresses)
     return Voter(ReplicaKey(config.node_id, bytes(properties.directory_id)), endpoints)
 
 

@@ -89,7 +89,7 @@ def command(
                 lines.finish(_LAST_SECONDS)
         finally:
             lines.erase_count()
-            if lines.is_settled:
+            if lines.is_complete:
                 producer.close()  # `close` would wait for records that are still in flight
     if output is Format.JSON:
         show([{"topic": topic, "records": lines.written}], (), output)
@@ -183,7 +183,7 @@ class _InputLines:
         self._partition_count = self._producer.partition_count(self._topic)
 
     @property
-    def is_settled(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether no batch is in flight."""
         return not self._sent
 

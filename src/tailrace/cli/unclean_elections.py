@@ -87,11 +87,13 @@ def leaderless(admin: Admin, wanted: Iterable[TopicPartition] | None) -> list[Le
 
 
 def _candidates(where: TopicPartition, replicas: Sequence[BrokerId], logs: _Logs) -> tuple[UncleanCandidate, ...]:
-    told = {broker_id: each[where] for broker_id in replicas if where in (each := _of(logs[broker_id]))}
-    acknowledged_end = max((max(one.acknowledged_end_offset, one.good_end_offset) for one in told.values()), default=0)
+    described = {broker_id: each[where] for broker_id in replicas if where in (each := _of(logs[broker_id]))}
+    acknowledged_end = max(
+        (max(one.acknowledged_end_offset, one.good_end_offset) for one in described.values()), default=0
+    )
     candidates = []
     for broker_id in replicas:
-        answer, log = logs[broker_id], told.get(broker_id)
+        answer, log = logs[broker_id], described.get(broker_id)
         if isinstance(answer, KafkaError):
             is_old = answer.code is ErrorCode.UNSUPPORTED_VERSION
             candidates.append(UncleanCandidate(broker_id, "unknown" if is_old else "unreachable", fault=answer.detail))

@@ -142,7 +142,7 @@ class Accumulator:
         return self._queues[topic_partition]
 
     @property
-    def unsettled(self) -> list[TopicPartition]:
+    def incomplete(self) -> list[TopicPartition]:
         """The partitions with batches that are unsent or in flight."""
         return [partition for partition, queue in self._active.items() if not queue.is_empty]
 

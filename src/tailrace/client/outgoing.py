@@ -66,7 +66,7 @@ class OutgoingBatch:
     """One batch of one partition, with the futures of its records."""
 
     __slots__ = (
-        "_is_settled",
+        "_is_complete",
         "attempts",
         "base_sequence",
         "builder",
@@ -97,7 +97,7 @@ class OutgoingBatch:
         self.created_at_ms = now_ms
         self.deadline_ms = deadline_ms
         self.attempts = 0
-        self._is_settled = False
+        self._is_complete = False
         self.halves: tuple[OutgoingBatch, ...] = ()
         """The two parts that are sent instead, after a split."""
         self.may_be_written = False
@@ -118,8 +118,8 @@ class OutgoingBatch:
         return self.may_be_written and self.identity is not None
 
     @property
-    def is_settled(self) -> bool:
-        return self._is_settled or (bool(self.halves) and all(half.is_settled for half in self.halves))
+    def is_complete(self) -> bool:
+        return self._is_complete or (bool(self.halves) and all(half.is_complete for half in self.halves))
 
     def split(self) -> None:
         """Make two batches of half the records each, with the same sequence numbers (KIP-126)."""
@@ -161,7 +161,7 @@ class OutgoingBatch:
 
     def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
         """Resolve the futures with the places of their records."""
-        self._is_settled = True
+        self._is_complete = True
         topic, partition = self.topic_partition
         appended_at = log_append_time_ms if log_append_time_ms >= 0 else None
         offset = base_offset
@@ -174,7 +174,7 @@ class OutgoingBatch:
 
     def fail(self, fault: KafkaError) -> None:
         """Fail every future: the records are not written, or it is not known whether they are."""
-        self._is_settled = True
+        self._is_complete = True
         topic, partition = self.topic_partition
         records = self.count // max(1, len(self.completions))  # a prebuilt batch has one completion for all of it
         for completion in self.completions:

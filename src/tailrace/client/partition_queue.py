@@ -165,9 +165,9 @@ class PartitionQueue:
             case BatchOutcome.DONE:
                 self.most_in_flight = MAX_IN_FLIGHT
                 self._last_written = max(self._last_written, batch.number)
-                settled = [*self.doubtful, batch]
+                completed = [*self.doubtful, batch]
                 self.doubtful.clear()
-                return settled
+                return completed
             case BatchOutcome.FAIL if not self.doubtful:
                 self._leave_gap(batch)
                 return [batch]
@@ -214,10 +214,10 @@ class PartitionQueue:
         if not self.must_renew:
             return batches
         self._has_lost_track = True
-        settled = [*batches, *(each for each in (*self.doubtful, *self.retrying) if each.is_in_doubt)]
+        completed = [*batches, *(each for each in (*self.doubtful, *self.retrying) if each.is_in_doubt)]
         self.doubtful.clear()
         self.retrying = [batch for batch in self.retrying if not batch.is_in_doubt]
-        return sorted(settled, key=lambda each: each.number)
+        return sorted(completed, key=lambda each: each.number)
 
     # time
 

@@ -402,7 +402,7 @@ class AsyncProducer:
         self._flushing.append(released)
         try:
             while batches or parked:
-                while batches and batches[-1].is_settled:
+                while batches and batches[-1].is_complete:
                     batches.pop()
                 while parked and parked[-1].completion.done():
                     parked.pop()

@@ -145,11 +145,11 @@ class Sender:
 
     def _forget_troubles(self) -> None:
         """Keep only the faults of nodes that lead partitions with unsent records."""
-        unsettled = self._accumulator.unsettled
-        met: set[TopicPartition | str] = {*unsettled, *(_describing(topic) for topic, _ in unsettled)}
-        if unsettled:
+        incomplete = self._accumulator.incomplete
+        met: set[TopicPartition | str] = {*incomplete, *(_describing(topic) for topic, _ in incomplete)}
+        if incomplete:
             met.add(_IDENTITY)
-        for partition in unsettled:
+        for partition in incomplete:
             with suppress(KafkaError):  # it has no leader
                 met.add(_connecting(self._router.view.leader(partition)))
         self._troubles = {what: fault for what, fault in self._troubles.items() if what in met}
@@ -291,13 +291,13 @@ class Sender:
             self._troubles[batch.topic_partition] = fault
         else:
             self._troubles.pop(batch.topic_partition, None)
-        settled = queue.settle(batch, verdict, not_before_ms=now_ms + self._router.retry_backoff_ms)
+        completed = queue.settle(batch, verdict, not_before_ms=now_ms + self._router.retry_backoff_ms)
         if verdict is BatchOutcome.DONE:
             written = answer is not None and answer.error_code == 0
-            for each in settled:
+            for each in completed:
                 self._finish(each, None, answer if written and each is batch else None)
             return
-        for each in settled:
+        for each in completed:
             assert fault is not None, "only a fault fails a batch"
             self._finish(each, _in_doubt(fault) if verdict is BatchOutcome.GIVE_UP else fault)
 

@@ -33,7 +33,7 @@ def departure(
     is_lost = unclean and broker_id in state.eligible_leader_replicas
     if broker_id not in state.in_sync_replicas and broker_id != state.leader and not is_lost:
         return None
-    return settled(
+    return with_in_sync(
         state,
         tuple(replica for replica in state.in_sync_replicas if replica != broker_id),
         min_in_sync=circumstances.min_in_sync_replicas(state.topic_id),
@@ -47,7 +47,7 @@ def arrival(broker_id: BrokerId, state: PartitionState, circumstances: _Circumst
     """A leader for what had none, if this broker is one that can be elected."""
     if state.leader != NO_LEADER or broker_id not in state.replicas:
         return None
-    after = settled(
+    after = with_in_sync(
         state,
         state.in_sync_replicas,
         min_in_sync=circumstances.min_in_sync_replicas(state.topic_id),
@@ -57,7 +57,7 @@ def arrival(broker_id: BrokerId, state: PartitionState, circumstances: _Circumst
     return None if after.leader == NO_LEADER else after
 
 
-def settled(
+def with_in_sync(
     state: PartitionState,
     in_sync: Replicas,
     *,

@@ -135,7 +135,7 @@ class Listener:
         self._connections: set[InboundConnection] = set()
         self._per_ip: Counter[str] = Counter()
         self._arrivals = arrivals
-        self._audit = RateLimitedLog(_logger, monotonic_ms=self._now_ms)
+        self._closing_log = RateLimitedLog(_logger, monotonic_ms=self._now_ms)
         self._next_check: asyncio.TimerHandle | None = None
         self._all_gone: asyncio.Future[None] | None = None
         self._accepted = 0
@@ -255,7 +255,7 @@ class Listener:
         """Log why the node closed a connection. The rate is limited: clients decide how often this happens."""
         self._closed_by_us += 1
         if reason:
-            self._audit.warning(
+            self._closing_log.warning(
                 f"event=connection-closed listener={self.name} peer={connection.peer_address} reason={reason!r}"
             )
 

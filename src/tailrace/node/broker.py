@@ -40,8 +40,8 @@ from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.storage import OsFiles
 
 
-class Duties:
-    """Applies the metadata of this broker: at the start a few milliseconds at a time, then change by change.
+class ImageFeed:
+    """Gives this broker's part of the image to its replicas: at the start in slices, then change by change.
 
     A broker that was killed opens thousands of logs when it comes back. Meanwhile it votes and sends heartbeats;
     changes of the metadata wait until it has carried out the state before them.
@@ -248,8 +248,8 @@ class RunningBroker:
     async def _carry_out_metadata(self) -> None:
         """Carry out this broker's part of the metadata, now and with each change."""
         broker = self.broker
-        duties = Duties(self._metadata, applier=broker.replicas.applier, turns=self._turns)
-        await duties.begin(broker.load, broker.listeners)
+        feed = ImageFeed(self._metadata, applier=broker.replicas.applier, turns=self._turns)
+        await feed.begin(broker.load, broker.listeners)
         self._metadata.answer_when(broker.partitions.when_made)
 
     # Stop

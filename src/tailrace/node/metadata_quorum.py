@@ -224,8 +224,8 @@ class MetadataQuorum:
         addresses, founder = self._config.addresses, self._config.quorum.founders.get(self._key.id)
         if founder is not None and not addresses.is_advertised(listener.name):
             return VoterListener(listener.name, founder.host, founder.port)
-        told = addresses.address_of(listener.name, taken_port=listener.addresses[0][1])
-        return VoterListener(told.name, told.host, told.port)
+        endpoint = addresses.address_of(listener.name, taken_port=listener.addresses[0][1])
+        return VoterListener(endpoint.name, endpoint.host, endpoint.port)
 
     def start(self) -> None:
         """Take part from now on."""

@@ -124,12 +124,12 @@ class RaftLeadership:
 
     def _announce_ms(self, leader: Leader, key: ReplicaKey) -> int:
         """When to announce the leader to this voter: at once, and again after each half fetch timeout of silence."""
-        told_ms = leader.announced_ms.get(key.id)
-        if told_ms is None:
+        announced_ms = leader.announced_ms.get(key.id)
+        if announced_ms is None:
             return leader.started_ms
         progress = leader.replicas.known(key)
         heard_ms = UNKNOWN if progress is None or progress.end_offset == UNKNOWN else progress.last_contact_ms
-        return max(told_ms, heard_ms) + self._replica.config.fetch_timeout_ms // 2
+        return max(announced_ms, heard_ms) + self._replica.config.fetch_timeout_ms // 2
 
     def _majority_deadline_ms(self, leader: Leader) -> int:
         """The end of leadership without contact: one and a half fetch timeouts after the last moment at which a

@@ -18,7 +18,7 @@ _failed: Final[set[tuple[int, int]]] = set()
 """API key and version of responses that could not be encoded: each is logged once, however often it is requested."""
 
 
-class _Settled:
+class _AnsweredConnection:
     """The connection of a request that is over: a late answer is dropped."""
 
     is_open = False
@@ -39,7 +39,7 @@ class _Settled:
         pass
 
 
-_SETTLED: Final = _Settled()
+_ANSWERED: Final = _AnsweredConnection()
 
 
 class RequestContext:
@@ -110,7 +110,7 @@ class RequestContext:
 
     def settle(self) -> None:
         """End the request. Later answers of its callbacks have no effect."""
-        self.connection = _SETTLED
+        self.connection = _ANSWERED
 
 
 def _cut(text: str) -> str:

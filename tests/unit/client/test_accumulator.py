@@ -139,7 +139,7 @@ def test_a_flush_waits_for_earlier_batches_only() -> None:
     (batch,) = accumulator.begin_flush()
     later = _add(accumulator, b"after")
     _take(accumulator, 0).succeed(0, -1)
-    assert batch.is_settled
+    assert batch.is_complete
     assert not later.done()
 
 

@@ -258,11 +258,11 @@ def test_the_halves_of_a_batch_that_is_too_large_take_its_place_and_its_numbers(
         (batch,) = queue.take()
         sent.append((read_header(batch.payload).base_sequence, batch.count, batch.cost))
         assert crc_is_valid(batch.payload, 0, read_header(batch.payload))
-        assert large.is_settled == (batch is behind)
+        assert large.is_complete == (batch is behind)
         batch.succeed(10, -1)
         queue.answer(batch, ErrorCode.NONE)
     assert sent == [(2, 1, 33), (3, 2, 67), (5, 1, 0)]
-    assert large.is_settled
+    assert large.is_complete
     assert [completion.result().timestamp for completion in completions] == [1_000, 1_001, 1_002]
 
 

@@ -7,7 +7,7 @@ from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.turns import Turns
-from tailrace.node.broker import Duties
+from tailrace.node.broker import ImageFeed
 from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.testing.disk import SimulatedDisk
@@ -52,7 +52,7 @@ def test_what_changes_meanwhile_comes_after_what_was_there_before() -> None:
     async def begin() -> None:
         turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
         applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
-        duties = Duties(node.controller, applier=applier, turns=turns)
+        feed = ImageFeed(node.controller, applier=applier, turns=turns)
 
         def load(image: ClusterImage) -> None:
             story.append(f"load {','.join(sorted(image.topics))}")
@@ -60,7 +60,7 @@ def test_what_changes_meanwhile_comes_after_what_was_there_before() -> None:
         def changed(image: ClusterImage, delta: ImageDelta) -> None:
             story.append(f"changed {','.join(topic.name for topic in delta.created_topics)}")
 
-        await duties.begin(load, (changed,))
+        await feed.begin(load, (changed,))
 
     asyncio.run(begin())
     node.create_topics("later")
@@ -87,7 +87,7 @@ def test_one_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None
         turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
         applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
         applier.on_image = broken  # type: ignore[assignment, method-assign]
-        await Duties(node.controller, applier=applier, turns=turns).begin(lambda _: None, (broken, changed))
+        await ImageFeed(node.controller, applier=applier, turns=turns).begin(lambda _: None, (broken, changed))
 
     asyncio.run(begin())
     node.create_topics("orders", "returns")

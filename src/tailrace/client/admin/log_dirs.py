@@ -71,7 +71,7 @@ async def describe_replica_logs(
         try:
             connection = await router.node_connection(node_id)
             if connection.version_of(DescribeLogDirsRequest) < _FIRST_WITH_TAGGED_FIELDS:
-                return _untold(node_id)
+                return _without_log_ends(node_id)
             response = await connection.ask(
                 DescribeLogDirsRequest(topics=topics, wants_log_ends=True),
                 DescribeLogDirsResponse,
@@ -80,14 +80,14 @@ async def describe_replica_logs(
             check(response.error_code, f"the logs of broker {node_id} cannot be described")
         except KafkaError as fault:
             return fault
-        return _replica_logs(response) if response.has_log_ends else _untold(node_id)
+        return _replica_logs(response) if response.has_log_ends else _without_log_ends(node_id)
 
     await router.refresh(())
     answers = await asyncio.gather(*map(of, partitions))
     return dict(zip(partitions, answers, strict=True))
 
 
-def _untold(node_id: BrokerId) -> KafkaError:
+def _without_log_ends(node_id: BrokerId) -> KafkaError:
     return KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"broker {node_id} does not tell how far its logs are good")
 
 

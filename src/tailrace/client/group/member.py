@@ -243,9 +243,9 @@ class Membership:
             case HeartbeatAnswered(code):
                 return self._heartbeat_answered(code, now_ms)
             case PollOverdue():
-                told = (SendLeave(self.member_id),) if self.member_id else ()
+                leave = (SendLeave(self.member_id),) if self.member_id else ()
                 self._forget_identity()
-                return (*self._lost(), *told)
+                return (*self._lost(), *leave)
             case Leave():
                 return self._leave()
             case _:
@@ -342,10 +342,10 @@ class Membership:
     def _leave(self) -> Sequence[Effect]:
         """Revoke the partitions, with a commit; then leave the group, unless the member is static."""
         revoke = (Revoke(),) if self._holds_partitions else ()
-        told = (SendLeave(self.member_id),) if self.member_id and not self.is_static else ()
+        leave = (SendLeave(self.member_id),) if self.member_id and not self.is_static else ()
         self.state = State.LEFT
         self._holds_partitions = False
-        return (*revoke, *told)
+        return (*revoke, *leave)
 
     def _forget_identity(self) -> None:
         self.member_id = ""

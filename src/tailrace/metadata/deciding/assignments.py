@@ -90,9 +90,9 @@ def finished(state: PartitionState, in_sync: Replicas) -> tuple[PartitionState, 
 
 
 def _begun(state: PartitionState, target: Replicas) -> PartitionState:
-    settled = set(state.replicas) - set(state.adding_replicas)
+    staying = set(state.replicas) - set(state.adding_replicas)
     removing = tuple(replica for replica in state.replicas if replica not in target)
-    adding = tuple(replica for replica in target if replica not in settled)
+    adding = tuple(replica for replica in target if replica not in staying)
     return _with_replicas(state, target + removing, adding=adding, removing=removing)
 
 

@@ -65,7 +65,7 @@ def with_in_sync(
     circumstances = ImageCircumstances(image)
     if unclean_election is None:
         unclean_election = circumstances.allows_unclean_election(state.topic_id)
-    after = rules_26.settled(
+    after = rules_26.with_in_sync(
         state,
         in_sync,
         min_in_sync=circumstances.min_in_sync_replicas(state.topic_id),

@@ -63,8 +63,8 @@ class AlterConfigsHandler:
                 errors = dict.fromkeys(wanted, outcome)
             else:
                 assert isinstance(outcome, ConfigsAltered)
-                told = zip(wanted, outcome.errors, strict=True)
-                errors = {place: error for place, error in told if error is not None}
+                answered = zip(wanted, outcome.errors, strict=True)
+                errors = {place: error for place, error in answered if error is not None}
             context.respond(_response(request, refusals | errors))
 
         command = AlterConfigs(

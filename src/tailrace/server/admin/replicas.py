@@ -54,17 +54,17 @@ class _PartitionCode(NamedTuple):
 
 
 def _by_topic(outcomes: Iterable[PartitionOutcome]) -> Mapping[str, list[_PartitionCode]]:
-    told: dict[str, list[_PartitionCode]] = defaultdict(list)
+    codes: dict[str, list[_PartitionCode]] = defaultdict(list)
     explained = 0
     for outcome in outcomes:
         topic, index = outcome.topic_partition
         if outcome.error is None:
-            told[topic].append(_PartitionCode(index, ErrorCode.NONE, None))
+            codes[topic].append(_PartitionCode(index, ErrorCode.NONE, None))
             continue
         explained += 1
         message = outcome.error.detail or None if explained <= EXPLAINED else None
-        told[topic].append(_PartitionCode(index, outcome.error.code, message))
-    return told
+        codes[topic].append(_PartitionCode(index, outcome.error.code, message))
+    return codes
 
 
 class ElectLeadersHandler:
@@ -88,10 +88,10 @@ class ElectLeadersHandler:
                     topic=topic,
                     partition_result=tuple(
                         PartitionResult(partition_id=each.partition, error_code=each.code, error_message=each.message)
-                        for each in told
+                        for each in codes
                     ),
                 )
-                for topic, told in _by_topic(outcome.outcomes).items()
+                for topic, codes in _by_topic(outcome.outcomes).items()
             )
             context.respond(ElectLeadersResponse(replica_election_results=results))
 
@@ -153,10 +153,10 @@ class AlterPartitionReassignmentsHandler:
                         ReassignablePartitionResponse(
                             partition_index=each.partition, error_code=each.code, error_message=each.message
                         )
-                        for each in told
+                        for each in codes
                     ),
                 )
-                for topic, told in _by_topic(outcome.outcomes).items()
+                for topic, codes in _by_topic(outcome.outcomes).items()
             )
             context.respond(
                 AlterPartitionReassignmentsResponse(

@@ -12,7 +12,7 @@
    sessions anew and extends them by its own pauses. After that time the error is fatal, as is a cluster with features
    that this release does not know.
 4. UNSUPPORTED_VERSION has no detail. This node's own replica finds the feature and its level in the log, for which it
-   has `_UNTOLD_MS`.
+   has `_UNEXPLAINED_MS`.
 5. No other error is fatal: without a controller the broker repeats its request.
 """
 
@@ -36,7 +36,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.server.ports import Clock, Controller, Timer
 
 _RETRY_MS: Final = 100
-_UNTOLD_MS: Final = 5_000
+_UNEXPLAINED_MS: Final = 5_000
 """The wait of a refused broker for the log that explains it."""
 
 
@@ -115,7 +115,7 @@ class BrokerSession:
         self._on_serving: Callable[[], None] | None = None
         self._on_stopped: Callable[[], None] | None = None
         self._duplicate_until_ms: int | None = None
-        self._untold_until_ms: int | None = None
+        self._unexplained_until_ms: int | None = None
         self._heard_at_ms = clock.monotonic_ms()
         self._is_asking = False
         self._has_news = False
@@ -182,7 +182,7 @@ class BrokerSession:
             self._registration_refused(answer)
             return
         assert isinstance(answer, BrokerRegistered)
-        self._duplicate_until_ms = self._untold_until_ms = None
+        self._duplicate_until_ms = self._unexplained_until_ms = None
         self.broker_epoch = answer.broker_epoch
         _logger.info("event=broker-registered broker=%d epoch=%d", self.broker_id, answer.broker_epoch)
         self._applied.when_applied(answer.broker_epoch + 1, lambda: self._registration_applied(answer.broker_epoch))
@@ -201,7 +201,7 @@ class BrokerSession:
     def _registration_refused(self, refusal: KafkaError) -> None:
         may_wait = {
             ErrorCode.DUPLICATE_BROKER_REGISTRATION: self._may_end,
-            ErrorCode.UNSUPPORTED_VERSION: self._may_be_told,
+            ErrorCode.UNSUPPORTED_VERSION: self._may_find_features,
         }.get(refusal.code)
         if may_wait is not None and may_wait():
             self._later(self._register, _RETRY_MS)
@@ -223,12 +223,12 @@ class BrokerSession:
             )
         return now_ms < self._duplicate_until_ms
 
-    def _may_be_told(self) -> bool:
+    def _may_find_features(self) -> bool:
         """Whether this node's replica may still find the cluster's features: `_register` checks them each time."""
         now_ms = self._clock.monotonic_ms()
-        if self._untold_until_ms is None:
-            self._untold_until_ms = now_ms + _UNTOLD_MS
-        return now_ms < self._untold_until_ms
+        if self._unexplained_until_ms is None:
+            self._unexplained_until_ms = now_ms + _UNEXPLAINED_MS
+        return now_ms < self._unexplained_until_ms
 
     def _fatal(self, error: KafkaError) -> None:
         self.state = BrokerState.SHUTTING_DOWN

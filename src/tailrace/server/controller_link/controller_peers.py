@@ -72,26 +72,26 @@ def _check_cluster(request: registrations.BrokerRegistrationRequest, cluster_id:
 
 
 def _check_registration(request: registrations.BrokerRegistrationRequest, version: int) -> None:
-    who = f"broker {request.broker_id}"
+    broker = f"broker {request.broker_id}"
     if request.is_migrating_zk_broker:
-        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"{who} comes from ZooKeeper, which is not served")
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"{broker} comes from ZooKeeper, which is not served")
     if request.broker_id < 0:
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{who}: ids are not negative")
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{broker}: ids are not negative")
     if not request.listeners:
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{who} listens nowhere")
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{broker} listens nowhere")
     if max(len(request.listeners), len(request.features), len(request.log_dirs)) > MAX_LISTENERS:
         raise KafkaError(
-            ErrorCode.INVALID_REGISTRATION, f"{who} has more than {MAX_LISTENERS} listeners, features or directories"
+            ErrorCode.INVALID_REGISTRATION, f"{broker} has more than {MAX_LISTENERS} listeners, features or directories"
         )
     if version >= _FIRST_WITH_DIRECTORIES:
-        _check_directories(who, request.log_dirs)
+        _check_directories(broker, request.log_dirs)
 
 
-def _check_directories(who: str, found: tuple[bytes, ...]) -> None:
+def _check_directories(broker: str, found: tuple[bytes, ...]) -> None:
     if not found:
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{who} names no log directory")
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{broker} names no log directory")
     if len(set(found)) < len(found) or any(int.from_bytes(one, "big") < _RESERVED_IDS for one in found):
-        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{who}: a directory twice, or with a reserved id")
+        raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"{broker}: a directory twice, or with a reserved id")
 
 
 class BrokerHeartbeatHandler:

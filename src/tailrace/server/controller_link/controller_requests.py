@@ -216,12 +216,12 @@ class ControllerRequests:
     def _timeout_detail(self, run: _Run) -> str:
         quorum, time = self._quorum, f"within {run.timeout_ms} ms"
         if quorum.leader_id < 0:
-            told = f"no active controller was known {time}; a majority of the controllers must run"
+            reason = f"no active controller was known {time}; a majority of the controllers must run"
         elif quorum.leader_id == self._node_id:
-            told = f"controller {quorum.leader_id}, this node, did not become active {time}"
+            reason = f"controller {quorum.leader_id}, this node, did not become active {time}"
         else:
-            told = f"controller {quorum.leader_id} did not answer {time}; a majority of the controllers must run"
-        return told if run.request.is_question else f"{told}; what was asked for may have been done"
+            reason = f"controller {quorum.leader_id} did not answer {time}; a majority of the controllers must run"
+        return reason if run.request.is_question else f"{reason}; what was asked for may have been done"
 
     def _end(self, run: _Run) -> None:
         run.is_over = True

@@ -202,16 +202,16 @@ def topics_created(command: CreateTopics, response: CreateTopicsResponse) -> Top
     """The results by name. The settings of a new topic are those of the command."""
     configs = {topic.name: topic.configs for topic in command.topics}
 
-    def result(told: CreatableTopicResult) -> TopicCreated | TopicRefused:
-        if told.error_code:
-            error = KafkaError(_code(told.error_code), told.error_message or "")
-            return TopicRefused(name=told.name, error=error)
+    def result(created: CreatableTopicResult) -> TopicCreated | TopicRefused:
+        if created.error_code:
+            error = KafkaError(_code(created.error_code), created.error_message or "")
+            return TopicRefused(name=created.name, error=error)
         return TopicCreated(
-            name=told.name,
-            topic_id=TopicId(told.topic_id),
-            num_partitions=told.num_partitions,
-            replication_factor=told.replication_factor,
-            overrides={name: value for name, value in configs.get(told.name, ()) if value is not None},
+            name=created.name,
+            topic_id=TopicId(created.topic_id),
+            num_partitions=created.num_partitions,
+            replication_factor=created.replication_factor,
+            overrides={name: value for name, value in configs.get(created.name, ()) if value is not None},
         )
 
     return TopicsCreated(results=tuple(map(result, response.topics)))

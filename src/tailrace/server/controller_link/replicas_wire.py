@@ -136,13 +136,13 @@ def partitions_altered(
     error = refusal(response.error_code, "the in-sync replicas")
     if error is not None:
         return error
-    told = {(topic.topic_id, one.partition_index): one for topic in response.topics for one in topic.partitions}
+    answered = {(topic.topic_id, one.partition_index): one for topic in response.topics for one in topic.partitions}
     return PartitionsAltered(
         outcomes=tuple(
             InSyncOutcome(
                 topic_id=change.topic_id,
                 partition=change.partition,
-                result=_result(change, told.get((change.topic_id, change.partition)), image),
+                result=_result(change, answered.get((change.topic_id, change.partition)), image),
             )
             for change in command.changes
         )
@@ -150,12 +150,12 @@ def partitions_altered(
 
 
 def _result(
-    change: InSyncChange, told: replicas.AlteredPartition | None, image: ClusterImage
+    change: InSyncChange, answered: replicas.AlteredPartition | None, image: ClusterImage
 ) -> PartitionState | KafkaError:
     where = f"partition {change.partition} of {format_topic_id(change.topic_id)}"
-    if told is None:
+    if answered is None:
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller says nothing of {where}")
-    error = refusal(told.error_code, where)
+    error = refusal(answered.error_code, where)
     if error is not None:
         return error
     topic = image.topic_by_id(change.topic_id)
@@ -164,11 +164,11 @@ def _result(
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"{where} is gone")
     return replace(
         state,
-        leader=BrokerId(told.leader_id),
-        leader_epoch=LeaderEpoch(told.leader_epoch),
-        in_sync_replicas=tuple(BrokerId(broker_id) for broker_id in told.isr),
-        is_recovering=told.leader_recovery_state == _RECOVERING,
-        partition_epoch=told.partition_epoch,
+        leader=BrokerId(answered.leader_id),
+        leader_epoch=LeaderEpoch(answered.leader_epoch),
+        in_sync_replicas=tuple(BrokerId(broker_id) for broker_id in answered.isr),
+        is_recovering=answered.leader_recovery_state == _RECOVERING,
+        partition_epoch=answered.partition_epoch,
     )
 
 
@@ -249,7 +249,7 @@ def directories_assigned(
     error = refusal(response.error_code, "the directories")
     if error is not None:
         return error
-    told = {
+    answered = {
         (directory.id, topic.topic_id, one.partition_index): one.error_code
         for directory in response.directories
         for topic in directory.topics
@@ -258,7 +258,7 @@ def directories_assigned(
     return DirectoriesAssigned(
         errors=tuple(
             refusal(
-                told.get((one.directory_id, one.topic_id, one.partition), ErrorCode.UNKNOWN_SERVER_ERROR),
+                answered.get((one.directory_id, one.topic_id, one.partition), ErrorCode.UNKNOWN_SERVER_ERROR),
                 f"partition {one.partition} of {format_topic_id(one.topic_id)}",
             )
             for one in command.assignments

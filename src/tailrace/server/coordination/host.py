@@ -173,10 +173,10 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def _discarded(self, records: Sequence[R]) -> None:
         self._machine.discard(records)
 
-    def sweep(self, commands: Iterable[C]) -> None:
+    def decide_until_done(self, commands: Iterable[C]) -> None:
         """Decide each command until a decision has no records, one decision per turn of the event loop.
 
-        A failure ends the sweep: the next sweep or load does the rest, which does no harm until then.
+        A failure ends it: the next call or load does the rest, which does no harm until then.
         """
         rest = iter(commands)
         command = next(rest, None)

@@ -120,14 +120,14 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
 
     def _expire_offsets(self) -> None:
         group_ids = list(self.machine.committed.groups)
-        self.sweep(
+        self.decide_until_done(
             ExpireOffsets(group_ids=tuple(group_ids[start : start + _GROUPS_PER_STEP]))
             for start in range(0, len(group_ids), _GROUPS_PER_STEP)
         )
 
     def forget_lost_topics(self, names: Collection[str]) -> None:
         """Delete the offsets in topics of these names that do not exist any more, as a load does."""
-        self.sweep((ForgetLostTopics(topics=_IdsNow(names, self._topics)),))
+        self.decide_until_done((ForgetLostTopics(topics=_IdsNow(names, self._topics)),))
 
     def ask(self, group_id: str, event_of: EventOf, respond: Respond) -> None:
         """Pass a member's request to its group; `respond` is called once, now or later."""

@@ -315,10 +315,10 @@ def _finish(context: RequestContext, acks: int, answers: Sequence[PartitionAnswe
             )
             for (name, topic_id), of_topic in groupby(answers, key=lambda answer: (answer.topic_name, answer.topic_id))
         )
-        told: tuple[NewerLeaderEndpoint, ...] = ()
+        node_endpoints: tuple[NewerLeaderEndpoint, ...] = ()
         if leaders and context.api_version >= FIRST_WITH_ENDPOINTS:
-            told = endpoints.of(leaders, context.connection.listener_name, NewerLeaderEndpoint)
-        context.respond(ProduceResponse(responses=topics, node_endpoints=told))
+            node_endpoints = endpoints.of(leaders, context.connection.listener_name, NewerLeaderEndpoint)
+        context.respond(ProduceResponse(responses=topics, node_endpoints=node_endpoints))
         return
     for answer in answers:
         if answer.refusal is not None:

@@ -48,7 +48,7 @@ from tailrace.server.quorum.snapshots import MetadataSnapshots, SnapshotLoading
 
 OnDone = Callable[[ControllerResponse | KafkaError], None]
 OnImage = Callable[[ClusterImage, ImageDelta], None]
-WhenSettled = Callable[[Callable[[], None]], None]
+WhenDurable = Callable[[Callable[[], None]], None]
 """Runs a callback when this node has acted on all changes that it has received."""
 
 _logger = logging.getLogger("tailrace.server")
@@ -122,7 +122,7 @@ class QuorumController:
         self._acted_end_offset = 0
         self._latest_end = 0
         self._listeners: list[OnImage] = []
-        self._when_settled: WhenSettled = _at_once
+        self._when_durable: WhenDurable = _at_once
         self._commands: deque[tuple[ControllerCommand, OnDone]] = deque()
         self._deciding_for: OnDone | None = None
         self._pending: deque[_Pending] = deque()
@@ -175,7 +175,7 @@ class QuorumController:
 
         Perhaps before this returns; never, if the controller is closed before.
         """
-        self._awaited.add(end_offset, lambda _: self._host.perform(partial(self._when_settled, callback)))
+        self._awaited.add(end_offset, lambda _: self._host.perform(partial(self._when_durable, callback)))
         self._host.perform(self._answer_waiting)
 
     def _answer_waiting(self) -> None:
@@ -189,9 +189,9 @@ class QuorumController:
         """Call this listener with every later change of `image`, before the answer to its cause leaves."""
         self._listeners.append(callback)
 
-    def answer_when(self, settled: WhenSettled) -> None:
+    def answer_when(self, when_durable: WhenDurable) -> None:
         """Have `when_applied` wait for the work on this node that follows from the changes, too."""
-        self._when_settled = settled
+        self._when_durable = when_durable
 
     def submit(self, command: ControllerCommand, on_done: OnDone) -> None:
         """Have the command decided; `on_done` is called once, when the decision is committed, or with NOT_CONTROLLER.

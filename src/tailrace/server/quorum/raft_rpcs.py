@@ -257,6 +257,6 @@ class VoterAddress:
         self._is_asking = False
         where = ",".join(f"{one.host}:{one.port}" for one in self._endpoints)
         if error == ErrorCode.NONE:
-            _logger.info("event=voter-address-told node=%d address=%s", self._host.node.key.id, where)
+            _logger.info("event=voter-address-sent node=%d address=%s", self._host.node.key.id, where)
         else:
-            _logger.info("event=voter-address-not-told node=%d error=%d %s", self._host.node.key.id, error, detail)
+            _logger.info("event=voter-address-not-sent node=%d error=%d %s", self._host.node.key.id, error, detail)

@@ -199,10 +199,12 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         late = self.machine.timed_out(self._clock.now_ms())
         for transactional_id in late:
             _logger.warning("event=transaction-timed-out id=%r", transactional_id)
-        self.sweep(AbortTimedOut(transactional_id=name) for name in late)
+        self.decide_until_done(AbortTimedOut(transactional_id=name) for name in late)
 
     def _forget_unused(self) -> None:
-        self.sweep(ForgetUnused(transactional_id=name) for name in self.machine.unused(self._clock.now_ms()))
+        self.decide_until_done(
+            ForgetUnused(transactional_id=name) for name in self.machine.unused(self._clock.now_ms())
+        )
 
     def _closed(self) -> None:
         for retry in self._retries.values():

@@ -128,8 +128,8 @@ class InitProducerIdHandler:
                     ErrorCode.CONCURRENT_TRANSACTIONS, f"the open transaction of {transactional_id!r} is aborted first"
                 )
             if isinstance(outcome, KafkaError):
-                told = as_version_says(outcome, context.api_version, first_with_fenced=_FIRST_WITH_FENCED)
-                context.respond(error_response(request, context.api_version, told))
+                versioned = as_version_says(outcome, context.api_version, first_with_fenced=_FIRST_WITH_FENCED)
+                context.respond(error_response(request, context.api_version, versioned))
                 return
             assert isinstance(outcome, ProducerIdentity)
             context.respond(

@@ -156,7 +156,7 @@ class _Addition:
                     results_by_partition=tuple(
                         AddPartitionsToTxnPartitionResult(
                             partition_index=number,
-                            partition_error_code=self._as_told(codes[TopicPartition(topic.name, number)]),
+                            partition_error_code=self._as_version_says(codes[TopicPartition(topic.name, number)]),
                         )
                         for number in topic.partitions
                     ),
@@ -167,7 +167,7 @@ class _Addition:
         if len(self._results) == len(self._asked):
             self._context.respond(self._response())
 
-    def _as_told(self, code: ErrorCode) -> ErrorCode:
+    def _as_version_says(self, code: ErrorCode) -> ErrorCode:
         if code is ErrorCode.TRANSACTION_ABORTABLE and self._context.api_version < _FIRST_WITH_ABORTABLE:
             return ErrorCode.INVALID_TXN_STATE
         return code
@@ -239,8 +239,8 @@ class EndTxnHandler:
 
         def answer(outcome: Response | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
-                told = as_version_says(outcome, context.api_version)
-                context.respond(error_response(request, context.api_version, told))
+                versioned = as_version_says(outcome, context.api_version)
+                context.respond(error_response(request, context.api_version, versioned))
             elif isinstance(outcome, ProducerIdentity):
                 context.respond(EndTxnResponse(producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch))
             else:

@@ -288,22 +288,22 @@ def _check_epoch(header: BatchHeader, entry: ProducerEntry) -> None:
 
 
 def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
-    who = f"producer {header.producer_id} at offset {header.base_offset}"
+    producer = f"producer {header.producer_id} at offset {header.base_offset}"
     if entry.current_txn_first_offset >= 0 and not header.is_transactional:
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{who}: a plain batch while its transaction is open")
+        raise KafkaError(ErrorCode.INVALID_TXN_STATE, f"{producer}: a plain batch while its transaction is open")
     sequence = header.base_sequence
     if header.producer_epoch > entry.producer_epoch:
         if sequence != 0:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"{who}: epoch {header.producer_epoch} is new and must start with sequence 0, not {sequence}",
+                f"{producer}: epoch {header.producer_epoch} is new and must start with sequence 0, not {sequence}",
             )
         return
     last_sequence = entry.batches[-1].last_sequence if entry.batches else -1
     expected = 0 if last_sequence == _MAX_SEQUENCE else last_sequence + 1
     if sequence != expected:
         raise KafkaError(
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{who}: sequence {sequence} where {expected} was expected"
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{producer}: sequence {sequence} where {expected} was expected"
         )
 
 

@@ -252,10 +252,10 @@ def test_a_sweep_repeats_each_command_until_it_writes_nothing_more(node: GroupPa
     counters = CountersService(node)
     node.clock.advance(0)
     host = counters.host_of(ONE)
-    host.sweep((Add(ONE, 1, limit=3), Add(ONE, 2, limit=6)))
+    host.decide_until_done((Add(ONE, 1, limit=3), Add(ONE, 2, limit=6)))
     for _ in range(10):
         node.end_turn()
     assert host.machine.committed == {ONE: 6}
-    host.sweep((Add(ONE, -1), Add(ONE, 1)))
+    host.decide_until_done((Add(ONE, -1), Add(ONE, 1)))
     node.end_turn()
     assert host.machine.committed == {ONE: 6}, "a refusal ends the sweep"
