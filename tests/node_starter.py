@@ -1,8 +1,8 @@
 """Nodes of clusters in tests are forks of a process that has imported them: a start costs 0.05 s of a core, not 0.45 s.
 
 Each worker has one such process, and its nodes are as processes of `tailrace serve` are: a session, an environment and
-pipes of their own. Nodes that are given another environment, and other platforms, start as for everyone else. So do
-all nodes in the tests of the cluster itself and of the command.
+pipes of their own. Nodes that are given another environment, and other platforms, start with an interpreter of
+their own. So do all nodes in the tests of the cluster itself and of the command.
 """
 
 import atexit

@@ -85,7 +85,7 @@ async def _stop_under_load(cluster: Cluster) -> int:
 
 
 @pytest.mark.crash
-def test_what_a_stopping_node_has_written_it_answers() -> None:
+def test_a_stopping_node_answers_each_write_that_it_has_made() -> None:
     with Cluster() as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
             admin.create_topics({"orders": 1, "empty": 1})

@@ -115,14 +115,14 @@ def test_of_three_damaged_copies_the_one_that_has_most_is_recommended(tmp_path: 
             cluster.start(1, 2, 3)
             found: list[dict[str, Any]] = []
 
-            def all_are_told() -> bool:
+            def all_are_damaged() -> bool:
                 try:
                     found[:] = elect(servers)[0]
                 except (AssertionError, KafkaError):
                     return False
                 return sorted(row["State"] for row in found) == ["damaged"] * 3
 
-            until(all_are_told, "three damaged copies")
+            until(all_are_damaged, "three damaged copies")
             ends = {row["Replica"]: (row["GoodEnd"], row["Lost"], row["Choice"]) for row in found}
             assert ends == {1: (5, 15, ""), 2: (15, 5, "recommended"), 3: (10, 10, "")}
             rows, _ = elect(servers, "--force")

@@ -141,7 +141,7 @@ def test_controllers_alone_and_brokers_alone_make_a_cluster(tmp_path: Path) -> N
         wait_until_known(cluster, cluster.broker_ids, {"orders", "returns"})
 
 
-def test_a_node_of_another_cluster_is_told_so_and_takes_no_part(tmp_path: Path) -> None:
+def test_a_node_of_another_cluster_reports_it_and_takes_no_part(tmp_path: Path) -> None:
     (tmp_path / "ours").mkdir()
     with Cluster(brokers=2, directory=tmp_path / "ours") as cluster:
         meta = cluster.data_dir(2) / "meta.properties"

@@ -38,7 +38,7 @@ def test_no_acknowledged_change_is_lost(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("lies", [False, True], ids=["syncs", "syncs that do nothing"])
-def test_what_was_not_synced_is_gone_after_a_power_cut_and_the_rest_is_not(
+def test_a_power_cut_takes_a_topic_only_when_syncs_do_nothing(
     tmp_path: Path, power: Power, monkeypatch: pytest.MonkeyPatch, lies: bool
 ) -> None:
     """Else the test above would prove nothing."""

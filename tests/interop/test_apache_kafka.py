@@ -57,7 +57,7 @@ def test_its_features_are_described_and_only_tried(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("kind", ElectionType)
-def test_what_has_its_leader_needs_no_election(admin: Admin, kind: ElectionType) -> None:
+def test_a_partition_with_its_leader_needs_no_election(admin: Admin, kind: ElectionType) -> None:
     fault = admin.elect_leaders([ORDERS], election_type=kind)[ORDERS]
     assert fault is not None
     assert fault.code is ErrorCode.ELECTION_NOT_NEEDED

@@ -93,7 +93,7 @@ def test_topics_are_created_listed_described_altered_and_deleted(tool: Tool) -> 
     [(("no/name",), "a topic name consists of"), (("two-replicas", "--replication-factor", "2"), "replication factor")],
     ids=["name", "replicas"],
 )
-def test_a_refused_topic_is_told_with_the_reason(tool: Tool, options: tuple[str, ...], why: str) -> None:
+def test_a_refused_topic_is_reported_with_the_reason(tool: Tool, options: tuple[str, ...], why: str) -> None:
     with pytest.raises(AssertionError, match=f"(?i)Error while executing topic command : .*{why}"):
         tool("kafka-topics", "--create", "--topic", *options)
 
@@ -150,7 +150,7 @@ def test_members_of_both_kinds_of_groups_are_shown(tailrace_cluster: Cluster, to
         assert f"{topic}:0,1" in shown, kind
 
 
-def test_offsets_are_told_by_place_and_by_time(tailrace_cluster: Cluster, tool: Tool, topic: str) -> None:
+def test_offsets_are_found_by_place_and_by_time(tailrace_cluster: Cluster, tool: Tool, topic: str) -> None:
     def offsets(time: str) -> list[str]:
         return tool("kafka-get-offsets", "--topic", topic, "--time", time).out.splitlines()
 
@@ -265,7 +265,9 @@ def test_the_performance_tools_count_what_they_send_and_read(tailrace_cluster: C
     assert read["data.consumed.in.nMsg"] == count
 
 
-def test_the_verifiable_producer_hears_of_each_record(tailrace_cluster: Cluster, tool: Tool, topic: str) -> None:
+def test_the_verifiable_producer_receives_an_answer_for_each_record(
+    tailrace_cluster: Cluster, tool: Tool, topic: str
+) -> None:
     sent = tool("kafka-verifiable-producer", "--topic", topic, "--max-messages", "50", "--acks", "-1")
     events = [json.loads(line) for line in sent.out.splitlines() if line.startswith("{")]
     acknowledged = {

@@ -29,7 +29,7 @@ EXCHANGES = [
 
 @pytest.mark.interop
 @pytest.mark.parametrize(("client", "codecs"), EXCHANGES)
-def test_what_one_client_sends_every_client_reads(
+def test_every_client_reads_the_records_of_each_other_client(
     tailrace_cluster: Cluster, client: ForeignClient, codecs: tuple[str, ...]
 ) -> None:
     if why := absent(client):

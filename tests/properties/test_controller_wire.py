@@ -281,7 +281,7 @@ def test_topics_to_create(topics: tuple[TopicSpec, ...]) -> None:
     ]
 
 
-def test_what_became_of_topics() -> None:
+def test_the_results_of_created_topics() -> None:
     command = CreateTopics(topics=(TopicSpec(name="orders", configs=(("retention.ms", "1"),)), TopicSpec(name="bills")))
     results = (
         CreatableTopicResult(

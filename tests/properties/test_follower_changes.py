@@ -181,7 +181,7 @@ def _answer(key: PartitionKey, outcome: str) -> FetchAnswer:
 
 
 @given(st.lists(actions, min_size=10, max_size=60))
-def test_what_fetches_say_one_after_the_other_is_all_that_is_wanted_in_its_order(
+def test_consecutive_fetches_name_all_wanted_partitions_in_their_order(
     steps: list[tuple[str, object]],
 ) -> None:
     pair = Pair()

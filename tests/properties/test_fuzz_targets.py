@@ -30,7 +30,7 @@ every_target = pytest.mark.parametrize("target", TARGETS.values(), ids=lambda ta
 
 
 @pytest.mark.parametrize("path", REGRESSIONS, ids=lambda path: f"{path.parent.name}: {path.name}")
-def test_what_was_found_once_stays_mended(path: Path) -> None:
+def test_each_input_that_once_failed_passes(path: Path) -> None:
     TARGETS[path.parent.name].check(path.read_bytes())
 
 

@@ -88,7 +88,7 @@ def frame_of(request: ProduceRequest, version: int, client_id: str | None) -> by
     change=st.none() | st.tuples(st.integers(0, 200), st.integers(0, 255)),
     rest=st.sampled_from((b"", b"\0", b"xyz")),
 )
-def test_what_is_read_with_a_form_is_what_the_codec_reads(
+def test_a_form_and_the_codec_read_the_same_request(
     version: int,
     clients: tuple[str | None, str | None],
     first: ProduceRequest,

@@ -162,7 +162,7 @@ def test_an_answer_survives_every_version(kind: type) -> None:
 
 
 @pytest.mark.parametrize("kind", RESPONSES, ids=lambda kind: kind.__name__)
-def test_another_cluster_is_told_so_for_the_whole_request(kind: type) -> None:
+def test_another_cluster_gets_one_error_for_the_whole_request(kind: type) -> None:
     message = response_to_wire(
         kind(error=ErrorCode.INCONSISTENT_CLUSTER_ID, leader_id=3, leader_epoch=4), ASKED, leader=None
     )

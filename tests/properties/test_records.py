@@ -53,7 +53,7 @@ IDENTITIES: st.SearchStrategy[dict[str, Any]] = st.just({}) | st.fixed_dictionar
 
 
 @given(record_lists(), CODECS, IDENTITIES)
-def test_what_is_built_is_taken_and_read(records: list[Record], codec: Codec, identity: dict[str, int]) -> None:
+def test_a_built_batch_is_valid_and_reads_back(records: list[Record], codec: Codec, identity: dict[str, int]) -> None:
     batch = build_batch(records, codec=codec, **identity)  # type: ignore[arg-type]
     header = validate_produced(batch, produce_version=9)
     assert header == read_header(batch)

@@ -25,7 +25,7 @@ def led_to(choices: list[int], budget: Budget = BUDGET) -> World:
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(0, 2**16), min_size=20, max_size=200))
-def test_what_was_committed_is_never_lost_or_changed(choices: list[int]) -> None:
+def test_committed_records_are_never_lost_or_changed(choices: list[int]) -> None:
     led_to(choices)
 
 

@@ -305,7 +305,7 @@ class TestChange:
         scene.leave(ids[0])
         assert scene.code(joining) is E.UNKNOWN_MEMBER_ID
 
-    def test_a_follower_that_joins_again_unchanged_is_told_the_generation_it_is_in(self, scene: GroupScene) -> None:
+    def test_a_follower_that_joins_again_unchanged_receives_its_generation(self, scene: GroupScene) -> None:
         ids, generation_id = scene.form_group("a", "b")
         again = scene.join_answer(scene.join(ids[1]))
         assert (again.error_code, again.generation_id, again.members) == (E.NONE, generation_id, ())
@@ -411,7 +411,7 @@ class TestStaticMembers:
         assert again.leader == again.member_id != leader
         assert len(again.members) == 2
 
-    def test_a_static_leader_of_before_version_9_is_told_that_its_old_id_leads(self, scene: GroupScene) -> None:
+    def test_a_static_leader_of_before_version_9_receives_its_old_id_as_leader(self, scene: GroupScene) -> None:
         leader, _, _ = _static_pair(scene)
         again = scene.join_answer(scene.join(instance_id="one", version=8))
         assert (again.leader, again.skip_assignment, again.members) == (leader, False, ())
@@ -588,9 +588,7 @@ class TestDeletion:
         scene.commit_write()
         assert scene.state is GroupState.DEAD
 
-    def test_what_was_written_for_a_deleted_group_is_not_taken_for_that_of_its_successor(
-        self, scene: GroupScene
-    ) -> None:
+    def test_a_write_for_a_deleted_group_does_not_answer_its_successor(self, scene: GroupScene) -> None:
         scene.holds_writes = True
         scene.join(version=3)
         scene.pass_time(10_000)

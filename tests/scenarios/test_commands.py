@@ -117,9 +117,7 @@ def test_a_node_takes_its_settings_from_file_environment_and_command_line(
     assert "event=node-stopped node=9" in done.err
 
 
-def test_what_was_acknowledged_is_there_after_kill_9_and_a_clean_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acknowledged_records_outlive_kill_9_and_a_clean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ReservedPorts() as ports:
         address = f"127.0.0.1:{ports.reserve('127.0.0.1', 0)}"
         monkeypatch.setenv("TAILRACE_BOOTSTRAP", address)
@@ -310,7 +308,7 @@ def test_closed_and_full_streams_end_in_one_line_at_most() -> None:
 # groups
 
 
-def test_lag_is_told_for_members_that_run_and_for_offsets_that_are_left(topic: str) -> None:
+def test_lag_is_shown_for_members_that_run_and_for_offsets_that_are_left(topic: str) -> None:
     run("topics", "create", topic, "--partitions", "2")
     run("produce", topic, "--partition", "0", stdin=b"a\nb\nc\n")
     reader = started("consume", topic, "--from-beginning", "--group", topic)

@@ -51,7 +51,7 @@ def test_records_start_at_the_batch_that_contains_the_offset(codec: Codec) -> No
         assert values(fetch(node, offset)) == [b"%d" % number for number in range(4, 12)]
 
 
-def test_what_is_given_is_whole_batches_byte_for_byte() -> None:
+def test_a_fetch_returns_whole_batches_byte_for_byte() -> None:
     node = new_node()
     sent = [batch_of(b"v" * size, now=node.clock.now_ms) for size in (50, 100, 150)]
     for batch in sent:
@@ -165,7 +165,7 @@ def test_one_partition_in_error_answers_for_all() -> None:
     assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_a_log_that_parts_from_the_readers_is_told_at_once() -> None:
+def test_a_fetch_of_a_diverging_log_is_answered_at_once() -> None:
     """A diverging epoch, v12: the reader's last records are of an epoch that ended earlier here (KIP-595)."""
     node = DataPath("/logs", files=SimulatedDisk())
     node.create(leader_epoch=1)
@@ -282,7 +282,7 @@ def test_the_wait_ends_at_once(scenario: EndOfWait) -> None:
     assert ErrorCode(waiting.fetched.error_code) is scenario.code
 
 
-def test_a_reader_with_an_epoch_that_ends_while_it_waits_is_told_when_it_is_looked_at_again() -> None:
+def test_a_waiting_reader_whose_epoch_ends_is_fenced_when_its_wait_is_over() -> None:
     node = new_node()
     waiting = fetch(node, version=12, leader_epoch=0)
     node.create(leader_epoch=1)
@@ -290,7 +290,7 @@ def test_a_reader_with_an_epoch_that_ends_while_it_waits_is_told_when_it_is_look
     assert waiting.fetched.error_code == ErrorCode.FENCED_LEADER_EPOCH
 
 
-def test_deleted_records_below_a_waiting_reader_are_no_reason_to_answer_and_above_it_are_told() -> None:
+def test_a_deletion_of_records_is_answered_when_the_readers_wait_is_over() -> None:
     node = new_node()
     node.produce("orders", b"a", b"b")
     behind, at_the_end = fetch(node, 0, min_bytes=5_000), fetch(node, 2)

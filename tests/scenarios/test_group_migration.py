@@ -174,7 +174,7 @@ def test_the_policy(policy: str, upgrades: bool, downgrades: bool) -> None:
     assert _read_once((d,)) == ALL
 
 
-class TestWhatIsNotConverted:
+class TestGroupsThatStay:
     def test_a_group_of_another_protocol_type(self, node: GroupPath) -> None:
         member_id = node.join("g").response.member_id
         node.join("g", member_id)  # its metadata is b"topics"
@@ -428,7 +428,7 @@ def _names(prefix: str) -> tuple[str, ...]:
     return tuple(f"{prefix}-{number:05d}-".ljust(100, "x") for number in range(2_400))
 
 
-def test_what_the_heartbeat_brings_is_in_the_batch_too(node: GroupPath) -> None:
+def test_the_records_of_the_converting_heartbeat_count_for_the_size_of_the_batch(node: GroupPath) -> None:
     """Refused with a reason, and no member has changed; one that brings less is admitted."""
     (a,) = _classic_group(node, 1)
     machine = node.coordinators.host_of("g").machine
@@ -445,7 +445,7 @@ def test_what_the_heartbeat_brings_is_in_the_batch_too(node: GroupPath) -> None:
     assert _kind(node) == "consumer"
 
 
-def test_what_the_last_member_brings_is_in_the_batch_back_too(node: GroupPath) -> None:
+def test_the_records_of_the_last_member_count_for_the_size_of_the_batch_back(node: GroupPath) -> None:
     c = TableMember(node, "c", instance_id="i")
     c.join()
     others = [ClassicTableMember(node, name, topics=("orders", *_names(name))) for name in "de"]

@@ -296,7 +296,7 @@ def test_a_client_that_never_reads_costs_others_nothing(attacked: AttackedNode) 
     attacked.run(attack())
 
 
-def test_what_is_no_kafka_request_is_closed(attacked: AttackedNode) -> None:
+def test_a_connection_without_a_kafka_request_is_closed(attacked: AttackedNode) -> None:
     async def attack() -> None:
         for hello in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET / HTTP/1.1\r\n\r\n", b"\xff\xff\xff\xff"):
             client = await RawClient.connect(attacked.port)

@@ -190,7 +190,7 @@ class TestWhenToIncreaseTheLogStartOffset:
         bench.advance(1200)
         assert bench.all(do.RaiseLogStart) == [do.RaiseLogStart(8)]
 
-    def test_a_voter_that_has_not_been_heard_of_since_the_election_is_waited_for(self) -> None:
+    def test_a_voter_without_a_fetch_since_the_election_is_waited_for(self) -> None:
         """Live or not: that is known only when it could have fetched for 300 s."""
         bench = leader_with(log=[1] * 10)
         bench.fetch(2, 13, 2)

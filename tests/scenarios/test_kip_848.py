@@ -218,7 +218,7 @@ class TestRegularExpressions:
         assert TableMember(node, "more", topics=(), regex="b").join() is E.INVALID_REGULAR_EXPRESSION
         assert TableMember(node, "more", topics=(), regex="a7").join() is E.NONE
 
-    def test_what_is_resolved_outlives_the_coordinator(self) -> None:
+    def test_a_resolved_regular_expression_outlives_the_coordinator(self) -> None:
         files = SimulatedDisk(seed=1)
         node = _node(files)
         a = TableMember(node, "a", topics=(), regex="ord.*")

@@ -62,7 +62,7 @@ def test_a_follower_leaves_the_in_sync_replicas_and_the_leader_stays(
     assert (cluster.state.leader_epoch, cluster.state.partition_epoch) == (int(leaving is LOST), 1)
 
 
-def test_what_a_lost_replica_has_fetched_before_counts_no_more(cluster: LeadershipCluster) -> None:
+def test_the_fetches_of_a_replica_before_its_loss_count_no_more(cluster: LeadershipCluster) -> None:
     """Out of sync already it may be about to join, by a fetch that left before the loss: the leader's epoch ends."""
     cluster.create(1, 2, 3)
     cluster.propose(1, 1, 3)
@@ -262,7 +262,7 @@ def test_an_administrator_names_the_replica_that_leads_with_what_it_has(cluster:
     assert (cluster.state.is_recovering, cluster.state.accepts_loss) == (False, False), "it has recovered: no more cuts"
 
 
-def test_what_was_given_up_ends_with_the_leader_that_was_named(cluster: LeadershipCluster) -> None:
+def test_accepted_loss_ends_with_the_leader_that_was_named(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, 3)
     lose_all(cluster)
     cluster.elect(ElectionType.UNCLEAN, ORDERS, desired=2)

@@ -417,7 +417,7 @@ def test_a_broker_without_a_directory_that_it_had_is_not_eligible_whatever_it_cl
     assert led(cluster.state) == (1, (1,), ()), "one directory more takes nothing away"
 
 
-def test_where_no_directories_were_registered_the_claim_of_a_broker_holds(cluster: LeadershipCluster) -> None:
+def test_a_brokers_directories_hold_if_none_were_registered_before(cluster: LeadershipCluster) -> None:
     cluster.create(1, 2, min_in_sync=2)
     cluster.fence(2)
     cluster.fence(1)
@@ -583,7 +583,7 @@ def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync(cluster: Leaders
     assert cluster.machine.image.overrides(BROKER_1) == {"log.retention.ms": "5"}
 
 
-def test_what_one_broker_alone_was_given_can_be_taken_back(cluster: LeadershipCluster) -> None:
+def test_an_illegal_setting_of_one_broker_can_be_deleted(cluster: LeadershipCluster) -> None:
     resource, value = ResourceType.BROKER, "1"
     record = ConfigRecord(resource_type=resource, resource_name="1", name=MIN_IN_SYNC, value=value)
     cluster.machine.apply(record)  # of a release that let it pass
@@ -629,7 +629,7 @@ def test_a_leader_shrinks_and_expands_the_in_sync_replicas(cluster: LeadershipCl
     assert cluster.state.partition_epoch == 2
 
 
-def test_a_proposal_of_what_is_so_already_ends_all_others_of_its_partition_epoch(cluster: LeadershipCluster) -> None:
+def test_a_proposal_of_the_present_state_ends_all_others_of_its_partition_epoch(cluster: LeadershipCluster) -> None:
     """A leader whose proposal was refused makes sure that no late copy of it is carried out."""
     cluster.create(1, 2, 3)
     cluster.fence(2)
@@ -787,7 +787,7 @@ def test_a_move_that_cannot_be(cluster: LeadershipCluster) -> None:
     assert cluster.move(1, 3, allows_replication_factor_change=False) is None
 
 
-def test_what_is_named_twice_is_not_changed_twice(cluster: LeadershipCluster) -> None:
+def test_a_partition_that_is_named_twice_is_not_changed_twice(cluster: LeadershipCluster) -> None:
     """Both changes would be made on the state before either."""
     cluster.create(1, 2)
     cluster.restart(1)

@@ -270,9 +270,7 @@ def test_batches_wait_for_the_coordinators_answer_and_get_it(node: DataPath, ver
     assert node.values("orders") == []
 
 
-def test_what_was_verified_before_a_marker_is_worth_nothing_after_it(
-    node: DataPath, verifier: ScriptedVerifier
-) -> None:
+def test_a_verification_before_a_marker_is_void_after_it(node: DataPath, verifier: ScriptedVerifier) -> None:
     """The batch would open a transaction without an end (the hanging transactions of KIP-890)."""
     verifier.is_slow = True
     producer = TransactionalProducer(node, 1)
@@ -284,9 +282,7 @@ def test_what_was_verified_before_a_marker_is_worth_nothing_after_it(
     assert ends(node) == (1, 1)
 
 
-def test_what_was_verified_before_a_change_of_leaders_is_worth_nothing_after_it(
-    node: DataPath, verifier: ScriptedVerifier
-) -> None:
+def test_a_verification_before_a_change_of_leaders_is_void_after_it(node: DataPath, verifier: ScriptedVerifier) -> None:
     verifier.is_slow = True
     late = TransactionalProducer(node, 1).send(b"a")
     node.create("orders", leader=2, leader_epoch=1)
@@ -311,7 +307,7 @@ REFUSALS: Sequence[tuple[ErrorCode, int, ErrorCode]] = (
 
 
 @pytest.mark.parametrize(("said", "version", "told"), REFUSALS)
-def test_a_producer_is_told_what_its_version_understands(
+def test_a_producer_receives_an_error_that_its_version_knows(
     node: DataPath, verifier: ScriptedVerifier, said: ErrorCode, version: int, told: ErrorCode
 ) -> None:
     verifier.code = said

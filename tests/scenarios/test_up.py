@@ -336,7 +336,7 @@ def test_controllers_may_be_nodes_of_their_own(tmp_path: Path) -> None:
         assert up.wait() == 0
 
 
-def test_what_cannot_start_stops_the_others_and_says_so(tmp_path: Path) -> None:
+def test_a_node_that_cannot_start_stops_the_others_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "node-2").mkdir()
     (tmp_path / "node-2" / "data").write_text("not a directory")
     with running(tmp_path, *ANY_PORTS) as up:
@@ -354,7 +354,7 @@ def test_what_cannot_start_stops_the_others_and_says_so(tmp_path: Path) -> None:
         ((*ANY_PORTS, "--set", "node.id=3"), "node.id differs"),
     ],
 )
-def test_what_cannot_be_had_is_refused_before_anything_starts(
+def test_an_impossible_option_is_refused_before_any_node_starts(
     tmp_path: Path, options: tuple[str, ...], why: str
 ) -> None:
     with running(tmp_path, *options) as up:

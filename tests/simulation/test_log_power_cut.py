@@ -280,7 +280,7 @@ def test_a_second_power_cut_during_recovery_changes_nothing() -> None:
         story.verify()
 
 
-def test_what_recovery_found_after_a_crash_of_the_process_survives_a_power_cut() -> None:
+def test_records_that_recovery_found_after_a_crash_of_the_process_survive_a_power_cut() -> None:
     for operation in operations_of_the_story():
         disk = SimulatedDisk.with_directory(ROOT, operation)
         story = LogStory(disk)
@@ -295,7 +295,7 @@ def test_what_recovery_found_after_a_crash_of_the_process_survives_a_power_cut()
         assert story.open().log_end_offset >= found
 
 
-def test_what_is_flushed_after_a_crash_of_the_process_survives_a_power_cut() -> None:
+def test_records_flushed_after_a_crash_of_the_process_survive_a_power_cut() -> None:
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
     for operation in operations_of_the_story():
         for seed in range(examples(2)):
@@ -442,7 +442,7 @@ def test_a_log_that_is_dropped_whole_can_be_opened_after_a_power_cut_at_every_op
 @pytest.mark.parametrize("is_flushed", [False, True], ids=["never flushed", "flushed before the gap"])
 @pytest.mark.parametrize("rolls", [False, True], ids=["one segment", "several segments"])
 @pytest.mark.parametrize("is_compacted", [False, True], ids=["delete", "compact"])
-def test_what_a_power_cut_takes_of_a_followers_log_does_not_pass_for_a_gap(
+def test_a_tail_lost_in_a_power_cut_does_not_pass_for_a_gap_of_a_followers_log(
     is_compacted: bool, rolls: bool, is_flushed: bool
 ) -> None:
     """Its leader, whose log was compacted once, has sent a batch that does not continue it."""

@@ -28,7 +28,7 @@ def test_there_are_enough_that_no_unit_test_notices() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_what_a_mutant_replaces_is_in_the_source_exactly_once(mutant: Mutant) -> None:
+def test_the_text_that_a_mutant_replaces_is_in_the_source_exactly_once(mutant: Mutant) -> None:
     assert mutant.patches
     assert [patch.occurrences() for patch in mutant.patches] == [1] * len(mutant.patches)
     assert all(patch.new != patch.old for patch in mutant.patches)

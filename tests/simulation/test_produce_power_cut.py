@@ -187,13 +187,13 @@ def cut_and_verify(
 
 @pytest.mark.parametrize("seed", range(examples(1)))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_what_acks_all_acknowledged_survives_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
+def test_records_acknowledged_with_acks_all_survive_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
     for operation in operations_of_the_story():
         cut_and_verify(operation, after=after, seed=1000 * seed + operation)
 
 
 @pytest.mark.parametrize("seed", range(examples(1)))
-def test_what_acks_all_acknowledged_after_a_crash_of_the_process_survives_a_power_cut(seed: int) -> None:
+def test_records_acknowledged_with_acks_all_after_a_crash_of_the_process_survive_a_power_cut(seed: int) -> None:
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
     for operation in operations_of_the_story():
         files = new_files(1000 * seed + operation)

@@ -187,7 +187,9 @@ def test_the_target_of_available_now_is_fixed_before_anything_else(reader: Tailr
     reader.stop()
 
 
-def test_what_comes_while_available_now_begins_at_latest_is_no_loss(bootstrap: str, topic: str, send: Send) -> None:
+def test_records_that_come_while_available_now_begins_at_latest_are_no_loss(
+    bootstrap: str, topic: str, send: Send
+) -> None:
     """The target is fixed before the start is asked for, so a busy log may have passed it by then."""
     options = parse_source_options({"kafka.bootstrap.servers": bootstrap, "subscribe": topic}, streaming=True)
     reader = TailraceStreamReader(SCHEMA, options)

@@ -12,7 +12,7 @@ LISTED = Difference("Produce", ("a batch *",), {CODE: ("A (1)", "B (2)")}, "beca
 FOUND = Finding("a batch of two", "Produce", 9, "topics[orders].partitions[0].error_code", "A (1)", "B (2)")
 
 
-def test_what_is_listed_is_covered_whatever_topic_and_partition_it_is() -> None:
+def test_a_listed_difference_covers_every_topic_and_partition() -> None:
     assert unlisted([FOUND], [LISTED]) == []
 
 
@@ -26,7 +26,7 @@ def test_what_is_listed_is_covered_whatever_topic_and_partition_it_is() -> None:
         replace(FOUND, theirs="A (1)"),
     ],
 )
-def test_what_differs_otherwise_is_not_covered(other: Finding) -> None:
+def test_another_difference_is_not_covered(other: Finding) -> None:
     assert unlisted([other], [LISTED]) == [other]
 
 
@@ -43,7 +43,7 @@ def test_beside_an_error_means_that_there_is_one() -> None:
         assert unlisted([replace(FOUND, error=error)], [entry])
 
 
-def test_what_is_listed_and_does_not_occur_is_named() -> None:
+def test_a_listed_difference_that_does_not_occur_is_named() -> None:
     entry = LISTED._replace(steps=("a batch *", "no batch"), fields={CODE: ("A (1)", "B (2)"), "other": (1, 2)})
     assert entry.unseen([FOUND]) == ["other", "no batch"]
     assert LISTED.unseen([FOUND]) == []

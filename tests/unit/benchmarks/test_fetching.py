@@ -21,7 +21,7 @@ def test_a_command_that_fails_is_run_once_more(
     assert ("told" in capsys.readouterr().err) == (tries == 2)
 
 
-def test_what_is_made_is_renamed_and_what_another_has_made_is_left(tmp_path: Path) -> None:
+def test_a_fetched_directory_is_renamed_unless_another_process_was_first(tmp_path: Path) -> None:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "made").write_text(name)

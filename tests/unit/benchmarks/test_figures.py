@@ -24,7 +24,7 @@ def test_the_ratio_is_of_the_medians() -> None:
     assert found.ratio("produce", "peer", "rate", beside="ours") == 0.25
 
 
-def test_what_was_not_measured_has_neither_median_nor_ratio() -> None:
+def test_a_series_without_samples_has_neither_median_nor_ratio() -> None:
     found = samples(ours=[10])
     assert found.median("produce", "peer", "rate") is None
     assert found.median("produce", "ours", "cpu") is None

@@ -71,7 +71,7 @@ def test_one_topic_is_not_taken_for_a_list_of_letters_by_a_consumer(tailrace_clu
         consumer.subscribe("ab")
 
 
-def test_a_consumer_that_was_told_nothing_to_read_says_so_at_the_first_poll(tailrace_cluster: Cluster) -> None:
+def test_a_consumer_without_topics_says_so_at_the_first_poll(tailrace_cluster: Cluster) -> None:
     for group in (None, str(uuid4())):
         consumer = Consumer(tailrace_cluster.bootstrap_servers, group=group)
         with consumer, pytest.raises(KafkaError, match="nothing to read"):

@@ -272,7 +272,7 @@ def test_a_group_whose_offset_was_removed_says_what_it_skips(
     ]
 
 
-def test_a_partition_that_comes_again_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_partition_that_comes_again_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     told = notices()
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
     told.report_skipped({first: 1}, has_offsets=True)

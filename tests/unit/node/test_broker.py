@@ -43,7 +43,7 @@ class SlowPartitions:
     def delete(self, topic: str, index: int, /) -> None: ...
 
 
-def test_what_changes_meanwhile_comes_after_what_was_there_before() -> None:
+def test_changes_that_come_while_the_first_image_is_applied_follow_it() -> None:
     node = AdminPath("/data", files=SimulatedDisk())
     node.create_topics("early", partitions=3)
     partitions = SlowPartitions(node)

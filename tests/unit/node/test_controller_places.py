@@ -108,7 +108,7 @@ def test_without_an_answer_or_with_a_foreign_one_the_next_address_is_tried(reply
 
 
 @pytest.mark.parametrize("reply", PERHAPS_ITSELF, ids=repr)
-def test_what_the_node_itself_could_have_said_moves_nothing(reply: Any) -> None:
+def test_an_answer_that_the_node_itself_could_have_given_moves_nothing(reply: Any) -> None:
     looked = places()
     looked.on_response(2, STATED, reply)
     assert looked.address_of(2) == STATED

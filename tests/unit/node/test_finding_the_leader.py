@@ -200,7 +200,7 @@ def test_a_controller_is_asked_elsewhere_when_another_answers_in_its_place(tmp_p
     run(tmp_path, story)
 
 
-def test_what_is_not_of_the_log_goes_where_the_leader_was_found_and_moves_nothing(tmp_path: Path) -> None:
+def test_a_heartbeat_goes_where_the_leader_was_found_and_moves_nothing(tmp_path: Path) -> None:
     async def story(bench: LeaderSearchBench) -> None:
         beaten = BrokerHeartbeatResponse(should_shut_down=False)
         old = await bench.play(VoteRequest=wrong_voter(), BrokerHeartbeatRequest=beaten)
@@ -253,7 +253,7 @@ def test_a_node_has_caught_up_when_it_has_applied_what_its_own_log_held(
     run(tmp_path, story)
 
 
-def test_what_the_leader_has_cut_off_is_not_waited_for(tmp_path: Path) -> None:
+def test_records_that_the_leader_has_cut_off_are_not_waited_for(tmp_path: Path) -> None:
     async def story(bench: LeaderSearchBench) -> None:
         role = Follower(2, 0, has_fetched=True)
         asker = bench.open(FakeNode(role=role, high_watermark=0))

@@ -74,7 +74,7 @@ def damage_and_truncate(log: Log, directory: Path) -> None:
     assert log.is_offline
 
 
-def test_what_was_appended_is_flushed_when_the_callback_comes(node: FlushThreadBench, tmp_path: Path) -> None:
+def test_appended_records_are_flushed_when_the_callback_comes(node: FlushThreadBench, tmp_path: Path) -> None:
     log = open_log(tmp_path / "a-0")
     append(log)
     seen: list[int] = []
@@ -95,7 +95,7 @@ def test_all_logs_asked_for_in_one_pass_of_the_loop_share_a_round(node: FlushThr
     assert node.thread.rounds_done == 1
 
 
-def test_what_is_asked_while_a_round_runs_goes_into_the_next(node: FlushThreadBench, tmp_path: Path) -> None:
+def test_a_flush_requested_while_a_round_runs_is_in_the_next_round(node: FlushThreadBench, tmp_path: Path) -> None:
     log = open_log(tmp_path / "a-0")
     flushed: list[int] = []
 

@@ -159,7 +159,7 @@ def test_a_controller_is_looked_for_at_the_addresses_in_the_settings(tmp_path: P
     serve(tmp_path, look, **settings)
 
 
-def test_what_fits_at_a_broker_fits_at_a_controller_in_an_envelope(tmp_path: Path) -> None:
+def test_a_request_that_fits_at_a_broker_fits_at_a_controller_in_an_envelope(tmp_path: Path) -> None:
     create_topics, envelope = 19, 58
 
     async def look(node: Node) -> None:
@@ -213,7 +213,7 @@ def test_it_rests_until_the_last_work_is_over() -> None:
     assert gc.isenabled()
 
 
-def test_what_was_made_is_not_looked_through_again() -> None:
+def test_objects_made_in_long_work_are_frozen_for_the_collector() -> None:
     collector = Collector()
     collector.long_work(True)
     made = [[number] for number in range(1_000)]

@@ -356,7 +356,7 @@ def test_a_traceback_is_one_field() -> None:
 
 
 @given(st.text())
-def test_whatever_is_logged_is_one_line(text: str) -> None:
+def test_every_log_entry_is_one_line(text: str) -> None:
     json_line = JsonFormatter().format(record("event=x text=%s", text))
     assert "\n" not in json_line
     assert json.loads(json_line)["event"] == "x"

@@ -113,7 +113,7 @@ def test_request_and_response_belong_to_their_api(key: int) -> None:
     assert api_of(api.request) is api_of(api.response) is api
 
 
-def test_what_is_not_served_is_a_key_error() -> None:
+def test_an_api_that_is_not_served_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         request_type(4)
     with pytest.raises(KeyError):
@@ -136,7 +136,7 @@ def test_only_fetch_may_have_more_elements_than_others_and_what_is_costly_per_el
     }
 
 
-def test_what_is_forwarded_is_a_question_or_a_change_and_controllers_serve_it() -> None:
+def test_a_forwarded_request_is_a_question_or_a_change_and_controllers_serve_it() -> None:
     assert names_of(lambda api: api.forwarding is ForwardingKind.QUESTION) == {
         *("ListPartitionReassignments", "DescribeQuorum"),
     }
@@ -150,7 +150,7 @@ def test_what_is_forwarded_is_a_question_or_a_change_and_controllers_serve_it() 
     assert FORWARDED_APIS.keys() <= CLIENT_APIS.keys() & CONTROLLER_APIS.keys()
 
 
-def test_what_can_wait_at_the_other_end_or_must_not_wait_has_a_connection_of_its_own() -> None:
+def test_requests_that_can_wait_or_must_not_wait_have_connections_of_their_own() -> None:
     by_connection = {one: names_of(partial(lambda one, api: api.connection is one, one)) for one in PeerConnection}
     del by_connection[PeerConnection.REQUESTS]
     assert by_connection == {

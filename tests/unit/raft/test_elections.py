@@ -134,7 +134,7 @@ class TestGranting:
             (vote(4, candidate=ReplicaKey(-1)), ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_what_is_wrong_with_a_request_gets_its_code(self, request_: Vote, error: ErrorCode) -> None:
+    def test_each_faulty_request_gets_its_code(self, request_: Vote, error: ErrorCode) -> None:
         bench = RaftBench(state=QuorumState(3))
         assert error_of(bench.receive(request_)) is error
         assert bench.node.epoch == (4 if error is ErrorCode.NONE else 3)
@@ -320,7 +320,7 @@ class TestLearningOfLeaders:
             (begin(-1, 6), ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_what_is_wrong_with_it_gets_its_code(self, request_: BeginEpoch, error: ErrorCode) -> None:
+    def test_each_faulty_announcement_gets_its_code(self, request_: BeginEpoch, error: ErrorCode) -> None:
         bench = RaftBench(state=QuorumState(5, 3), log=[5])
         assert error_of(bench.receive(request_)) is error
         assert (bench.role, bench.node.epoch, bench.node.leader_id) == ("Follower", 5, 3)

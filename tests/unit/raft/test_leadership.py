@@ -66,7 +66,7 @@ class TestTheFirstRecords:
         bench.fetch(2, START + 1, 2)
         assert bench.node.high_watermark == START + 1
 
-    def test_the_role_is_told_with_the_epochs_start(self) -> None:
+    def test_the_role_is_reported_with_the_epochs_start(self) -> None:
         assert leader().last(do.RoleChanged) == do.RoleChanged("Leader", 2, 1, START)
 
 
@@ -215,7 +215,7 @@ class TestAnsweringFetches:
             ({"max_wait_ms": -1}, ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_what_is_wrong_with_a_request_gets_its_code(self, fields: dict[str, Any], error: ErrorCode) -> None:
+    def test_each_faulty_request_gets_its_code(self, fields: dict[str, Any], error: ErrorCode) -> None:
         good: dict[str, Any] = {
             "cluster_id": CLUSTER,
             "replica": key_of(2),
@@ -310,14 +310,14 @@ class TestStayingInOffice:
 
 
 class TestAnnouncing:
-    def test_all_voters_are_told_at_once(self) -> None:
+    def test_all_voters_are_notified_at_once(self) -> None:
         bench = leader()
         assert [one.destination for one in bench.sent(BeginEpoch)] == [2, 3]
         assert bench.sent(BeginEpoch)[0].request == BeginEpoch(
             cluster_id=CLUSTER, leader_id=1, leader_epoch=2, voter=key_of(2)
         )
 
-    def test_those_that_are_silent_are_told_again(self) -> None:
+    def test_silent_voters_are_notified_again(self) -> None:
         bench = leader()
         for sent in bench.sent(BeginEpoch):
             bench.answer(sent, BeginEpochReply(leader_id=1, leader_epoch=2))

@@ -66,7 +66,7 @@ class TestLinks:
         assert requests.close(request_id) is None
         assert requests.is_ready(2, 50)
 
-    def test_what_is_not_answered_in_time_is_given_up_and_tried_again_a_little_later(self) -> None:
+    def test_an_unanswered_request_expires_and_the_next_waits_for_the_backoff(self) -> None:
         requests = OpenRequests(request_timeout_ms=100, retry_backoff_ms=20)
         request_id = requests.open(2, REQUEST, 0)
         requests.expire(99)

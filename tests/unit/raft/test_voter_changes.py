@@ -175,7 +175,7 @@ class TestUpdating:
         assert bench.node.voters.find(3) == moved
         assert refusal(bench, UpdateVoter(Voter(key_of(3, directory=2)))) is ErrorCode.VOTER_NOT_FOUND
 
-    def test_what_is_so_already_is_done_at_once(self) -> None:
+    def test_a_change_to_the_present_state_is_done_at_once(self) -> None:
         bench = leader()
         assert change(bench, UpdateVoter(Voter(key_of(3)))) == do.VoterChangeDone("change", ErrorCode.NONE)
         assert bench.all(do.AppendAsLeader) == []

@@ -231,7 +231,7 @@ def test_a_failed_assertion_of_the_decoder_costs_one_connection(monkeypatch: pyt
     assert server.broken == []
 
 
-def test_what_a_failed_handler_left_behind_does_not_answer_again() -> None:
+def test_late_answers_of_a_failed_handler_are_dropped() -> None:
     """A Produce that fails at its third partition has staged two, and their outcomes come later."""
     left_behind: list[RequestContext] = []
 

@@ -158,7 +158,7 @@ def test_a_poll_that_is_not_content_goes_on_waiting(bench: LongPollsBench) -> No
     assert len(bench.polls) == len(bench.deadlines) == 0
 
 
-def test_a_poll_is_told_which_partitions_have_moved_and_wakes_for_each_again(bench: LongPollsBench) -> None:
+def test_a_poll_receives_the_partitions_that_have_moved_and_wakes_for_each_again(bench: LongPollsBench) -> None:
     """Looking at all of thousands of partitions for one that has moved would make every append cost as much."""
     poll = Poll(bench.a, bench.b, tries_needed=5)
     bench.polls.park(poll, bench.connection, 500)
@@ -406,7 +406,7 @@ def test_before_a_stop_a_poll_that_fails_keeps_no_other_from_its_answer(bench: L
     assert other.tries == [True]
 
 
-def test_a_broken_invariant_in_a_poll_is_told_at_once(bench: LongPollsBench) -> None:
+def test_a_broken_invariant_in_a_poll_is_raised_at_once(bench: LongPollsBench) -> None:
     """The process stops: no answer is right any more."""
 
     class BrokenPoll(Poll):

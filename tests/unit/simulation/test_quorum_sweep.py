@@ -31,7 +31,7 @@ def test_a_failure_is_in_the_summary_with_its_seed(monkeypatch: pytest.MonkeyPat
     assert "2 seeds, 0 count, 2 failed" in total.summary()
 
 
-def test_what_runs_have_reached_is_summed_up() -> None:
+def test_the_figures_of_runs_are_summed_up() -> None:
     total = NodesSweep(seconds=2.0)
     for counted in (1, 0):
         one = NodesSweep(seeds=1, counted=counted, events=10)

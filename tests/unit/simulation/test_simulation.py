@@ -24,7 +24,7 @@ from tailrace.raft.rpc import LogEnd, SnapshotId
 
 
 class TestWorld:
-    def test_what_is_first_happens_first_and_equal_times_in_the_order_of_asking(self) -> None:
+    def test_events_happen_in_the_order_of_time_and_then_of_scheduling(self) -> None:
         world = World(1)
         seen: list[tuple[int, str]] = []
         for delay_ms, what in ((5, "c"), (1, "a"), (1, "b")):

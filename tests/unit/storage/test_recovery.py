@@ -121,7 +121,7 @@ def test_a_good_tail_above_the_recovery_point_is_kept(disk: SimulatedDisk) -> No
 
 
 @pytest.mark.parametrize("position", [0, 8, 20, 70, SIZE + 20, 3 * SIZE + 65])
-def test_damage_below_the_recovery_point_is_not_cut_but_told(disk: SimulatedDisk, position: int) -> None:
+def test_damage_below_the_recovery_point_is_not_cut_but_reported(disk: SimulatedDisk, position: int) -> None:
     active = segments(disk)[-1]
     disk.flip_bit(path_of(active), position, 6)
     before = tree(disk)
@@ -513,7 +513,7 @@ def test_damage_below_the_checkpointed_high_watermark_is_damage(disk: SimulatedD
     assert open_log(disk, high_watermark=active + 1).log_end_offset == active + 1
 
 
-def test_under_page_cache_durability_a_loss_below_the_high_watermark_is_cut_and_told(disk: SimulatedDisk) -> None:
+def test_under_page_cache_durability_a_loss_below_the_high_watermark_is_cut_and_reported(disk: SimulatedDisk) -> None:
     active = segments(disk)[-1]
     disk.flip_bit(path_of(active), SIZE + 70)
     forget_note(disk)

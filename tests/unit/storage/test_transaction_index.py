@@ -333,7 +333,7 @@ def test_a_transaction_of_more_keys_than_the_memory_holds_is_compacted_in_severa
     assert records_below(log, marker.header.base_offset) == list(range(40, 80) if is_commit else range(40))
 
 
-def test_how_transactions_end_is_learned_once_for_all_passes(
+def test_the_ends_of_transactions_are_read_once_for_all_passes(
     disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each pass would read on to the end of the dirty part otherwise, however few keys it has room for."""

@@ -111,7 +111,7 @@ def test_an_impossible_cluster_is_refused(brokers: int, config: dict[str, str], 
         Cluster(brokers, config=config).start()
 
 
-def test_what_was_started_once_starts_again_on_its_address_and_data(tmp_path: Path) -> None:
+def test_a_cluster_starts_again_on_its_address_and_data(tmp_path: Path) -> None:
     with Cluster(directory=tmp_path) as cluster, Admin(cluster.bootstrap_servers) as admin:
         admin.create_topics({"survives": 1})
         address = cluster.bootstrap_servers

@@ -23,7 +23,7 @@ def after_a_cut(seed: int, *, sync: bool, sync_dir: bool, lying_sync: bool = Fal
 WHOLE = b"x" * 1000 + b"y" * 1000
 
 
-def test_what_was_synced_with_its_name_is_never_lost() -> None:
+def test_a_file_that_was_synced_with_its_name_is_never_lost() -> None:
     assert {after_a_cut(seed, sync=True, sync_dir=True) for seed in range(100)} == {WHOLE}
 
 

@@ -73,7 +73,7 @@ def test_a_history_without_a_fault_is_passed() -> None:
     assert judge(WHOLE) == []
 
 
-def test_what_is_unknown_may_have_happened() -> None:
+def test_a_write_with_an_unknown_outcome_may_have_happened() -> None:
     assert judge([*WHOLE, read(4, "p0:0")]) == []
     assert judge(WHOLE, AtTheEnd(topics={"a": 4, "d": 2, "e": 2}, committed={0: 2}, setting=7)) == []
 

@@ -26,7 +26,7 @@ def _told(scene: GroupScene, *kinds: GroupEventKind) -> list[tuple[GroupEventKin
     return [(event.kind, event.member_id, event.reason) for event in _events(scene) if event.kind in kinds]
 
 
-def test_the_life_of_a_group_is_told_in_order() -> None:
+def test_the_history_of_a_group_is_in_order() -> None:
     scene = GroupScene()
     (a, b), _ = scene.form_group("a", "b")
     scene.leave(b)
@@ -59,7 +59,7 @@ def test_a_late_rejoin_names_the_rebalance_timeout() -> None:
     assert scene.heartbeat(b, generation_id) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_a_fenced_static_member_is_told_with_its_successor() -> None:
+def test_a_fenced_static_member_is_recorded_with_its_successor() -> None:
     scene = GroupScene()
     (a,), generation_id = scene.form_group("a")
     first = scene.join(instance_id="i")
@@ -74,7 +74,7 @@ def test_a_fenced_static_member_is_told_with_its_successor() -> None:
     assert fenced[1] == (K.FENCED, member, "Heartbeat: its group.instance.id is another's now")
 
 
-def test_refused_requests_are_told_and_repetitions_counted() -> None:
+def test_refused_requests_are_recorded_and_repetitions_counted() -> None:
     scene = GroupScene()
     (a,), _ = scene.form_group("a")
     for _ in range(3):

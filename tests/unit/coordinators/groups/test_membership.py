@@ -9,7 +9,9 @@ GROUPS = st.sampled_from("abc")
 
 
 @given(st.lists(st.tuples(GROUPS, st.none() | st.integers(0, 20))), st.integers(0, 20))
-def test_what_is_due_is_what_was_last_set_to_be_due(settings: list[tuple[str, int | None]], now_ms: int) -> None:
+def test_the_last_deadline_of_each_group_decides_when_it_is_due(
+    settings: list[tuple[str, int | None]], now_ms: int
+) -> None:
     schedule = Schedule()
     last: dict[str, int | None] = {}
     for group_id, deadline_ms in settings:

@@ -52,7 +52,7 @@ def test_one_that_was_written_later_counts_although_it_ends_later() -> None:
     assert pending.end(8, is_committed=True) == [(ORDERS, value(2))]
 
 
-def test_what_is_forgotten_waits_for_nothing() -> None:
+def test_forgotten_offsets_of_a_partition_wait_for_no_marker() -> None:
     pending = PendingOffsets()
     pending.add(7, ORDERS, value(1))
     pending.add(7, BILLS, value(2))

@@ -94,7 +94,7 @@ def test_every_golden_value_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", OF_VERSION)
-def test_what_kafka_wrote_is_read_and_written_alike(name: str) -> None:
+def test_kafkas_records_are_read_and_written_alike(name: str) -> None:
     value, version = OF_VERSION[name], int(name.rpartition("-")[2])
     key = OFFSET_KEY if name.startswith("offset") else GROUP_KEY
     record = decode_record(key, GOLDEN_BYTES[name])

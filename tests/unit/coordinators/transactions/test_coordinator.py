@@ -134,7 +134,7 @@ class TestInitialize:
         present = dataclasses.replace(command, expected_producer_epoch=3)
         assert outcome(known, present)[1] == AbortedFirst()
 
-    def test_a_producer_may_not_have_heard_of_its_new_id(self) -> None:
+    def test_a_producer_with_its_previous_id_receives_its_new_one(self) -> None:
         known = transaction(S.EMPTY, producer_id=9, producer_epoch=0, last_producer_epoch=LAST_EPOCH)
         command = dataclasses.replace(INITIALIZE, expected_producer_id=7, expected_producer_epoch=LAST_EPOCH)
         rotated = dataclasses.replace(known, previous_producer_id=7)
@@ -161,14 +161,14 @@ class TestAddPartitions:
         assert following is not None
         assert (following.partitions, following.started_at_ms) == ({ORDERS, BILLS}, NOW - 1_000)
 
-    def test_what_is_in_it_is_not_written_again(self) -> None:
+    def test_a_partition_in_the_transaction_is_not_written_again(self) -> None:
         assert outcome(transaction(S.ONGOING), dataclasses.replace(ADD, partitions=frozenset((ORDERS,)))) == (
             None,
             Completed(),
         )
 
     @pytest.mark.parametrize("state", PREPARED)
-    def test_what_is_being_ended_takes_no_more(self, state: TransactionState) -> None:
+    def test_a_transaction_that_is_being_ended_takes_no_more_partitions(self, state: TransactionState) -> None:
         assert outcome(transaction(state), ADD) == (None, E.CONCURRENT_TRANSACTIONS)
 
     @pytest.mark.parametrize(
@@ -259,7 +259,9 @@ class TestEnd:
 
     @pytest.mark.parametrize("command", [COMMIT, ABORT, COMMIT_2, ABORT_2])
     @pytest.mark.parametrize("is_pending", [True, False])
-    def test_an_end_under_way_is_told_before_the_epoch(self, command: EndTransaction, *, is_pending: bool) -> None:
+    def test_an_end_under_way_is_reported_before_a_wrong_epoch(
+        self, command: EndTransaction, *, is_pending: bool
+    ) -> None:
         """KAFKA-18464: what is under way may be the producer's own; its epoch is looked at when that is over."""
         known = transaction(S.ONGOING if is_pending else S.PREPARE_ABORT)
         early = dataclasses.replace(command, producer_epoch=2)

@@ -74,7 +74,7 @@ def test_the_resources_of_the_request_itself_count(monkeypatch: pytest.MonkeyPat
     assert made == {"a", "b", "d"}
 
 
-def test_what_the_request_refuses_or_takes_back_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_and_deleted_settings_of_a_request_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(config_changes, "_MOST_NAMED", 3)
     illegal = ResourceChanges(
         resource=ConfigResource(ResourceType.GROUP, "illegal"), changes=(ConfigChange(name=_SETTING, value="1"),)

@@ -204,7 +204,7 @@ def test_settings_that_cannot_be_written_are_named(tmp_path: Path, monkeypatch: 
         opened(tmp_path, ClusterWish(brokers=1, listen=ANY_PORT))
 
 
-def test_where_no_node_has_ever_run_a_cluster_is_founded_anew(tmp_path: Path) -> None:
+def test_a_cluster_whose_nodes_never_ran_is_founded_anew(tmp_path: Path) -> None:
     opened(tmp_path, ClusterWish(brokers=2, listen=ANY_PORT))
     assert len(opened(tmp_path, ClusterWish(brokers=3, listen=ANY_PORT))) == 3
 

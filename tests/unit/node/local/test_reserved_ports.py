@@ -52,7 +52,7 @@ def test_a_port_in_use_is_refused_by_its_number() -> None:
             ports.reserve("127.0.0.1", port)
 
 
-def test_what_was_reserved_is_free_afterwards() -> None:
+def test_a_reserved_port_is_free_afterwards() -> None:
     with ReservedPorts() as ports:
         port = ports.reserve("127.0.0.1", 0)
     with socket.socket() as stranger:

@@ -97,7 +97,7 @@ def test_replicas_that_are_being_added_are_not_missed(table: PartitionTable) -> 
     assert measured(measuring(table)).replicas.under_replicated == 0
 
 
-def test_what_has_failed_is_counted(table: PartitionTable) -> None:
+def test_failed_and_offline_replicas_are_counted(table: PartitionTable) -> None:
     lead(table, 0)
     lead(table, 1)
     table.get(TOPIC, 1).log.condemn("a scrub has found a wrong checksum")

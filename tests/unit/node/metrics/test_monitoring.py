@@ -94,7 +94,7 @@ def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: p
     assert answered == [False]
 
 
-def test_what_goes_in_and_out_is_counted(cluster: Cluster) -> None:
+def test_records_and_bytes_in_and_out_are_counted(cluster: Cluster) -> None:
     topic = "counted"
     before = scrape(cluster)
     with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers, linger_ms=0) as producer:

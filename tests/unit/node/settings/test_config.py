@@ -284,7 +284,7 @@ def test_a_metrics_listener_without_a_port_is_refused() -> None:
     assert "metrics.listener='9644': say HOST:PORT" in refusal(flags={"metrics.listener": "9644"})
 
 
-def test_what_is_said_while_a_node_runs_wins_over_its_configuration() -> None:
+def test_a_dynamic_setting_wins_over_the_configuration() -> None:
     config = load_config(overrides=["log.segment.bytes=5000"])
     changed = config.with_dynamic(
         of_all={"log.segment.bytes": "6000", "log.roll.ms": "7"}, of_this={"log.roll.ms": "8"}
@@ -296,7 +296,7 @@ def test_what_is_said_while_a_node_runs_wins_over_its_configuration() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("log.roll.ms", "soon"), ("num.partitions", "5"), ("of.the.future", "5")])
-def test_what_only_another_release_can_have_let_pass_is_ignored(name: str, value: str) -> None:
+def test_an_illegal_dynamic_setting_of_another_release_is_ignored(name: str, value: str) -> None:
     config = load_config()
     changed = config.with_dynamic(of_all={name: value}, of_this={})
     assert changed.topic_defaults == config.topic_defaults

@@ -53,7 +53,7 @@ def test_times_and_sizes_are_kafkas_settings() -> None:
     assert (raft.snapshot_max_bytes, quorum.snapshot_trigger.min_log_bytes) == (4096, 1000)
 
 
-def test_what_is_fetched_at_a_time_fits_through_a_slow_link_and_can_be_less() -> None:
+def test_the_size_of_one_fetch_suits_a_slow_link_and_can_be_less() -> None:
     """KIP-1219: 1 MiB; of KIP-630's `replica.fetch.response.max.bytes` and that the smaller one."""
     usual = config().quorum.raft
     assert (usual.fetch_max_bytes, usual.snapshot_max_bytes) == (1 << 20, 1 << 20)
@@ -100,7 +100,7 @@ def test_a_fetch_waits_for_less_time_than_its_sender_allows() -> None:
         ({"inter.broker.listener.name": "INSIDE"}, "inter.broker.listener.name=INSIDE: there is no listener"),
     ],
 )
-def test_what_does_not_fit_refuses_the_start_and_names_the_way_out(settings: dict[str, str], said: str) -> None:
+def test_settings_that_do_not_fit_refuse_the_start_and_name_the_way_out(settings: dict[str, str], said: str) -> None:
     with pytest.raises(KafkaError) as caught:
         NodeConfig(settings)
     assert caught.value.code is ErrorCode.INVALID_CONFIG

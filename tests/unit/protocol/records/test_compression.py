@@ -55,13 +55,13 @@ def _zstd_stream(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("data", [b"", b"x", PLAIN, NOISE, bytes(100_000)], ids=len)
-def test_what_was_compressed_comes_back(codec: Codec, data: bytes) -> None:
+def test_compressed_data_comes_back(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
     assert decompress(codec, memoryview(compress(codec, memoryview(data))), max_bytes=len(data)) == data
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_others_compress_is_read(name: str) -> None:
+def test_data_compressed_by_other_libraries_is_read(name: str) -> None:
     codec, foreign = FOREIGN[name]
     for data in (PLAIN, NOISE):
         assert decompress(codec, foreign(data)) == data

@@ -27,7 +27,7 @@ def with_section(section: bytes, *, count: int = 1, last_offset_delta: int | Non
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_what_was_built_is_read_back(codec: Codec) -> None:
+def test_a_built_batch_is_read_back(codec: Codec) -> None:
     assert read_records(build_batch(RECORDS, codec=codec), strict=True) == RECORDS
 
 
@@ -159,7 +159,7 @@ def test_a_batch_that_compaction_emptied_has_no_records() -> None:
     assert read_records(batch) == []
 
 
-def test_what_a_batch_may_unfold_to_is_the_readers_choice() -> None:
+def test_the_reader_chooses_the_largest_size_of_an_unfolded_batch() -> None:
     batch = build_batch([Record(0, 1, None, bytes(100_000))], codec=Codec.ZSTD)
     assert len(read_records(batch, max_bytes=200_000)) == 1
     with pytest.raises(CorruptRecords, match="more than 50000 bytes"):

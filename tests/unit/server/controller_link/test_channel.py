@@ -199,7 +199,7 @@ def test_a_change_of_replicas_does_not_wait_for_the_directories_of_the_controlle
     assert altered.in_sync_replicas == (state.leader,)
 
 
-def test_what_the_controllers_own_broker_asks_for_does_not_wait_for_its_directories_unless_it_is_a_topic(
+def test_of_the_controllers_own_brokers_requests_only_topics_wait_for_its_directories(
     nodes: ChannelBench,
 ) -> None:
     nodes.node = nodes.leader

@@ -267,7 +267,7 @@ class ProposingLeader:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_leader_is_told_how_its_partition_stands(controller: ControllerPeersBench, version: int) -> None:
+def test_a_leader_receives_the_state_of_its_partition(controller: ControllerPeersBench, version: int) -> None:
     answer = ProposingLeader(controller).propose(version)
     (partition,) = answer.topics[0].partitions
     state = controller.state
@@ -277,7 +277,7 @@ def test_a_leader_is_told_how_its_partition_stands(controller: ControllerPeersBe
     assert answer.metadata_end_offset == expected
 
 
-def test_what_a_leader_must_not_propose_has_kafkas_codes(controller: ControllerPeersBench) -> None:
+def test_forbidden_proposals_of_a_leader_have_kafkas_codes(controller: ControllerPeersBench) -> None:
     leader, state = ProposingLeader(controller), controller.state
     for changes, code in (
         ({"partition_index": 7}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),

@@ -107,7 +107,7 @@ def test_every_address_comes_back(address: object) -> None:
 @pytest.mark.parametrize(
     ("host", "known"), [("", "/127.0.0.1"), ("/fe80::1%eth0", "/fe80::1"), ("/unix", "/127.0.0.1")]
 )
-def test_an_address_that_cannot_be_told_is_this_machines(host: str, known: str) -> None:
+def test_an_address_without_a_network_form_is_this_machines(host: str, known: str) -> None:
     assert decode_address(encode_address(host)) == known
 
 

@@ -131,7 +131,7 @@ def test_no_topic_is_created_when_the_cluster_does_not_want_that() -> None:
     assert only(ask(node, 12, "new", allow=True)).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_why_a_topic_could_not_be_created_stands_at_the_topic() -> None:
+def test_a_topic_that_could_not_be_created_has_the_reason() -> None:
     node = AdminPath("/data", files=SimulatedDisk(), settings={"default.replication.factor": "3"})
     response = ask(node, 12, "new", "or ders", allow=True)
     assert [topic.error_code for topic in response.topics] == [
@@ -373,7 +373,7 @@ def test_a_request_for_several_is_answered_for_all_at_once(clients: Clients) -> 
     assert codes(told) == {"b": ErrorCode.INVALID_PARTITIONS}
 
 
-def test_why_the_controller_was_not_reached_stands_at_each_topic(clients: Clients) -> None:
+def test_each_topic_has_the_reason_why_the_controller_was_not_reached(clients: Clients) -> None:
     told = clients.ask("a", "b")
     clients.controller.waiting[0][1](KafkaError(ErrorCode.REQUEST_TIMED_OUT))
     assert codes(told) == dict.fromkeys("ab", ErrorCode.REQUEST_TIMED_OUT)

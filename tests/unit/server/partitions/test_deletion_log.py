@@ -75,7 +75,7 @@ def test_a_thousand_partitions_do_not_write_a_thousand_lines(node: DataPath, cap
 
 
 @pytest.mark.parametrize("timestamp", [2**62, 10**17])
-def test_a_timestamp_that_no_calendar_has_is_told_as_it_is(
+def test_a_timestamp_that_no_calendar_has_is_logged_as_it_is(
     node: DataPath, caplog: pytest.LogCaptureFixture, timestamp: int
 ) -> None:
     partition = node.create(config=TopicConfig(segment_bytes=200, retention_bytes=300))

@@ -129,7 +129,7 @@ def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free(site: Site)
     assert not site.files.exists("/logs/orders-0")
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told_of_and_written_later(site: Site) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_reported_and_written_later(site: Site) -> None:
     partition = TopicPartition("orders", 0)
     site.directory.checkpoint(RECOVERY_POINTS).update([(partition, 10)])
     site.files.fail_at(site.files.operations + 1, "No space left on device")
@@ -142,7 +142,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_of_and_written_later(site: 
     assert read_offsets(site.files, "/logs", RECOVERY_POINTS) == {partition: 10}
 
 
-def test_what_changes_while_a_checkpoint_is_written_is_in_the_next_one(site: Site) -> None:
+def test_changes_while_a_checkpoint_is_written_are_in_the_next_one(site: Site) -> None:
     partition = TopicPartition("orders", 0)
     for offset in (10, 20):
         site.directory.checkpoint(RECOVERY_POINTS).update([(partition, offset)])
@@ -180,7 +180,7 @@ def test_a_failing_listener_does_not_hold_back_the_others(site: Site) -> None:
     assert site.told == ["made"]
 
 
-def test_a_later_log_that_is_settled_first_does_not_stand_for_one_that_was_asked_for_before(site: Site) -> None:
+def test_a_later_log_that_is_complete_first_does_not_stand_for_an_earlier_one(site: Site) -> None:
     """Otherwise a topic would be reported as created while a power cut could still take its directory."""
     site.make(1)
     site.work.when_made(lambda: site.told.append("orders"))
@@ -205,7 +205,7 @@ def test_later_logs_that_are_deleted_before_they_are_made_end_no_wait_too_early(
     assert site.told == ["orders"]
 
 
-def test_each_news_of_a_batch_is_told_whatever_the_one_before_raises(site: Site) -> None:
+def test_each_callback_of_a_batch_is_called_whatever_the_one_before_raises(site: Site) -> None:
     partitions = site.make(2)
     site.run()
 

@@ -60,7 +60,7 @@ def test_a_partition_on_disk_is_unclaimed_until_it_is_opened(files: SimulatedDis
     assert directory.unclaimed == frozenset()
 
 
-def test_what_a_crash_has_torn_is_cut_and_the_cut_is_reported(
+def test_a_write_torn_by_a_crash_is_cut_and_the_cut_is_reported(
     files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     open_log(scanned(files), FIRST_ID)
@@ -215,7 +215,7 @@ def test_a_new_partition_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_what_a_killed_process_wrote_of_a_new_partition_is_durable_before_the_next_one_uses_it(seed: int) -> None:
+def test_a_killed_processs_new_partition_is_durable_before_the_next_process_uses_it(seed: int) -> None:
     """Otherwise a power cut would leave acknowledged records in a log without the id of its topic."""
     files = SimulatedDisk(seed)
     files.make_dirs("/logs")

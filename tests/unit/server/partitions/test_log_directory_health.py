@@ -142,7 +142,7 @@ def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) ->
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
 
 
-def test_a_disk_that_runs_short_of_room_is_told_of_once_and_when_there_is_room_again(files: SimulatedDisk) -> None:
+def test_a_disk_that_runs_short_of_room_is_reported_once_and_when_there_is_room_again(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE)
@@ -153,7 +153,7 @@ def test_a_disk_that_runs_short_of_room_is_told_of_once_and_when_there_is_room_a
 
 
 @pytest.mark.parametrize("reserve", [0, RESERVE])
-def test_a_disk_that_was_filled_to_the_last_byte_is_told_of_at_once(files: SimulatedDisk, reserve: int) -> None:
+def test_a_disk_that_was_filled_to_the_last_byte_is_reported_at_once(files: SimulatedDisk, reserve: int) -> None:
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)

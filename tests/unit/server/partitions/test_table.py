@@ -189,7 +189,7 @@ def test_a_topic_is_made_again_when_an_administrator_has_removed_the_directory_o
 
 
 @pytest.mark.parametrize("is_damaged", [True, False])
-def test_what_becomes_of_a_deleted_log_is_not_charged_to_a_topic_that_has_its_name(is_damaged: bool) -> None:
+def test_a_fault_of_a_deleted_log_is_not_charged_to_a_topic_that_has_its_name(is_damaged: bool) -> None:
     files, disk, failures = SimulatedDisk(), DeferredDisk(), NotedFailures()
     node = new_node(files, disk, failures)
     old = node.create()
@@ -295,7 +295,7 @@ def test_an_answer_that_leads_to_an_append_is_written_in_the_same_turn() -> None
     assert second.log.log_end_offset == 1
 
 
-def test_retention_lets_old_segments_go_and_readers_are_told_the_new_start() -> None:
+def test_retention_deletes_old_segments_and_readers_receive_the_new_start() -> None:
     node = DataPath("/logs", files=SimulatedDisk(), clock=ManualClock())
     node.create(config=TopicConfig(segment_bytes=200, retention_bytes=200))
     for _ in range(5):
@@ -428,7 +428,7 @@ def test_a_sleeping_partition_can_be_deleted_and_made_again(files: SimulatedDisk
     assert node.values("orders") == []
 
 
-def test_a_directory_that_vanished_while_the_node_was_down_is_told_of(
+def test_a_directory_that_vanished_while_the_node_was_down_is_reported(
     files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     stopped_node(files)
@@ -443,7 +443,7 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_told_of(
     assert "event=partition-vanished partition=orders-0" in caplog.text
 
 
-def test_a_log_that_fails_while_it_is_used_is_told_of_once() -> None:
+def test_a_log_that_fails_while_it_is_used_is_reported_once() -> None:
     files, failures = SimulatedDisk(), NotedFailures()
     node = new_node(files, failures=failures)
     node.create()
@@ -468,7 +468,7 @@ def test_a_log_that_cannot_be_written_is_stalled_until_it_can() -> None:
     assert failures.all == [*[("stalled", ORDERS)] * 2, ("resumed", ORDERS)]
 
 
-def test_where_there_is_no_room_the_disk_is_full_and_no_log_has_failed() -> None:
+def test_a_write_without_room_reports_a_full_disk_and_no_failed_log() -> None:
     files, failures = SimulatedDisk(), NotedFailures()
     node = new_node(files, failures=failures)
     told: list[bool] = []
@@ -514,7 +514,7 @@ def test_a_log_that_is_found_damaged_is_lost_and_one_that_is_closed_is_not() -> 
 @pytest.mark.parametrize(
     ("number", "told"), [(errno.EIO, "lost"), (errno.ENOSPC, "stalled"), (errno.EMFILE, "stalled")]
 )
-def test_a_log_that_cannot_be_opened_is_told_of(number: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_opened_is_reported(number: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> Log:
         raise StorageError("cannot open the log", number)
 

@@ -123,7 +123,7 @@ def test_a_loss_of_leadership_refuses_waiting_requests_and_drops_latest(cluster:
     assert len(set(images)) == 1
 
 
-def test_a_failed_append_is_told_and_the_next_one_leads(cluster: QuorumCluster) -> None:
+def test_a_failed_append_is_reported_and_another_controller_leads(cluster: QuorumCluster) -> None:
     leader = active(cluster)
     leader.files.fail_at(leader.files.operations + 1, "No space left on device")
     assert refusal(submit(leader, create("orders"))) is ErrorCode.KAFKA_STORAGE_ERROR

@@ -327,7 +327,7 @@ def test_a_quorum_state_that_cannot_be_read_refuses_the_start() -> None:
         AdminPath(DATA, files=files, start=2)
 
 
-def test_a_command_before_the_log_is_read_is_told_to_come_again() -> None:
+def test_a_command_before_the_log_is_read_is_refused_as_retriable() -> None:
     node = AdminPath(DATA, files=SimulatedDisk(), disk=DeferredDisk())
     (answer,) = node.submit(create("orders"))
     assert isinstance(answer, KafkaError)

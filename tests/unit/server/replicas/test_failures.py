@@ -311,7 +311,7 @@ def test_a_lost_replica_that_can_store_is_still_lost() -> None:
     assert bench.asked == [[(0, LeaveReason.LOST, 7)]]
 
 
-def test_where_a_replica_has_left_is_told_before_the_image_says_so() -> None:
+def test_a_replica_that_has_left_is_reported_before_the_image_has_it() -> None:
     bench = FailuresBench(state((1, 2)))
     left: list[tuple[TopicPartition, PartitionState]] = []
     failures = ReplicaFailures(
@@ -330,7 +330,7 @@ def test_where_a_replica_has_left_is_told_before_the_image_says_so() -> None:
     assert left == [(orders(), then)]
 
 
-def test_what_is_lost_is_lost_also_on_a_stalled_directory() -> None:
+def test_a_lost_replica_is_lost_also_on_a_stalled_directory() -> None:
     bench = FailuresBench(state((1, 2, 3)))
     bench.failures.lost(orders())
     bench.failures.stalled(orders())
@@ -399,7 +399,7 @@ def stalled_bench(*states: PartitionState) -> FailuresBench:
     return bench
 
 
-def test_a_stalled_replica_is_told_that_it_leaves_before_the_controller_is_asked() -> None:
+def test_a_stalled_replica_is_notified_that_it_leaves_before_the_controller_is_asked() -> None:
     bench = FailuresBench(state((1, 2, 3), leader=2))
     asked_before: list[int] = []
     told = bench.told
@@ -425,7 +425,7 @@ def test_a_lost_replica_is_not_told_that_it_leaves() -> None:
     assert bench.heard() == []
 
 
-def test_a_replica_that_must_stay_is_told_so_at_once() -> None:
+def test_a_replica_that_must_stay_is_notified_at_once() -> None:
     bench = stalled_bench(state((1, 2, 3), leader=2), state((1, 2), leader=2))
     assert bench.heard() == [("leaving", 0)], "without the other fewer than wanted would be in sync"
     bench.answer(refusal(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE))
@@ -479,7 +479,7 @@ def test_a_replica_whose_controller_knows_no_leaving_stays() -> None:
     assert bench.heard() == [("staying", 0)]
 
 
-def test_of_a_directory_that_recovers_no_replica_is_told_that_it_stays() -> None:
+def test_no_replica_of_a_directory_that_recovers_is_notified_that_it_stays() -> None:
     """All its replicas are fetched again by then."""
     bench = stalled_bench(state((1, 2, 3), leader=2))
     bench.heard()
@@ -544,7 +544,7 @@ def test_a_replica_of_a_topic_that_was_made_again_is_given_another_try() -> None
     assert bench.asked == []
 
 
-def test_an_answer_for_a_topic_that_was_made_again_keeps_a_lost_replica_of_the_new_one_to_be_told() -> None:
+def test_an_answer_for_a_deleted_topic_leaves_a_lost_replica_of_its_successor_unreported() -> None:
     first = state((2, 3), leader=2)
     bench = FailuresBench(first)
     bench.failures.lost(orders())

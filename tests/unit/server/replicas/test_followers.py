@@ -222,7 +222,7 @@ def test_committed_records_are_not_cut_for_a_leader_that_lost_them(caplog: pytes
     assert (leader, wanted.fetch_offset, bench.hosts.failed_partitions) == (2, 3, 0), "another leader has it"
 
 
-def test_what_an_unclean_election_has_lost_is_cut() -> None:
+def test_records_lost_in_an_unclean_election_are_cut() -> None:
     bench = FollowersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 4, unclean_epoch=2))

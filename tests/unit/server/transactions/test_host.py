@@ -472,7 +472,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
 
 @versions
 @pytest.mark.parametrize("is_commit", [True, False])
-def test_wherever_a_write_fails_a_transaction_ends_as_it_was_decided(version: int, is_commit: bool) -> None:
+def test_a_transaction_ends_as_it_was_decided_whichever_write_fails(version: int, is_commit: bool) -> None:
     """One write or sync after EndTxn fails: of the decision, a marker or the completion. A sync ends the process."""
     answers: set[ErrorCode | None] = set()
     for number in range(1, 9):

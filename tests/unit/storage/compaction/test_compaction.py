@@ -99,7 +99,7 @@ def test_a_compaction_leaves_no_empty_batches(disk: SimulatedDisk) -> None:
     assert [log.read(ReadLimits(offset, 1)).next_offset > offset for offset in range(180)] == [True] * 180
 
 
-def test_where_the_rewritten_part_ends_without_a_record_an_empty_batch_stays(disk: SimulatedDisk) -> None:
+def test_an_empty_batch_stays_if_the_rewritten_part_ends_without_a_record(disk: SimulatedDisk) -> None:
     """Nothing may be behind it: a reader could not get past, or take the log's end for known."""
     log = open_log(disk)
     for _ in range(3):
