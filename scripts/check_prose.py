@@ -30,9 +30,11 @@ PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 CHECKED = ("src", "simulation", "testkit", "tests", "fuzz", "benchmarks", "scripts", "examples", "docs", *PAGES)
 """Files and folders of the repository."""
 
-DOCSTRING, COMMENT, MESSAGE, NAME, PAGE = "docstring", "comment", "message", "name", "page"
+DOCSTRING, COMMENT, MESSAGE, PAGE = "docstring", "comment", "message", "page"
+NAME, TEST_NAME = "name", "test name"
+"""The words of a name, and of a test function or its parameters without `test` in front."""
 _PROSE = frozenset({DOCSTRING, COMMENT, MESSAGE, PAGE})
-_ALL = _PROSE | {NAME}
+_ALL = _PROSE | {NAME, TEST_NAME}
 
 
 @dataclass(frozen=True)
@@ -60,10 +62,16 @@ RULES = (
         frozenset({DOCSTRING}),
         re.compile(r"\A\s*(?P<hit>What(?:ever)?|Who(?:ever|se|m)?|Which(?:ever)?|Where(?:ver)?|How|Why)\b"),
     ),
+    Rule(
+        "P1",
+        "the name of a test has its subject first, then the outcome",
+        frozenset({TEST_NAME}),
+        re.compile(r"\A(?P<hit>what(?:ever)?|who(?:ever|se|m)?|which(?:ever)?|where(?:ver)?|how|why)\b", re.IGNORECASE),
+    ),
     _word_rule(
         "P2",
         "name the component, client or caller that is meant",
-        "nobody|somebody|anybody|everybody|whoever|whomever|no one",
+        "nobody|somebody|anybody|everybody|everyone|whoever|whomever|no one",
         _ALL,
     ),
     _word_rule("P3", "is a word for people: name the component or event", "who|whom", _ALL),
@@ -73,14 +81,15 @@ RULES = (
         _PROSE,
         re.compile(_SENTENCE_START + r"(?P<hit>What(?:ever)?\b)(?=\s+\w)(?![^.!?|]*\?)"),
     ),
-    _word_rule("P5", "rename, move, or reserve", "set(?:s|ting)? aside"),
+    _word_rule("P5", "rename, move, or reserve", r"set(?:s|ting)?(?:[-_]| )aside", _ALL),
     _word_rule(
         "P5",
         "notify, report, receive, or the caller passes it",
-        "(?:is|are|was|were|be|been|being) told(?! (?:apart|from))",
+        r"(?:is|are|was|were|be|been|being) told(?! (?:apart|from))|(?<=-)told",
+        _ALL,
     ),
-    _word_rule("P5", "receive, learn, or last contact", "hear[sd]? of|heard from"),
-    _word_rule("P5", "complete, committed, or decided", "(?:un)?settled"),
+    _word_rule("P5", "receive, learn, or last contact", "hear[sd]? of|heard from", _ALL),
+    _word_rule("P5", "complete, committed, or decided", "(?:un)?settled", _ALL),
     _word_rule(
         "P5", "answer, request, or confirmation", "the word of|(?:own|leader's|coordinator's|controller's) word"
     ),
@@ -113,7 +122,10 @@ class Finding:
         )
 
 
-_SUSPECT = re.compile(r"(?i:who(?!l)|body|no.one|aside|told|hear|settled|word|is\s+so)|What|Which|Where|How|Why")
+_SUSPECT = re.compile(
+    r"(?i:who(?!l)|body|(?:no.|every)one|aside|told|hear|settled|word|is\s+so|test_?(?:wh|how)|ids?=)"
+    r"|What|Which|Where|How|Why"
+)
 """Something of this is in each text in which a rule finds anything: to parse a module is slow."""
 
 
@@ -143,13 +155,20 @@ def _unquoted(text: Text) -> str:
 
 
 def texts_of_module(source: str) -> Iterator[Text]:
-    """The docstrings, comments, names and messages of a module."""
+    """The docstrings, comments, names, ids of parameters and messages of a module."""
     tree = ast.parse(source)
     elsewhere = set[ast.AST]()  # docstrings, and parts of what has been yielded as a whole
     for node in ast.walk(tree):  # from the outside in
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", node.name).replace("_", " ")
-            yield Text(NAME, node.lineno, words)
+            subject = re.sub(r"\A[Tt]est ", "", words)
+            yield Text(NAME if subject == words else TEST_NAME, node.lineno, subject)
+        elif isinstance(node, ast.keyword) and node.arg in ("id", "ids"):
+            ids = node.value.elts if isinstance(node.value, ast.List | ast.Tuple) else [node.value]
+            for each in ids:
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    elsewhere.add(each)
+                    yield Text(TEST_NAME, each.lineno, each.value)
         elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             elsewhere.add(node.value)
             if isinstance(node.value.value, str):
