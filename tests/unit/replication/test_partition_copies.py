@@ -65,7 +65,7 @@ class CopiesBench:
         self.reached: list[KafkaError | None] = []
 
     def take(self, changed: PartitionState, config: TopicConfig | None = None) -> None:
-        self.node.table.update(ORDERS, changed, config)
+        self.node.table.update(ORDERS, changed, config or self.partition.config)
 
     def stage(self, *values: bytes, acks: int = -1) -> None:
         self.partition.append_as_leader(

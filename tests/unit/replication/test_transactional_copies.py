@@ -107,7 +107,7 @@ def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
     leader.end(COMMIT)
     leader.write(b"b", sequence=1)
     follower.copy_from(leader, 3)
-    follower.node.table.update(ORDERS, led_by(1, 1))
+    follower.node.table.update(ORDERS, led_by(1, 1), follower.partition.config)
     assert follower.ends == (3, 2)
     follower.write(b"c", sequence=2)
     follower.end(EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=2))

@@ -298,24 +298,22 @@ class PartitionTable:
         self._awake.put(partition)
         return partition
 
-    def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig | None = None) -> None:
+    def update(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
         """Take the role that a changed state gives this node, with the settings that belong to the state.
 
         Both at once: a new `min.insync.replicas` with the old state, or the old one with the new state, could commit
-        records that neither pair permits. A caller with unchanged settings calls `update_configs` too.
+        records that neither pair permits.
         """
         dormant = self.dormant.find(*topic_partition)
         if dormant is not None:
-            if config is None:
-                config = dormant.config
-            elif _must_note_gaps(dormant, config):  # as `update_configs` does for a log that was compacted so far
+            if _must_note_gaps(dormant, config):  # as `update_configs` does for a log that was compacted so far
                 config = replace(config, cleanup_policy=dormant.config.cleanup_policy)
             self.dormant.put(topic_partition, dormant._replace(state=state, config=config))
         else:
             partition = self.get(*topic_partition)
             if partition.state is not None and state.partition_epoch < partition.state.partition_epoch:
                 state = partition.state  # `resign` got a newer state than the image has
-            if config is not None and config is not partition.config and config != partition.config:
+            if config is not partition.config and config != partition.config:
                 partition.take_config(config)
             self._take_role(partition, state)
 

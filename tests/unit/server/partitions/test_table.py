@@ -485,7 +485,7 @@ def test_a_resigned_leader_leads_no_more_whatever_a_late_image_says() -> None:
     state = node.create(in_sync=(1, 2), replicas=(1, 2)).state
     assert state is not None
     led = replace(state, partition_epoch=3)
-    node.table.update(ORDERS, led)
+    node.table.update(ORDERS, led, TopicConfig())
     waiting: list[KafkaError | None] = []
     partition = node.table.get("orders", 0)
     partition.when_high_watermark_reaches(1, waiting.append)
@@ -494,10 +494,10 @@ def test_a_resigned_leader_leads_no_more_whatever_a_late_image_says() -> None:
     (told,) = waiting
     assert isinstance(told, NotLeader)
     assert (told.leader, told.leader_epoch) == (2, 1)
-    node.table.update(ORDERS, replace(led, partition_epoch=4))
+    node.table.update(ORDERS, replace(led, partition_epoch=4), TopicConfig())
     assert (partition.is_leader, partition.leader_epoch) == (False, 1)
     again = replace(led, leader_epoch=LeaderEpoch(2), partition_epoch=6)
-    node.table.update(ORDERS, again)
+    node.table.update(ORDERS, again, TopicConfig())
     node.table.resign(ORDERS, left)
     assert (partition.is_leader, partition.leader_epoch) == (True, 2), "an old answer"
 

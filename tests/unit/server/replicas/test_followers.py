@@ -84,7 +84,7 @@ class FollowersBench:
     def take(self, number: int, changed: PartitionState) -> None:
         """A change of the metadata, as a node acts on it: roles first."""
         self.states[number] = changed
-        self.node.table.update(TopicPartition("orders", number), changed)
+        self.node.table.update(TopicPartition("orders", number), changed, TopicConfig())
         delta = ImageDelta(changed_partitions=((TopicPartition("orders", number), changed),))  # type: ignore[arg-type]
         self.hosts.on_image(self.image, delta)
         self.settle()
@@ -169,7 +169,7 @@ def test_a_former_leader_fetches_when_the_end_of_its_log_is_on_disk() -> None:
     assert bench.partition().log.flushed_offset == 0
     changed = state(2, 1)
     bench.states[0] = changed
-    bench.node.table.update(TopicPartition("orders", 0), changed)
+    bench.node.table.update(TopicPartition("orders", 0), changed, TopicConfig())
     bench.hosts.load(bench.image)
     bench.clock.advance(0)
     assert bench.asked == []
@@ -569,7 +569,7 @@ def test_a_log_that_is_on_disk_after_the_close_is_not_fetched() -> None:
     bench.node.produce("orders", b"a", acks=1)
     changed = state(2, 1)
     bench.states[0] = changed
-    bench.node.table.update(TopicPartition("orders", 0), changed)
+    bench.node.table.update(TopicPartition("orders", 0), changed, TopicConfig())
     bench.hosts.load(bench.image)
     bench.clock.advance(0)
     bench.hosts.close()

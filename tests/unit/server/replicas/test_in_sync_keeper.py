@@ -9,6 +9,7 @@ from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import ReplicaFetch
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
@@ -127,7 +128,7 @@ def test_a_replica_that_lags_for_too_long_is_proposed_to_leave() -> None:
     bench.answer(state((1, 2), partition_epoch=1))
     assert bench.keeper.shrinks == 1
     assert partition.high_watermark == 0, "broker 3 counts until the image says that it has left"
-    bench.node.table.update(TopicPartition("orders", 0), state((1, 2), partition_epoch=1))
+    bench.node.table.update(TopicPartition("orders", 0), state((1, 2), partition_epoch=1), TopicConfig())
     assert partition.high_watermark == 1
 
 
@@ -149,7 +150,7 @@ def test_a_proposal_that_the_image_has_is_not_made_again() -> None:
     bench.fetch(bench.partitions[0], 2)
     bench.clock.advance(0)
     bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answers"))
-    bench.node.table.update(TopicPartition("orders", 0), state((1, 2), partition_epoch=1))
+    bench.node.table.update(TopicPartition("orders", 0), state((1, 2), partition_epoch=1), TopicConfig())
     bench.clock.advance(50)
     assert bench.proposed == []
 
@@ -189,7 +190,7 @@ def test_the_high_watermark_waits_for_a_refused_replica_for_one_more_answer_and_
 def test_a_leader_that_was_elected_without_being_complete_says_that_it_has_recovered(replicas: Sequence[int]) -> None:
     bench = InSyncKeeperBench((1,))
     recovering = state((1,), partition_epoch=1, is_recovering=True, replicas=replicas)
-    bench.node.table.update(TopicPartition("orders", 0), recovering)
+    bench.node.table.update(TopicPartition("orders", 0), recovering, TopicConfig())
     topic = TopicImage(name="orders", topic_id=TOPIC_ID, partitions={0: recovering})
     bench.keeper.load(replace(bench.controller.image, topics={"orders": topic}))
     bench.clock.advance(0)
