@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Self
 
 from tailrace.metadata.commands import ControllerCommand
-from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records import (
     METADATA_VERSION,
@@ -46,6 +45,7 @@ from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import OsFiles
 from tailrace.storage.snapshots.writer import Publication
+from testkit.controllers import controller_machine
 
 REPLICATION_FACTOR = 3
 STATE_ID = SnapshotId(1_000_000, 1)
@@ -185,7 +185,7 @@ class Replica:
                 on_storage_failed=self.turns._broken,
                 on_fatal=self.turns._broken,
             ),
-            machine=ControllerMachine(random_bytes=secrets.token_bytes, broker_session_timeout_ms=3_600_000),
+            machine=controller_machine(random_bytes=secrets.token_bytes, broker_session_timeout_ms=3_600_000),
             directory=MetadataDirectory(str(directory), files=self.files),
             log=self._log,
         )

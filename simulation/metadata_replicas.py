@@ -7,21 +7,19 @@ everywhere: from the image alone, whatever a node's environment says.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 
 from simulation.breach import Breach
 from simulation.world import World
 from tailrace.metadata import broker_commands as brokers
 from tailrace.metadata import commands
 from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncReplica
-from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
 from tailrace.metadata.replay import BrokerEvent, apply, apply_all, derived_changes
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.node.settings.table import BROKER_SETTINGS
+from testkit.controllers import controller_machine
 
 BROKERS = tuple(BrokerId(number) for number in (1, 2, 3, 4))
 NODES = 3
@@ -33,11 +31,7 @@ class MetadataRun:
 
     def __init__(self, seed: int) -> None:
         self._world = World(seed)
-        numbers = count(1)
-        self._machine = ControllerMachine(
-            random_bytes=lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:],
-            broker_settings=BROKER_SETTINGS,
-        )
+        self._machine = controller_machine()
         self._images = [EMPTY_IMAGE] * NODES
         self._log: list[bytes] = []
 

@@ -13,8 +13,6 @@ from typing import Any, Final, Protocol, TypeVar
 from simulation.breach import Breach
 from simulation.network import Network
 from simulation.world import Action, Life, World
-from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.protocol.declaration import schema_of
@@ -37,6 +35,7 @@ from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
 from tailrace.storage import Log
 from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
 from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
+from testkit.controllers import controller_machine, topic_rules
 from testkit.ports import flush_now
 
 DATA: Final = "/data"
@@ -235,11 +234,7 @@ class QuorumNode:
                 on_storage_failed=self._storage_failed,
                 on_fatal=lambda _: None,
             ),
-            machine=ControllerMachine(
-                random_bytes=self._random_bytes,
-                topic_rules=TopicRules(num_partitions=2),
-                broker_session_timeout_ms=2_500,
-            ),
+            machine=controller_machine(random_bytes=self._random_bytes, rules=topic_rules(num_partitions=2)),
             directory=directory,
             log=log,
         )

@@ -5,18 +5,16 @@ decides at once; what it has decided reaches each broker in order, some time lat
 """
 
 from collections.abc import Callable
-from itertools import count
 from typing import Any, Final, NamedTuple, Protocol
 
 from simulation.network import Network
 from simulation.world import Life, World
 from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadataVersion
 from tailrace.metadata.commands import AlterPartition
-from tailrace.metadata.controller import ControllerMachine
-from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.snapshot_image import difference
 from tailrace.model.errors import ErrorCode, KafkaError
+from testkit.controllers import controller_machine
 
 CONTROLLER: Final = 0
 """Its address in the network."""
@@ -54,15 +52,10 @@ class ReplicaMetadata:
 
     def __init__(self, world: World, network: Network, *, latest_ms: int) -> None:
         """`latest_ms`: how late a change may come to a broker."""
-        numbers = count(1)
         self._world = world
         self._network = network
         self._latest_ms = latest_ms
-        self._machine = ControllerMachine(
-            random_bytes=lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:],
-            topic_rules=TopicRules(),
-            broker_session_timeout_ms=SESSION_MS,
-        )
+        self._machine = controller_machine(broker_session_timeout_ms=SESSION_MS)
         self.changes = [Change(EMPTY_IMAGE, ImageDelta(), 0)]
         self.before_decision: Callable[[Subscriber, Any], None] = lambda subscriber, command: None
         """Called with what a broker asks for, when it has come."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.connection import Address
@@ -31,6 +30,7 @@ from tailrace.server.assembly.metadata_replica import (
 )
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import OsFiles
+from testkit.controllers import controller_machine
 
 _BOOTSTRAP_ID = -2
 _PATIENCE_S = 60
@@ -110,7 +110,7 @@ class Observer:
                 on_storage_failed=self.faults.append,
                 on_fatal=self.faults.append,
             ),
-            machine=ControllerMachine(random_bytes=secrets.token_bytes),
+            machine=controller_machine(random_bytes=secrets.token_bytes),
             directory=directory,
             log=log,
         )

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import count
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,7 +55,7 @@ from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
-from tailrace.node.settings.table import BROKER_SETTINGS
+from testkit.controllers import controller_machine
 
 names = st.sampled_from(["a", "b", "a.b", "a_b", "c-1", "bad name", "__consumer_offsets"])
 broker_ids = st.integers(1, 3).map(BrokerId)
@@ -245,16 +244,9 @@ def check_partition(image: ClusterImage, state: PartitionState) -> None:
         assert state.leader in in_sync & alive
 
 
-def machine_with_random_bytes() -> ControllerMachine:
-    numbers = count(1)
-    return ControllerMachine(
-        random_bytes=lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:], broker_settings=BROKER_SETTINGS
-    )
-
-
 @given(st.lists(commands, max_size=25))
 def test_the_state_is_a_replay_of_the_records_after_every_step(wanted: list[ControllerCommand]) -> None:
-    machine = machine_with_random_bytes()
+    machine = controller_machine()
     replica = EMPTY_IMAGE
     log: list[bytes] = []
     for records in batches(machine, wanted):
@@ -283,7 +275,7 @@ def keep_up(kept: dict[tuple[str, int], object], delta: ImageDelta) -> None:
 @given(st.lists(commands, max_size=25), st.integers(1, 4))
 def test_deltas_lead_from_each_image_to_the_next(wanted: list[ControllerCommand], size: int) -> None:
     """Topics and partitions kept up to date from deltas alone, in portions, equal those of the image."""
-    machine = machine_with_random_bytes()
+    machine = controller_machine()
     image = EMPTY_IMAGE
     kept: dict[tuple[str, int], object] = {}
     for records in batches(machine, wanted):
@@ -311,7 +303,7 @@ def test_changed_records_are_the_difference_of_two_snapshots(
     wanted: list[ControllerCommand], first: int, group: int
 ) -> None:
     """However many batches a node applies at once; and what came in between and changed again counts besides."""
-    made = list(batches(machine_with_random_bytes(), wanted))
+    made = list(batches(controller_machine(), wanted))
     image, _ = apply_all(EMPTY_IMAGE, (record for batch in made[:first] for record in batch))
     base = before = snapshot_of(image)
     changed = ChangedRecords(image, snapshot_records=None)

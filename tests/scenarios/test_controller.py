@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import pytest
@@ -40,7 +39,6 @@ from tailrace.metadata.commands import (
     TopicsDeleted,
     TopicSpec,
 )
-from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ConfigResource, Endpoint, ResourceType
 from tailrace.metadata.records import (
@@ -63,15 +61,9 @@ from tailrace.metadata.records import (
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId, TopicId
 from tailrace.model.topic_config import TopicConfig
-from tailrace.node.settings.table import BROKER_SETTINGS
+from testkit.controllers import controller_machine, topic_rules
 
 NEXT_OFFSET = 77
-
-
-def fixed_bytes() -> Any:
-    """A random function that is none: 1, 2, 3 ... in as many bytes as are asked for."""
-    numbers = count(1)
-    return lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:]
 
 
 def ids(*numbers: int) -> tuple[BrokerId, ...]:
@@ -149,7 +141,7 @@ class ControllerScenario:
 
     name: str
     given: Sequence[MetadataRecord] = ()
-    rules: TopicRules = TopicRules()  # noqa: RUF009
+    rules: TopicRules = topic_rules()  # noqa: RUF009
     founding_settings: Mapping[str, str] = field(default_factory=dict)
     when: ControllerCommand
     then: Sequence[MetadataRecord] = ()
@@ -227,7 +219,7 @@ SCENARIOS = [
     ControllerScenario(
         name="counts of -1 are the cluster's defaults",
         given=THREE,
-        rules=TopicRules(num_partitions=2, replication_factor=3),
+        rules=topic_rules(num_partitions=2, replication_factor=3),
         when=create(TopicSpec(name="orders")),
         then=[
             TopicRecord(name="orders", topic_id=random_id(2)),
@@ -340,14 +332,14 @@ SCENARIOS = [
         "more partitions than a topic may have",
         ErrorCode.INVALID_PARTITIONS,
         TopicSpec(name="x", num_partitions=3),
-        rules=TopicRules(max_partitions_per_topic=2),
+        rules=topic_rules(max_partitions_per_topic=2),
     ),
     refused(
         "more partitions than a broker keeps",
         ErrorCode.POLICY_VIOLATION,
         TopicSpec(name="x", num_partitions=2),
         given=WITH_ORDERS,
-        rules=TopicRules(max_partitions_per_broker=2),
+        rules=topic_rules(max_partitions_per_broker=2),
     ),
     ControllerScenario(
         name="a broker that keeps too many bars no other",
@@ -359,7 +351,7 @@ SCENARIOS = [
             partition(ORDERS, 1, 1),
         ],
         when=create(TopicSpec(name="x", assignments=(ReplicaAssignment(partition=0, broker_ids=(BrokerId(2),)),))),
-        rules=TopicRules(max_partitions_per_broker=1),
+        rules=topic_rules(max_partitions_per_broker=1),
         then=[TopicRecord(name="x", topic_id=random_id(1)), partition(random_id(1), 0, 2)],
     ),
     refused(
@@ -569,13 +561,13 @@ SCENARIOS = [
         "partitions that are there count against max.partitions.per.topic",
         ErrorCode.INVALID_PARTITIONS,
         more("orders", 3),
-        rules=TopicRules(max_partitions_per_topic=2),
+        rules=topic_rules(max_partitions_per_topic=2),
     ),
     not_more(
         "replicas that are there count against max.partitions.per.node",
         ErrorCode.POLICY_VIOLATION,
         more("orders", 3),
-        rules=TopicRules(max_partitions_per_broker=2),
+        rules=topic_rules(max_partitions_per_broker=2),
     ),
     not_more("more partitions than one request may add", ErrorCode.POLICY_VIOLATION, more("orders", 10_002)),
     not_more(
@@ -638,7 +630,7 @@ SCENARIOS = [
     ControllerScenario(
         name="words are added to the list in force on all brokers",
         given=WITH_ORDERS,
-        rules=TopicRules(config=TopicConfig(cleanup_policy=("compact",))),
+        rules=topic_rules(config=TopicConfig(cleanup_policy=("compact",))),
         when=alter(ConfigChange(name="cleanup.policy", operation=ConfigOperation.APPEND, value="delete")),
         then=[setting("cleanup.policy", "compact,delete")],
         response=ALTERED,
@@ -807,12 +799,7 @@ def first_error(response: ControllerResponse) -> ErrorCode | None:
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_controller(scenario: ControllerScenario) -> None:
-    machine = ControllerMachine(
-        random_bytes=fixed_bytes(),
-        topic_rules=scenario.rules,
-        broker_settings=BROKER_SETTINGS,
-        founding_settings=scenario.founding_settings,
-    )
+    machine = controller_machine(rules=scenario.rules, founding_settings=scenario.founding_settings)
     for record in scenario.given:
         machine.apply(record)
     before = machine.image
@@ -839,7 +826,7 @@ def test_scenarios_have_distinct_names() -> None:
 
 def test_a_reserved_or_taken_topic_id_is_drawn_again() -> None:
     draws = iter([bytes(4), bytes(16), bytes(15) + b"\1", b"\xf8" + bytes(15), ORDERS, random_id(5)])
-    machine = ControllerMachine(random_bytes=lambda size: next(draws)[-size:])
+    machine = controller_machine(random_bytes=lambda size: next(draws)[-size:])
     for record in WITH_ORDERS:
         machine.apply(record)
     response = machine.decide(create(TopicSpec(name="returns")), 0).response
@@ -847,7 +834,7 @@ def test_a_reserved_or_taken_topic_id_is_drawn_again() -> None:
 
 
 def test_a_resource_named_twice_changes_in_neither_way_and_others_do() -> None:
-    machine = ControllerMachine(random_bytes=fixed_bytes(), broker_settings=BROKER_SETTINGS)
+    machine = controller_machine()
     machine.apply_all(WITH_ORDERS)
     twice = ResourceChanges(resource=OF_ORDERS, changes=(SEGMENT_AT_5,))
     other = ResourceChanges(resource=ALL_BROKERS, changes=(set_to("log.roll.ms", "5"),))

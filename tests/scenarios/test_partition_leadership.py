@@ -43,7 +43,6 @@ from tailrace.metadata.commands import (
     ResourceChanges,
     TopicSpec,
 )
-from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import (
     ALL_BROKERS,
     EMPTY_IMAGE,
@@ -58,7 +57,7 @@ from tailrace.metadata.snapshot_image import partition_record, records_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
-from tailrace.node.settings.table import BROKER_SETTINGS
+from testkit.controllers import controller_machine
 
 SESSION_MS = 1000
 ORDERS = TopicPartition("orders", 0)
@@ -73,12 +72,7 @@ class LeadershipCluster:
     """A controller, and the time that goes by for it."""
 
     def __init__(self, brokers: int = 3) -> None:
-        numbers = count(1)
-        self.machine = ControllerMachine(
-            random_bytes=lambda size: (2**64 + next(numbers)).to_bytes(16, "big")[-size:],
-            broker_settings=BROKER_SETTINGS,
-            broker_session_timeout_ms=SESSION_MS,
-        )
+        self.machine = controller_machine(broker_session_timeout_ms=SESSION_MS)
         self.now_ms = 0
         self.offset = 0
         self.others_append = 0

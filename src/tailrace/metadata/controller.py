@@ -6,7 +6,6 @@ makes their effects visible when they are committed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import assert_never
 
 from tailrace.metadata.broker_commands import (
@@ -46,8 +45,8 @@ from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
 from tailrace.metadata.deciding.placement import RandomBytes
 from tailrace.metadata.deciding.topics import PartitionCreation, TopicCreation, TopicDeletions, TopicRules
 from tailrace.metadata.derive import Steps, finished
-from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS, Heartbeats
-from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, Empty, ImageDelta
+from tailrace.metadata.heartbeats import Heartbeats
+from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, ImageDelta
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
@@ -68,7 +67,6 @@ from tailrace.model.settings import Table
 from tailrace.protocol.schema import replace
 
 PRODUCER_ID_BLOCK_SIZE = 1000
-NO_SETTINGS: Table = MappingProxyType({})
 
 ControllerDecision = Decision[MetadataRecord, ControllerResponse]
 
@@ -80,22 +78,21 @@ class ControllerMachine:
         self,
         *,
         random_bytes: RandomBytes,
-        topic_rules: TopicRules | None = None,
-        broker_settings: Table = NO_SETTINGS,
-        founding_settings: Mapping[str, str] = Empty,
-        image: ClusterImage = EMPTY_IMAGE,
-        broker_session_timeout_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+        topic_rules: TopicRules,
+        broker_settings: Table,
+        founding_settings: Mapping[str, str],
+        broker_session_timeout_ms: int,
     ) -> None:
         """`broker_settings`: what can be said of a broker; those that are dynamic can be said here.
         `founding_settings`: what a log that is new says of all brokers from its beginning."""
-        self.image = image
+        self.image = EMPTY_IMAGE
         self.heartbeats = Heartbeats(broker_session_timeout_ms)
         """The contacts of this process with brokers: no part of the replicated state."""
         self._foreseen: Foreseen | None = None
         self._decided_for = 0
         """The offset that the records of the last decision were to have."""
         self._random_bytes = random_bytes
-        self._topic_rules = topic_rules or TopicRules()
+        self._topic_rules = topic_rules
         self._broker_settings = broker_settings
         self._founding_settings = founding_settings
 

@@ -89,7 +89,7 @@ class NewPartitions:
     """The partitions of one command. Those that passed `check_limits` count against the limits of the next ones."""
 
     def __init__(
-        self, image: ClusterImage, random_bytes: RandomBytes, *, max_per_topic: int | None, max_per_broker: int | None
+        self, image: ClusterImage, random_bytes: RandomBytes, *, max_per_topic: int, max_per_broker: int
     ) -> None:
         self._image = image
         self._random_bytes = random_bytes
@@ -124,11 +124,11 @@ class NewPartitions:
         Raises KafkaError INVALID_PARTITIONS, POLICY_VIOLATION.
         """
         total = existing + len(replicas)
-        if self._max_per_topic is not None and total > self._max_per_topic:
+        if total > self._max_per_topic:
             raise KafkaError(
                 ErrorCode.INVALID_PARTITIONS, f"{total} partitions: max.partitions.per.topic is {self._max_per_topic}"
             )
-        if self._max_per_broker is None or not replicas:
+        if not replicas:
             return
         more = Counter(broker_id for each in replicas for broker_id in each)
         wanted = self._replicas_per_broker + more

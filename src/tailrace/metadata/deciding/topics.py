@@ -1,7 +1,7 @@
 """Topics created, enlarged and deleted, as records (pure). The codes and the order of the checks are Kafka's."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from tailrace.metadata.commands import (
     DEFAULT_COUNT,
@@ -41,11 +41,11 @@ from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 class TopicRules:
     """Defaults and limits of new topics."""
 
-    num_partitions: int = 1
-    replication_factor: int = 1
-    config: TopicConfig = field(default_factory=TopicConfig)
-    max_partitions_per_topic: int | None = None
-    max_partitions_per_broker: int | None = None
+    num_partitions: int
+    replication_factor: int
+    config: TopicConfig
+    max_partitions_per_topic: int
+    max_partitions_per_broker: int
     """Counts replicas, not leaders."""
 
 

@@ -6,7 +6,6 @@ here is the default of every topic that does not set its own.
 
 from collections.abc import Mapping
 
-from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS
 from tailrace.model.settings import BOOLEAN, CLASS, INT, LIST, LONG, STRING, Setting, Table, Value, setting, table_of
 from tailrace.model.topic_config import TOPIC_SETTINGS
@@ -55,14 +54,8 @@ _TOPIC_DEFAULTS = tuple(
 
 _TOPICS = (
     setting("auto.create.topics.enable", BOOLEAN, True, "Create a topic when it is first asked for."),
-    setting("num.partitions", INT, TopicRules, "Partitions of a topic that is created without saying.", at_least=1),
-    setting(
-        "default.replication.factor",
-        INT,
-        TopicRules().replication_factor,
-        "Replicas of a topic that is created without saying.",
-        at_least=1,
-    ),
+    setting("num.partitions", INT, 1, "Partitions of a topic that is created without saying.", at_least=1),
+    setting("default.replication.factor", INT, 1, "Replicas of a topic that is created without saying.", at_least=1),
     setting("delete.topic.enable", BOOLEAN, True, "Whether topics may be deleted."),
     setting(
         "max.partitions.per.topic", INT, 1_000, "The most partitions a topic may have (Kafka: no limit).", at_least=1

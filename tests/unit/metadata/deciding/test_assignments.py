@@ -13,11 +13,11 @@ from tailrace.metadata.commands import (
     ReplicaAssignment,
     TopicSpec,
 )
-from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import UNASSIGNED_DIRECTORY
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
+from testkit.controllers import controller_machine
 
 FIRST, SECOND = b"first directory.", b"second directory"
 
@@ -27,7 +27,7 @@ class DirectoryAssignmentsBench:
 
     def __init__(self) -> None:
         numbers = count(1 << 120)
-        self.machine = ControllerMachine(random_bytes=lambda size: next(numbers).to_bytes(16, "big")[-size:])
+        self.machine = controller_machine(random_bytes=lambda size: next(numbers).to_bytes(16, "big")[-size:])
         self.offset = 0
         self.epochs = [self._start(1, (FIRST, SECOND)), self._start(2, (b"of another broker"[:16],))]
         self.topic_id = self._create("orders", 1, 2)
