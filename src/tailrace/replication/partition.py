@@ -26,7 +26,7 @@ from tailrace.replication.outcomes import (
 )
 from tailrace.replication.replica import PartitionContext, Replica
 from tailrace.replication.staging import Staging, batch_of, when_committed
-from tailrace.replication.verification import UNVERIFIED, Verification, Verifications
+from tailrace.replication.verification import Verification, Verifications
 from tailrace.replication.watchers import Change, Waiter, Watcher, Watchers
 from tailrace.storage import Log, ReadLimits, RetiredSegment
 
@@ -244,14 +244,14 @@ class Partition:
         *,
         now_ms: int,
         on_done: OnDone,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        verification: Verification | None = UNVERIFIED,
+        producer_id: int,
+        producer_epoch: int,
+        verification: Verification | None,
     ) -> None:
         """Stage (key, value) records of a coordinator as one batch; `on_done` is called when it is committed, or not.
 
-        Committed: the high watermark has passed it. `on_done` is not called before this returns. With a producer the
-        batch is part of the transaction that this producer has open.
+        Committed: the high watermark has passed it. `on_done` is not called before this returns. With a producer (-1:
+        none) the batch is part of the transaction that this producer has open.
         """
         done = when_committed(self._replica, on_done)
         try:

@@ -268,7 +268,14 @@ def test_nothing_at_or_above_the_high_watermark_is_read(bench: PartitionBench) -
 
 def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_call(bench: PartitionBench) -> None:
     done: Outcomes = []
-    bench.partition.append_records([(b"k", b"v"), (b"k", None)], now_ms=5, on_done=done.append)
+    bench.partition.append_records(
+        [(b"k", b"v"), (b"k", None)],
+        now_ms=5,
+        on_done=done.append,
+        producer_id=-1,
+        producer_epoch=-1,
+        verification=UNVERIFIED,
+    )
     assert (done, bench.partition.log.log_end_offset) == ([], 0)
     bench.write()
     assert (done, bench.partition.log.log_end_offset) == ([], 2)
@@ -279,7 +286,9 @@ def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_c
 def test_a_coordinator_without_its_partition_gets_the_error_and_not_within_the_call(bench: PartitionBench) -> None:
     done: Outcomes = []
     bench.partition.step_down()
-    bench.partition.append_records([(b"k", b"v")], now_ms=5, on_done=done.append)
+    bench.partition.append_records(
+        [(b"k", b"v")], now_ms=5, on_done=done.append, producer_id=-1, producer_epoch=-1, verification=UNVERIFIED
+    )
     assert done == []
     bench.write()
     assert codes(done) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]

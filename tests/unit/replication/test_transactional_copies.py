@@ -150,7 +150,12 @@ def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: Transa
     """The offsets that a consumer commits in it. They have no sequence numbers of the producer's."""
     for _ in range(2):
         leader.partition.append_records(
-            [(b"group", b"offset")], now_ms=NOW_MS, on_done=leader.outcomes.append, producer_id=7, producer_epoch=0
+            [(b"group", b"offset")],
+            now_ms=NOW_MS,
+            on_done=leader.outcomes.append,
+            producer_id=7,
+            producer_epoch=0,
+            verification=UNVERIFIED,
         )
         leader.node.end_turn()
     assert leader.partition.log.log_end_offset == 2, "the second is no duplicate"
@@ -158,7 +163,12 @@ def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: Transa
     leader.end(COMMIT, epoch=1)
     assert leader.ends == (3, 3)
     leader.partition.append_records(
-        [(b"group", b"late")], now_ms=NOW_MS, on_done=leader.outcomes.append, producer_id=7, producer_epoch=0
+        [(b"group", b"late")],
+        now_ms=NOW_MS,
+        on_done=leader.outcomes.append,
+        producer_id=7,
+        producer_epoch=0,
+        verification=UNVERIFIED,
     )
     leader.node.end_turn()
     refused = leader.outcomes[-1]

@@ -9,6 +9,7 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tailrace.replication.verification import UNVERIFIED
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of
 from testkit.ports import DeferredDisk
@@ -148,6 +149,7 @@ def test_a_transaction_that_is_older_than_the_leader_does_not_hide_where_committ
         on_done=lambda _: None,
         producer_id=7,
         producer_epoch=0,
+        verification=UNVERIFIED,
     )
     node.end_turn()
     node.create(leader_epoch=3)

@@ -17,6 +17,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.coordination.host import HostState
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.transactions.markers import TransactionMarker
@@ -193,7 +194,14 @@ def test_a_log_that_cannot_be_read_makes_its_coordinator_unavailable(caplog: pyt
     node = _node()
     for number in range(4):
         partition = node.table.get(GROUP_OFFSETS_TOPIC, number)
-        partition.append_records([(b"\x00\x01", b"\x00\x09")], now_ms=0, on_done=lambda _: None)
+        partition.append_records(
+            [(b"\x00\x01", b"\x00\x09")],
+            now_ms=0,
+            on_done=lambda _: None,
+            producer_id=-1,
+            producer_epoch=-1,
+            verification=UNVERIFIED,
+        )
     node.end_turn()
     with caplog.at_level(logging.ERROR, logger="tailrace.server"):
         coordinators = _coordinators_of_another_start(node)

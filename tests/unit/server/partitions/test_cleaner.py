@@ -10,6 +10,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.partition import Partition
+from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.partitions.cleaner import Cleaner, CleanerConfig
 from tailrace.storage import Log, ReadLimits, checkpoints
 from tailrace.testing.disk import SimulatedDisk
@@ -360,7 +361,14 @@ def test_offsets_of_groups_are_compacted_too(node: DataPath) -> None:
     partition = node.create("__consumer_offsets", config=KEYED)
     for number in range(20):
         done: list[object] = []
-        partition.append_records([(b"group", b"%d" % number * 40)], now_ms=node.clock.now_ms(), on_done=done.append)
+        partition.append_records(
+            [(b"group", b"%d" % number * 40)],
+            now_ms=node.clock.now_ms(),
+            on_done=done.append,
+            producer_id=-1,
+            producer_epoch=-1,
+            verification=UNVERIFIED,
+        )
         node.end_turn()
         assert done
     cleaner = start(node)

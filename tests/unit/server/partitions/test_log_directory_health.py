@@ -6,6 +6,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
+from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
 from tailrace.server.partitions.periodic_work import PeriodicWork, PeriodicWorkConfig
 from tailrace.testing.disk import SimulatedDisk
@@ -89,7 +90,14 @@ def test_below_the_reserve_produce_is_refused_and_all_else_goes_on(node: DataPat
     assert partition.log.log_start_offset > 0, "retention has been applied at once"
     assert node.values("orders") == [b"x" * 100] * 2
     committed: list[object] = []
-    offsets.append_records([(b"group", b"offset")], now_ms=0, on_done=committed.append)
+    offsets.append_records(
+        [(b"group", b"offset")],
+        now_ms=0,
+        on_done=committed.append,
+        producer_id=-1,
+        producer_epoch=-1,
+        verification=UNVERIFIED,
+    )
     node.end_turn()
     assert offsets.high_watermark == 1
     node.create("later")

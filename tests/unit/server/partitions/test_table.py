@@ -10,6 +10,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import stamp
 from tailrace.replication.outcomes import NotLeader
 from tailrace.replication.partition import Partition
+from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.partitions import partition_checkpoints
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.periodic_work import Rounds
@@ -288,7 +289,9 @@ def test_an_answer_that_leads_to_an_append_is_written_in_the_same_turn() -> None
     done: list[object] = []
 
     def then_append(_: object) -> None:
-        second.append_records([(b"k", b"v")], now_ms=0, on_done=done.append)
+        second.append_records(
+            [(b"k", b"v")], now_ms=0, on_done=done.append, producer_id=-1, producer_epoch=-1, verification=UNVERIFIED
+        )
 
     first.append_as_leader(batch_of(b"a"), acks=1, produce_version=9, now_ms=node.clock.now_ms(), on_done=then_append)
     node.table.write_staged()

@@ -10,6 +10,7 @@ from tailrace.protocol.messages.transactions import (
     PartitionProducers,
 )
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
+from tailrace.replication.verification import UNVERIFIED
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.data_path import batch_of
@@ -67,7 +68,9 @@ def test_a_partition_that_is_named_twice_is_described_once(node: AdminPath) -> N
 def test_an_open_transaction_has_its_start_and_an_ended_one_its_coordinator(node: AdminPath) -> None:
     partition = node.table.get("orders", 0)
     node.produce("orders", b"before")
-    partition.append_records([(b"k", b"v")], now_ms=5_000, on_done=lambda _: None, producer_id=7, producer_epoch=2)
+    partition.append_records(
+        [(b"k", b"v")], now_ms=5_000, on_done=lambda _: None, producer_id=7, producer_epoch=2, verification=UNVERIFIED
+    )
     node.end_turn()
     (told,) = describe(node, "orders", 0)[0].active_producers
     assert (told.current_txn_start_offset, told.coordinator_epoch) == (1, -1)
