@@ -89,6 +89,7 @@ class RaftBench:
             state=self.disk.quorum_state,
             initial_voters=self.voters,
             voters_in_log=self.log.voters_in_log(),
+            bootstrap_ids=(),
             config=self.config,
             jitter=self._chance,
             now_ms=self.now_ms,

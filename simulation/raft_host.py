@@ -114,6 +114,7 @@ class RaftHost:
             state=self.disk.quorum_state,
             initial_voters=self.initial_voters,
             voters_in_log=self.log.voters_in_log(),
+            bootstrap_ids=(),
             config=self.config,
             jitter=lambda: self.world.draw("jitter", self.key.id),
             now_ms=self.now_ms,

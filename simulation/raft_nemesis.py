@@ -148,7 +148,7 @@ class RaftNemesis(Turns):
         for what in ("host", "other")[: 1 + self.chance(0.3, "two at once")]:
             change = self._wanted_change(leader, self._any_host(what))
             if change is not None and leader.is_up:
-                leader.step(events.ChangeVoters(self._cluster.next_value(), change, 5000))
+                leader.step(events.ChangeVoters(self._cluster.next_value(), change, 5000, ack_when_committed=True))
 
     def _wanted_change(self, leader: RaftHost, host: RaftHost) -> events.VoterChange | None:
         voters, sometimes = leader.node.voters, self._world.sometimes

@@ -336,7 +336,7 @@ class ScopeNodes:
     def _remove(self, bench: ScopeBench, happening: Happening) -> None:
         key = happening.detail
         assert isinstance(key, ReplicaKey)
-        bench.step(events.ChangeVoters("change", events.RemoveVoter(key), NEVER))
+        bench.step(events.ChangeVoters("change", events.RemoveVoter(key), NEVER, ack_when_committed=True))
 
     def _strike(self, bench: ScopeBench, _: Happening) -> None:
         was_leader = bench.node.is_leader

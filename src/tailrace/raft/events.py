@@ -129,8 +129,8 @@ class ChangeVoters:
 
     token: object
     change: VoterChange
-    timeout_ms: int = 30_000
-    ack_when_committed: bool = True
+    timeout_ms: int
+    ack_when_committed: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def leader(*voters: int) -> RaftBench:
 def change(bench: RaftBench, what: VoterChange, timeout_ms: int = 30_000) -> do.VoterChangeDone | None:
     """The immediate answer."""
     bench.forget()
-    bench.step(events.ChangeVoters("change", what, timeout_ms))
+    bench.step(events.ChangeVoters("change", what, timeout_ms, ack_when_committed=True))
     done = bench.all(do.VoterChangeDone)
     return done[0] if done else None
 
@@ -105,7 +105,7 @@ class TestAdding:
 
     def test_a_client_that_does_not_wait_for_the_commit_is_answered_at_once(self) -> None:
         bench = leader()
-        bench.step(events.ChangeVoters("change", AddVoter(Voter(key_of(4))), ack_when_committed=False))
+        bench.step(events.ChangeVoters("change", AddVoter(Voter(key_of(4))), 30_000, ack_when_committed=False))
         assert bench.last(do.VoterChangeDone) == do.VoterChangeDone("change", ErrorCode.NONE)
         assert bench.node.high_watermark == FIRST
         assert refusal(bench, RemoveVoter(key_of(2))) is ErrorCode.REQUEST_TIMED_OUT
