@@ -110,7 +110,7 @@ class DataPath:
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
         self.disk: Disk = ImmediateDisk(self.clock.call_soon) if disk is None else disk
-        self.config = NodeConfig(settings)
+        self.config = NodeConfig(settings or {})
         self._start = start
         self._own_controller = controller
         self._numbers = count(1)

@@ -11,7 +11,7 @@ now: the files name the data by their whole path, which is corrected.
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -43,15 +43,15 @@ _CONTROLLER_ROLE = "controller"
 class ClusterWish:
     """The wanted cluster. None: as the directory has it, or the default."""
 
-    brokers: int | None = None
+    brokers: int | None
     """3 by default."""
-    racks: Sequence[str] | None = None
+    racks: Sequence[str] | None
     """Given to the brokers round and round."""
-    controllers: int | None = None
+    controllers: int | None
     """Nodes that are controllers only; 0, the default: brokers do it."""
-    listen: ListenerAddress | None = None
+    listen: ListenerAddress | None
     """The address of the first broker; the next ports are those of the others. Port 0: free ones."""
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str]
     """For every node."""
 
     def check(self) -> None:

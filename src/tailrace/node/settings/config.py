@@ -53,10 +53,9 @@ _Layers = tuple[tuple[ConfigSource, Mapping[str, Value]], ...]
 class NodeConfig:
     """All settings of a node, with defaults filled in."""
 
-    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+    def __init__(self, given: Mapping[str, str]) -> None:
         """Parse and check. Raises KafkaError(INVALID_CONFIG) that names the setting and the way out."""
-        texts = given or {}
-        stated = {name: known_setting(name).parse(text) for name, text in texts.items()}
+        stated = {name: known_setting(name).parse(text) for name, text in given.items()}
         defaults = {name: setting.default for name, setting in BROKER_SETTINGS.items()}
         if stated.get("dev.mode"):
             defaults.update(DEV_DEFAULTS)
@@ -196,10 +195,10 @@ def _parsed_dynamic(texts: Mapping[str, str]) -> dict[str, Value]:
 
 def load_config(
     *,
-    file: Path | None = None,
+    file: Path | None,
     overrides: Sequence[str] = (),
-    environment: Mapping[str, str] | None = None,
-    flags: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, str],
 ) -> NodeConfig:
     """The settings of a node from all sources. `overrides` are `name=value`; `flags` come from options of their own.
 
@@ -208,8 +207,8 @@ def load_config(
     given: dict[str, str] = {}
     if file is not None:
         given.update(checked(read_file(file), str(file)))
-    given.update(checked(read_environment(environment or {}), "environment"))
-    given.update(flags or {})
+    given.update(checked(read_environment(environment), "environment"))
+    given.update(flags)
     given.update(read_overrides(overrides))
     return NodeConfig(given)
 

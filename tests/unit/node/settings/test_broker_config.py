@@ -12,7 +12,7 @@ TOLD = {"min.insync.replicas": "02", "unclean.leader.election.enable": "TRUE", "
 
 
 def test_a_new_log_has_the_settings_that_decide_on_leaders() -> None:
-    assert founding_settings(NodeConfig()) == {"min.insync.replicas": "1"}
+    assert founding_settings(NodeConfig({})) == {"min.insync.replicas": "1"}
     assert founding_settings(NodeConfig(TOLD)) == {
         "min.insync.replicas": "2",
         "unclean.leader.election.enable": "true",
@@ -37,6 +37,6 @@ def test_a_setting_that_differs_from_the_clusters_is_logged_with_the_way_out(
 
 def test_a_setting_that_is_absent_or_the_default_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        log_overruled_settings(NodeConfig(), ClusterImage(configs={ALL_BROKERS: {"min.insync.replicas": "3"}}))
+        log_overruled_settings(NodeConfig({}), ClusterImage(configs={ALL_BROKERS: {"min.insync.replicas": "3"}}))
         log_overruled_settings(NodeConfig({"min.insync.replicas": "1"}), EMPTY_IMAGE)
     assert not caplog.records

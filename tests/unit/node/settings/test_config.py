@@ -1,5 +1,6 @@
 """Settings of a node: their sources, the order among these, and values that refuse the start."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,20 @@ from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS
 from tailrace.server.admin.config_entries import BROKER_NAMES, ConfigSource
 
 
+def loaded(
+    *,
+    file: Path | None = None,
+    overrides: Sequence[str] = (),
+    environment: Mapping[str, str] = {},
+    flags: Mapping[str, str] = {},
+) -> NodeConfig:
+    """The settings from these sources; the others are empty."""
+    return load_config(file=file, overrides=overrides, environment=environment, flags=flags)
+
+
 def refusal(**sources: object) -> str:
     with pytest.raises(KafkaError) as caught:
-        load_config(**sources)  # type: ignore[arg-type]
+        loaded(**sources)  # type: ignore[arg-type]
     assert caught.value.code is ErrorCode.INVALID_CONFIG
     return caught.value.detail
 
@@ -25,7 +37,7 @@ def test_every_default_is_legal() -> None:
         if text is not None:
             assert setting.parse(text) == setting.default, setting.name
         assert setting.doc
-    assert NodeConfig().node_id == 1
+    assert NodeConfig({}).node_id == 1
 
 
 def test_every_topic_setting_has_its_broker_names() -> None:
@@ -36,7 +48,7 @@ def test_every_topic_setting_has_its_broker_names() -> None:
 def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=2\nnum.partitions=3\nlog.segment.bytes=2048\nmin.insync.replicas = 2\n")
-    config = load_config(
+    config = loaded(
         file=file,
         environment={"TAILRACE_NUM_PARTITIONS": "5", "TAILRACE_NODE_ID": "7", "PATH": "/bin"},
         flags={"log.dirs": "/data"},
@@ -79,7 +91,7 @@ def test_a_setting_by_which_kafka_protects_a_node_refuses_the_start(name: str, t
 def test_kafkas_settings_that_protect_nothing_are_accepted_without_effect(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("num.replica.fetchers=4\nauto.leader.rebalance.enable=false\nquota.window.num=5\n")
-    config = load_config(file=file)
+    config = loaded(file=file)
     assert config.integer("num.replica.fetchers") == 4
     assert "must be a whole number" in refusal(overrides=["num.replica.fetchers=many"])
 
@@ -111,7 +123,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
 def test_a_listener_that_is_named_after_a_secure_protocol_is_never_an_open_one(name: str) -> None:
     assert f"the security protocol {name} is not supported" in refusal(overrides=[f"listeners={name}://127.0.0.1:0"])
-    load_config(overrides=[f"listeners={name}://127.0.0.1:0", f"listener.security.protocol.map={name}:PLAINTEXT"])
+    loaded(overrides=[f"listeners={name}://127.0.0.1:0", f"listener.security.protocol.map={name}:PLAINTEXT"])
 
 
 @pytest.mark.parametrize(
@@ -158,38 +170,36 @@ def test_a_listener_that_others_can_reach_is_refused_with_the_ways_out(host: str
 
 def test_insecure_is_a_way_out_and_a_wildcard_needs_an_address_for_clients() -> None:
     insecure = {"listener.insecure.allow": "true"}
-    assert load_config(flags={"listeners": "192.168.1.5:9092", **insecure}).addresses.listeners[0].host == "192.168.1.5"
+    assert loaded(flags={"listeners": "192.168.1.5:9092", **insecure}).addresses.listeners[0].host == "192.168.1.5"
     assert "add advertised.listeners=PLAINTEXT://HOST:9092" in refusal(flags={"listeners": "0.0.0.0:9092", **insecure})
     told = {"advertised.listeners": "PLAINTEXT://db.example.org:9092"}
-    assert load_config(flags={"listeners": "0.0.0.0:9092", **insecure, **told}).addresses.advertised
+    assert loaded(flags={"listeners": "0.0.0.0:9092", **insecure, **told}).addresses.advertised
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.9.9.9"])
 def test_every_loopback_address_is_welcome(host: str) -> None:
-    assert load_config(flags={"listeners": f"{host}:0"}).addresses.listeners[0].port == 0
+    assert loaded(flags={"listeners": f"{host}:0"}).addresses.listeners[0].port == 0
 
 
 def test_of_several_units_the_finest_wins() -> None:
     hours, minutes, ms = "log.retention.hours=2", "log.retention.minutes=3", "log.retention.ms=4"
-    assert load_config(overrides=[hours]).topic_defaults.retention_ms == 2 * 3_600_000
-    assert load_config(overrides=[hours, minutes]).topic_defaults.retention_ms == 3 * 60_000
-    assert load_config(overrides=[ms, hours, minutes]).topic_defaults.retention_ms == 4
-    assert load_config(overrides=["log.retention.hours=-1"]).topic_defaults.retention_ms == -1
-    assert load_config().topic_defaults.retention_ms == 604_800_000
-    assert load_config(overrides=["log.roll.hours=1"]).topic_defaults.segment_ms == 3_600_000
+    assert loaded(overrides=[hours]).topic_defaults.retention_ms == 2 * 3_600_000
+    assert loaded(overrides=[hours, minutes]).topic_defaults.retention_ms == 3 * 60_000
+    assert loaded(overrides=[ms, hours, minutes]).topic_defaults.retention_ms == 4
+    assert loaded(overrides=["log.retention.hours=-1"]).topic_defaults.retention_ms == -1
+    assert loaded().topic_defaults.retention_ms == 604_800_000
+    assert loaded(overrides=["log.roll.hours=1"]).topic_defaults.segment_ms == 3_600_000
 
 
 def test_broker_names_reach_the_topics() -> None:
-    config = load_config(
-        overrides=["log.cleanup.policy=compact,delete", "message.max.bytes=77", "compression.type=lz4"]
-    )
+    config = loaded(overrides=["log.cleanup.policy=compact,delete", "message.max.bytes=77", "compression.type=lz4"])
     assert config.topic_defaults.cleanup_policy == ("compact", "delete")
     assert config.topic_defaults.max_message_bytes == 77
     assert config.topic_defaults.compression_type == "lz4"
 
 
 def test_dev_mode_changes_defaults_and_nothing_that_was_said() -> None:
-    config = load_config(flags={"dev.mode": "true"}, overrides=["offsets.topic.num.partitions=9"])
+    config = loaded(flags={"dev.mode": "true"}, overrides=["offsets.topic.num.partitions=9"])
     assert config.integer("group.initial.rebalance.delay.ms") == 0
     assert config.integer("offsets.topic.num.partitions") == 9
     assert set(DEV_DEFAULTS) <= set(BROKER_SETTINGS)
@@ -202,7 +212,7 @@ def test_a_toml_file_has_the_same_settings(tmp_path: Path) -> None:
         'node.id = 4\nlisteners = ["127.0.0.1:9092"]\n[log]\ndurability = "page-cache"\n'
         "[auto.create.topics]\nenable = false\n"
     )
-    config = load_config(file=file)
+    config = loaded(file=file)
     assert config.node_id == 4
     assert not config.is_flushed
     assert not config.flag("auto.create.topics.enable")
@@ -251,7 +261,7 @@ def test_kafkas_own_file_for_a_single_node_is_understood() -> None:
 
 
 def test_described_settings_say_where_they_come_from() -> None:
-    entries = {entry.setting.name: entry for entry in load_config(overrides=["num.partitions=3"]).entries()}
+    entries = {entry.setting.name: entry for entry in loaded(overrides=["num.partitions=3"]).entries()}
     assert entries["num.partitions"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert entries["num.partitions"].value == 3
     assert entries["node.id"].source is ConfigSource.DEFAULT_CONFIG
@@ -274,10 +284,10 @@ def test_an_address_may_be_short_or_long(text: str, expected: str) -> None:
 def test_metrics_are_for_this_machine_by_default(host: str) -> None:
     assert "metrics.listener" in refusal(flags={"metrics.listener": f"{host}:9644"})
     insecure = {"listener.insecure.allow": "true"}
-    told = load_config(flags={"metrics.listener": f"{host}:9644", **insecure}).addresses.metrics
+    told = loaded(flags={"metrics.listener": f"{host}:9644", **insecure}).addresses.metrics
     assert told is not None
     assert (told.host, told.port) == (host, 9644)
-    assert load_config().addresses.metrics is None
+    assert loaded().addresses.metrics is None
 
 
 def test_a_metrics_listener_without_a_port_is_refused() -> None:
@@ -285,7 +295,7 @@ def test_a_metrics_listener_without_a_port_is_refused() -> None:
 
 
 def test_a_dynamic_setting_wins_over_the_configuration() -> None:
-    config = load_config(overrides=["log.segment.bytes=5000"])
+    config = loaded(overrides=["log.segment.bytes=5000"])
     changed = config.with_dynamic(
         of_all={"log.segment.bytes": "6000", "log.roll.ms": "7"}, of_this={"log.roll.ms": "8"}
     )
@@ -297,7 +307,7 @@ def test_a_dynamic_setting_wins_over_the_configuration() -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("log.roll.ms", "soon"), ("num.partitions", "5"), ("of.the.future", "5")])
 def test_an_illegal_dynamic_setting_of_another_release_is_ignored(name: str, value: str) -> None:
-    config = load_config()
+    config = loaded()
     changed = config.with_dynamic(of_all={name: value}, of_this={})
     assert changed.topic_defaults == config.topic_defaults
     assert [entry.value for entry in changed.entries()] == [entry.value for entry in config.entries()]

@@ -114,7 +114,7 @@ def test_every_field_of_a_reader_is_filled_with_its_setting(reader: type[Any]) -
     names = {attribute_name(name): name for name in BROKER_SETTINGS}
     filled = [one.name for one in fields(reader) if one.name not in WITHOUT_SETTING]
     assert filled
-    assert NodeConfig().fill(reader) == reader()
+    assert NodeConfig({}).fill(reader) == reader()
     for field_name in filled:
         name = names[field_name]
         other = _other_value(name)

@@ -18,7 +18,7 @@ def config(**settings: str) -> NodeConfig:
 
 
 def test_a_node_without_settings_is_a_quorum_of_one() -> None:
-    quorum = NodeConfig().quorum
+    quorum = NodeConfig({}).quorum
     assert (quorum.is_broker, quorum.is_controller, quorum.is_founder, quorum.knows_others) == (True, True, True, False)
 
 
