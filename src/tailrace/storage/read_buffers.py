@@ -18,12 +18,11 @@ KEEP_BYTES: Final = 16 << 20
 
 
 class ReadBuffers:
-    """Buffers in rings, one ring per size. `keep_bytes` bounds all rings together."""
+    """Buffers in rings, one ring per size. `KEEP_BYTES` bounds all rings together."""
 
-    __slots__ = ("_keep_bytes", "_rings", "kept_bytes")
+    __slots__ = ("_rings", "kept_bytes")
 
-    def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
-        self._keep_bytes = keep_bytes
+    def __init__(self) -> None:
         self._rings: dict[int, deque[bytearray]] = {}
         self.kept_bytes = 0
         """The bytes in the rings, lent or not. A buffer that has left its ring is its reader's alone."""
@@ -45,7 +44,7 @@ class ReadBuffers:
         buffer = new_buffer(size)
         ring.append(buffer)
         self.kept_bytes += size
-        while self.kept_bytes > self._keep_bytes:
+        while self.kept_bytes > KEEP_BYTES:
             self._forget_one(ring)
         return buffer
 

@@ -83,8 +83,8 @@ class Loader:
         clean: bool,
         is_compacted: bool,
         is_durable: bool,
-        cuts_damage: bool = False,
-        check_from: int | None = None,
+        cuts_damage: bool,
+        check_from: int | None,
     ) -> None:
         self._directory = directory
         self._files = files

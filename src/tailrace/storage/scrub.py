@@ -196,7 +196,7 @@ class Scrub:
         "mends",
     )
 
-    def __init__(self, *, mends: bool = True) -> None:
+    def __init__(self, *, mends: bool) -> None:
         self.mends = mends
         """Whether a wrong index is made anew."""
         self.has_wrong_index = False

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.storage.read_buffers import LARGEST, SMALLEST, ReadBuffers
+from tailrace.storage.read_buffers import KEEP_BYTES, LARGEST, SMALLEST, ReadBuffers
 
 
 @given(st.integers(1, 2 * LARGEST))
@@ -22,7 +22,7 @@ def test_a_buffer_is_lent_again_when_no_view_of_it_exists() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 6 << 20), st.booleans()), max_size=60))
 def test_a_viewed_buffer_is_never_lent_and_no_more_is_kept_than_allowed(steps: list[tuple[int, bool]]) -> None:
-    buffers = ReadBuffers(keep_bytes=4 << 20)
+    buffers = ReadBuffers()
     views: list[memoryview] = []
     for size, is_next_sent_before in steps:
         if is_next_sent_before and views:
@@ -30,7 +30,7 @@ def test_a_viewed_buffer_is_never_lent_and_no_more_is_kept_than_allowed(steps: l
         view = memoryview(buffers.lend(size))
         assert all(view.obj is not other.obj for other in views)
         views.append(view)
-        assert buffers.kept_bytes <= 4 << 20
+        assert buffers.kept_bytes <= KEEP_BYTES
 
 
 def test_a_stream_of_answers_uses_the_same_memory_over_and_over() -> None:

@@ -35,7 +35,7 @@ def filled(disk: SimulatedDisk, config: TopicConfig) -> Log:
 
 
 def scrubbed(log: Log, *, max_bytes: int = 150) -> Scrub:
-    scrub = Scrub()
+    scrub = Scrub(mends=True)
     while (part := log.next_scrub_slice(scrub, max_bytes=max_bytes)) is not None:
         part.run()
         log.finish_scrub_slice(scrub, part)
@@ -113,7 +113,7 @@ def test_the_indexes_of_a_sealed_segment_are_those_that_the_log_has_written(disk
 
 
 def test_a_truncation_between_two_slices_is_no_damage(log: Log) -> None:
-    scrub = Scrub()
+    scrub = Scrub(mends=True)
     while (part := log.next_scrub_slice(scrub, max_bytes=150)) is not None:
         if log.log_end_offset == COUNT and scrub.bytes_read > 900:
             log.truncate_to(5)
@@ -128,7 +128,7 @@ def test_a_truncation_between_two_slices_is_no_damage(log: Log) -> None:
 @pytest.mark.parametrize("cut_at", range(1, COUNT))
 def test_a_truncation_while_no_slice_is_under_way_is_no_damage(disk: SimulatedDisk, cut_at: int) -> None:
     """The log has grown past the place of the scrub again, with batches of other sizes."""
-    log, scrub, is_cut = filled(disk, CONFIG), Scrub(), False
+    log, scrub, is_cut = filled(disk, CONFIG), Scrub(mends=True), False
     while (part := log.next_scrub_slice(scrub, max_bytes=150)) is not None:
         part.run()
         log.finish_scrub_slice(scrub, part)
@@ -166,7 +166,7 @@ def test_a_compaction_between_two_slices_is_no_damage() -> None:
     )
     log = filled(disk, config)
     for steps in range(12):
-        scrub = Scrub()
+        scrub = Scrub(mends=True)
         for _ in range(steps):
             part = log.next_scrub_slice(scrub, max_bytes=300)
             if part is None:
@@ -186,7 +186,7 @@ def test_a_compaction_between_two_slices_is_no_damage() -> None:
 
 def test_a_slice_is_read_without_its_log_which_may_retire_the_segment_meanwhile(disk: SimulatedDisk) -> None:
     log = filled(disk, TopicConfig(segment_bytes=1000, index_interval_bytes=200, retention_ms=-1, retention_bytes=0))
-    scrub = Scrub()
+    scrub = Scrub(mends=True)
     part = log.next_scrub_slice(scrub, max_bytes=300)
     assert part is not None
     log.apply_retention(0, log.log_end_offset)
