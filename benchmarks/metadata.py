@@ -130,7 +130,9 @@ class TimedTurns(Turns):
     """Turns of which each leaves the CPU time that it took on this thread: noise of others is not in it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(call_soon=loop.call_soon, on_broken_invariant=self._broken)
+        super().__init__(
+            call_soon=loop.call_soon, on_broken_invariant=self._broken, on_stall=lambda work, seconds: None
+        )
         self.seconds: list[float] = []
         self._depth = 0
 

@@ -1,6 +1,8 @@
-"""Listeners of tests: with the limits that a node has without settings."""
+"""Listeners of tests, with the limits that a node has without settings, and their turns and receive buffers."""
 
-from tailrace.net.buffers import BufferPool
+from collections.abc import Callable
+
+from tailrace.net.buffers import SMALLEST, BufferPool
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import Listener, OnFrame, arrivals_within
 from tailrace.net.turns import Turns
@@ -13,3 +15,22 @@ def default_listener(name: str, *, turns: Turns, on_frame: OnFrame) -> Listener:
     return Listener(
         name=name, turns=turns, on_frame=on_frame, pool=pool, limits=limits, arrivals=arrivals_within(limits)
     )
+
+
+def silent_turns(
+    *,
+    call_soon: Callable[[Callable[[], None]], object],
+    on_broken_invariant: Callable[[BaseException], None],
+) -> Turns:
+    """Turns that report no stall."""
+    return Turns(call_soon=call_soon, on_broken_invariant=on_broken_invariant, on_stall=lambda work, seconds: None)
+
+
+class PoisonedBufferPool(BufferPool):
+    """A pool whose buffers come overwritten: code that kept a position instead of a view reads nonsense at once."""
+
+    def draw(self, size_bytes: int = SMALLEST, *, in_the_end: int = 0) -> bytearray | None:
+        buffer = super().draw(size_bytes, in_the_end=in_the_end)
+        if buffer is not None:
+            buffer[:] = b"\xdb" * len(buffer)
+        return buffer

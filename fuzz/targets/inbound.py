@@ -9,7 +9,7 @@ from fuzz.finding import found
 from tailrace.net.buffers import SMALLEST, BufferPool
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
-from tailrace.net.turns import Turns
+from testkit.listeners import silent_turns
 
 
 class _Loop:
@@ -70,7 +70,7 @@ class _Host:
         self.frames: list[bytes] = []
         self._tasks = _Loop()
         self.loop = cast(asyncio.AbstractEventLoop, self._tasks)
-        self.turns = Turns(call_soon=self._tasks.call_soon, on_broken_invariant=self._stop)
+        self.turns = silent_turns(call_soon=self._tasks.call_soon, on_broken_invariant=self._stop)
         self.pool = BufferPool(limit_bytes=256 << 20)
         self.limits = ListenerLimits(
             produce_frame_bytes=max_frame, trusted_fetch_frame_bytes=max_frame, other_frame_bytes=max_frame

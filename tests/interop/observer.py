@@ -15,7 +15,6 @@ from typing import Self, TypeVar
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.connection import Address
-from tailrace.net.turns import Turns
 from tailrace.node.event_loop import LoopClock
 from tailrace.node.flush_thread import FlushThread
 from tailrace.node.peers import Peers
@@ -31,6 +30,7 @@ from tailrace.server.assembly.metadata_replica import (
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import OsFiles
 from testkit.controllers import controller_machine
+from testkit.listeners import silent_turns
 
 _BOOTSTRAP_ID = -2
 _PATIENCE_S = 60
@@ -75,7 +75,7 @@ class Observer:
 
     def _start(self) -> None:
         path, files = str(self._directory), OsFiles()
-        self._turns = Turns(call_soon=self._loop.call_soon, on_broken_invariant=self.faults.append)
+        self._turns = silent_turns(call_soon=self._loop.call_soon, on_broken_invariant=self.faults.append)
         clock = LoopClock(self._loop, self._turns)
         self._disk = FlushThread(
             directory=path,

@@ -19,7 +19,8 @@ from tailrace.model.buffers import has_no_views, new_buffer
 SMALLEST = 64 * 1024
 """The size of an ordinary buffer, in bytes. Larger ones are this, doubled as often as needed."""
 
-_POISON = b"\xdb"
+KEEP_BYTES: Final = 32 << 20
+"""The most that is kept while unused, in bytes."""
 _LENGTH: Final = Struct(">i")
 
 
@@ -33,14 +34,11 @@ def size_class(size_bytes: int) -> int:
 class BufferPool:
     """Buffers that wait to be used again.
 
-    `limit_bytes` bounds what is in use, `keep_bytes` what is kept while unused. With `poison` every returned buffer is
-    overwritten, so that code which kept a position instead of a view reads nonsense at once.
+    `limit_bytes` bounds what is in use, `KEEP_BYTES` what is kept while unused.
     """
 
-    def __init__(self, *, limit_bytes: int, keep_bytes: int = 32 << 20, poison: bool = False) -> None:
+    def __init__(self, *, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._keep_bytes = keep_bytes
-        self._poison = poison
         self._free: dict[int, list[bytearray]] = {SMALLEST: []}
         self._waiting: list[Callable[[], None]] = []
         self._overdraft: bytearray | None = None
@@ -71,8 +69,6 @@ class BufferPool:
             buffer = free.pop()
             self.kept_bytes -= size
             if has_no_views(buffer):
-                if self._poison:
-                    buffer[:] = _POISON * size
                 return buffer
         return None
 
@@ -80,7 +76,7 @@ class BufferPool:
         """Take a drawn buffer back. The caller has dropped its own views; others may still exist (rule 2)."""
         size = len(buffer)
         self.in_use_bytes -= size
-        if self.kept_bytes + size <= self._keep_bytes:
+        if self.kept_bytes + size <= KEEP_BYTES:
             self.kept_bytes += size
             self._free.setdefault(size, []).append(buffer)
         if buffer is self._overdraft:

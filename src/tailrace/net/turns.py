@@ -35,16 +35,16 @@ class Turns:
         self,
         *,
         call_soon: Callable[[Callable[[], None]], object],
-        on_turn_end: Callable[[], None] = lambda: None,
         on_broken_invariant: Callable[[BaseException], None],
-        on_stall: Callable[[Callable[[], None], float], None] = lambda work, seconds: None,
+        on_stall: Callable[[Callable[[], None], float], None],
         now: Callable[[], float] = perf_counter,
     ) -> None:
         self._call_soon = call_soon
         self._on_broken_invariant = on_broken_invariant
         self._on_stall = on_stall
         self._now = now
-        self.on_turn_end = on_turn_end
+        self.on_turn_end: Callable[[], None] = lambda: None
+        """Called at the end of each turn; set when there is something to write."""
         self._unwritten: list[Flushable] = []
         self._is_running = False
         self._is_end_planned = False

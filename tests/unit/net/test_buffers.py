@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.net.buffers import SMALLEST, BufferPool, size_class
+from tailrace.net.buffers import KEEP_BYTES, SMALLEST, BufferPool, size_class
+from testkit.listeners import PoisonedBufferPool
 
 LIMIT_BYTES = 256 << 20
 
@@ -23,7 +24,7 @@ def test_a_returned_buffer_is_used_again() -> None:
 
 
 def test_a_buffer_with_a_view_is_never_used_again() -> None:
-    pool = BufferPool(limit_bytes=LIMIT_BYTES, poison=True)
+    pool = PoisonedBufferPool(limit_bytes=LIMIT_BYTES)
     first = pool.draw()
     assert first is not None
     first[:5] = b"alive"
@@ -33,8 +34,8 @@ def test_a_buffer_with_a_view_is_never_used_again() -> None:
     assert view == b"alive"
 
 
-def test_a_returned_buffer_is_poisoned_in_debug_mode() -> None:
-    pool = BufferPool(limit_bytes=LIMIT_BYTES, poison=True)
+def test_a_poisoned_pool_overwrites_a_returned_buffer() -> None:
+    pool = PoisonedBufferPool(limit_bytes=LIMIT_BYTES)
     buffer = pool.draw()
     assert buffer is not None
     buffer[:] = bytes(len(buffer))
@@ -69,10 +70,10 @@ def test_a_wait_for_memory_ends_once_when_there_is_some() -> None:
 
 
 def test_only_so_much_is_kept_without_use() -> None:
-    pool = BufferPool(limit_bytes=LIMIT_BYTES, keep_bytes=3 * SMALLEST)
-    drawn = [pool.draw() for _ in range(10)]
+    pool = BufferPool(limit_bytes=LIMIT_BYTES)
+    drawn = [pool.draw(KEEP_BYTES // 8) for _ in range(10)]
     for buffer in drawn:
         assert buffer is not None
         pool.give_back(buffer)
-    assert pool.kept_bytes == 3 * SMALLEST
+    assert pool.kept_bytes == KEEP_BYTES
     assert pool.in_use_bytes == 0

@@ -11,13 +11,11 @@ from dataclasses import replace
 import pytest
 import uvloop
 
-from tailrace.net.buffers import BufferPool
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import TOO_LONG_MS, Arrivals, Listener, OnFrame, arrivals_within
 from tailrace.net.transport import has_hung_up
-from tailrace.net.turns import Turns
-from testkit.listeners import default_listener
+from testkit.listeners import PoisonedBufferPool, default_listener, silent_turns
 
 Scenario = Callable[[], Awaitable[None]]
 Run = Callable[[Scenario], None]
@@ -118,13 +116,13 @@ async def serving(
     def stop_on_broken_invariant(fault: BaseException) -> None:
         raise fault
 
-    turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=stop_on_broken_invariant)
+    turns = silent_turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=stop_on_broken_invariant)
     own_limits = replace(ListenerLimits(), **limits)
     listener = Listener(
         name="TEST",
         turns=turns,
         on_frame=on_frame,
-        pool=BufferPool(limit_bytes=memory_bytes, poison=True),
+        pool=PoisonedBufferPool(limit_bytes=memory_bytes),
         limits=own_limits,
         arrivals=arrivals_within(own_limits),
     )
@@ -657,7 +655,7 @@ def test_a_view_that_outlives_its_turn_keeps_its_bytes(run: Run) -> None:
 
 def test_both_loopbacks_share_the_port(run: Run) -> None:
     async def scenario() -> None:
-        turns = Turns(
+        turns = silent_turns(
             call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=lambda error: pytest.fail(str(error))
         )
         listener = default_listener("TEST", turns=turns, on_frame=echo)

@@ -16,12 +16,11 @@ import uvloop
 
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.inbound import InboundConnection
-from tailrace.net.turns import Turns
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.storage import OsFiles, ReadLimits
 from testkit.data_path import DataPath, batch_of
-from testkit.listeners import default_listener
+from testkit.listeners import default_listener, silent_turns
 
 VERSION = 12
 BATCHES, PER_ANSWER, VALUE_BYTES = 24, 2, 500_000
@@ -59,11 +58,10 @@ class Served:
         def on_frame(connection: InboundConnection, slot: int, body: memoryview) -> None:
             self.node.dispatcher.on_frame(connection, slot, body)
 
-        turns = Turns(
-            call_soon=asyncio.get_running_loop().call_soon,
-            on_turn_end=self.node.end_turn,
-            on_broken_invariant=stop_on_broken_invariant,
+        turns = silent_turns(
+            call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=stop_on_broken_invariant
         )
+        turns.on_turn_end = self.node.end_turn
         listener = default_listener("TEST", turns=turns, on_frame=on_frame)
         self.port = listener.bind(["127.0.0.1"], 0)
         await listener.start()

@@ -6,6 +6,7 @@ import pytest
 
 from tailrace.net.listener import RateLimitedLog
 from tailrace.net.turns import Turns
+from testkit.listeners import silent_turns
 
 
 class TurnsBench:
@@ -15,11 +16,8 @@ class TurnsBench:
         self.events: list[str] = []
         self.soon: list[Callable[[], None]] = []
         self.broken: list[BaseException] = []
-        self.turns = Turns(
-            call_soon=self.soon.append,
-            on_turn_end=lambda: self.events.append("write"),
-            on_broken_invariant=self.broken.append,
-        )
+        self.turns = silent_turns(call_soon=self.soon.append, on_broken_invariant=self.broken.append)
+        self.turns.on_turn_end = lambda: self.events.append("write")
 
     def flush(self) -> None:
         self.events.append("flush")

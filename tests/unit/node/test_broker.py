@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.net.turns import Turns
 from tailrace.node.broker import ImageFeed
 from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.data_path import BROKER
+from testkit.listeners import silent_turns
 
 
 def fail(broken: BaseException) -> None:
@@ -50,7 +50,7 @@ def test_changes_that_come_while_the_first_image_is_applied_follow_it() -> None:
     story = partitions.story
 
     async def begin() -> None:
-        turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
+        turns = silent_turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
         applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
         feed = ImageFeed(node.controller, applier=applier, turns=turns)
 
@@ -84,7 +84,7 @@ def test_one_that_cannot_act_on_a_change_keeps_the_others_from_nothing() -> None
         heard.extend(topic.name for topic in delta.created_topics)
 
     async def begin() -> None:
-        turns = Turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
+        turns = silent_turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=fail)
         applier = MetadataApplier(partitions=partitions, broker_id=BROKER, settings=LiveSettings(node.config))
         applier.on_image = broken  # type: ignore[assignment, method-assign]
         await ImageFeed(node.controller, applier=applier, turns=turns).begin(lambda _: None, (broken, changed))

@@ -28,7 +28,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher
 from tailrace.storage import OsFiles
 from tailrace.storage.checkpoints import MetaProperties
-from testkit.listeners import default_listener
+from testkit.listeners import default_listener, silent_turns
 
 TOPIC = "__cluster_metadata"
 NOWHERE = Address("127.0.0.1", 9)
@@ -105,7 +105,7 @@ class LeaderSearchBench:
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
         self._loop = asyncio.get_running_loop()
-        self.turns = Turns(call_soon=self._loop.call_soon, on_broken_invariant=fail)
+        self.turns = silent_turns(call_soon=self._loop.call_soon, on_broken_invariant=fail)
         self.controller = FakeController()
         self._listeners: list[Listener] = []
         self._quorum: MetadataQuorum | None = None

@@ -8,7 +8,6 @@ import pytest
 
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
-from tailrace.net.turns import Turns
 from tailrace.node import peers
 from tailrace.node.peers import Peers
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -22,7 +21,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.protocol.registry import api_of
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
-from testkit.listeners import default_listener
+from testkit.listeners import default_listener, silent_turns
 from testkit.ports import ScriptedHandler
 
 VOTE = VoteRequest(cluster_id=None, topics=())
@@ -62,7 +61,7 @@ class PeersBench:
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
-        self.turns = Turns(call_soon=loop.call_soon, on_broken_invariant=fail)
+        self.turns = silent_turns(call_soon=loop.call_soon, on_broken_invariant=fail)
         self.voter = Voter()
         self.addresses: dict[int, Address] = {}
         self.peers = Peers(address_of=self.addresses.get, turns=self.turns, client_id="test", timeout_ms=30_000)
