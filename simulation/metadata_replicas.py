@@ -15,11 +15,12 @@ from tailrace.metadata import commands
 from tailrace.metadata.commands import AlterPartition, InSyncChange, InSyncReplica
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
-from tailrace.metadata.replay import BrokerEvent, apply, apply_all, derived_changes
+from tailrace.metadata.replay import BrokerEvent, apply, apply_all
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from testkit.controllers import controller_machine
+from testkit.metadata_records import derived_changes
 
 BROKERS = tuple(BrokerId(number) for number in (1, 2, 3, 4))
 NODES = 3

@@ -194,7 +194,7 @@ class QuorumCluster:
         for node in self.nodes.values():
             if node.is_up:
                 sometimes["log start raised"] += node.host.log.log_start_offset > 0
-                sometimes["snapshot being loaded"] += node.controller.is_loading
+                sometimes["snapshot being loaded"] += node.controller._loading is not None
 
     # The end
 

@@ -20,6 +20,7 @@ from tailrace.protocol.messages.consumer_protocol import (
 )
 from tailrace.protocol.primitives import read_uvarint
 from tailrace.protocol.records.control import EndTransactionMarker, decode_control, encode_control
+from testkit.metadata_records import encode_record_in
 
 
 def check_metadata_record(data: bytes) -> None:
@@ -32,7 +33,7 @@ def check_metadata_record(data: bytes) -> None:
         if refused.code is not ErrorCode.UNSUPPORTED_VERSION:
             found(f"what is not known is refused as such, not as {refused.code.name}")
         return
-    encoded = metadata_records.encode_record(record, _version_of(data))
+    encoded = encode_record_in(record, _version_of(data))
     if metadata_records.decode_record(encoded) != record:
         found("decode(encode(record)) == record")
 

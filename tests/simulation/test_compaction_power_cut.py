@@ -199,7 +199,7 @@ class CompactionStory:
         """Its last batch, sent again, is known; the one after it is taken."""
         sent = [h for h in self.headers if h.producer_id == producer_id and h.end_offset <= end_offset]
         if sent:
-            duplicate = self.log.producers.check(sent[-1].stamped(0, -1))
+            duplicate = self.log.producers.check(replace(sent[-1], base_offset=0, partition_leader_epoch=-1))
             assert duplicate is not None
             assert duplicate.base_offset == sent[-1].base_offset
             self.sequences[producer_id] = sent[-1].last_sequence + 1

@@ -206,7 +206,7 @@ class LogStory:
     def _verify_retry(self, log: Log, batch: AppendBatch) -> None:
         """A producer that did not hear our answer sends its batch again: it is known. The next one is accepted."""
         header = batch.header
-        answer = log.producers.check(header.stamped(0, -1))
+        answer = log.producers.check(replace(header, base_offset=0, partition_leader_epoch=-1))
         assert answer == Duplicate(header.base_offset, header.last_offset, header.max_timestamp)
         following = stored_batch(
             log.log_end_offset, producer_id=header.producer_id, base_sequence=header.last_sequence + 1

@@ -344,10 +344,9 @@ def type_number(record_type: type[MetadataRecord]) -> int:
     return _TYPE_NUMBERS[record_type]
 
 
-def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """The value of the log record, frame included; by default in the version this release writes."""
-    if version is None:
-        version = HIGHEST_VERSIONS.get(type(record), 0)
+def encode_record(record: MetadataRecord) -> bytes:
+    """The value of the log record, frame included, in the version this release writes."""
+    version = HIGHEST_VERSIONS.get(type(record), 0)
     frame = uvarint(FRAME_VERSION) + uvarint(_TYPE_NUMBERS[type(record)]) + uvarint(version)
     return frame + encode_bytes(record, version)
 

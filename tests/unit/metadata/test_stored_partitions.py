@@ -20,6 +20,7 @@ from tailrace.metadata.stored_partitions import RecordReader, StoredChange, Stor
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.protocol.schema import replace as replace_record
+from testkit.metadata_records import encode_record_in
 
 int32 = st.integers(-(2**31), 2**31 - 1)
 brokers = st.lists(int32, max_size=4).map(tuple)
@@ -57,7 +58,7 @@ CHANGE = PartitionChangeRecord(partition_id=3, topic_id=b"t" * 16, isr=(1, 2), l
 def test_any_partition_record_in_any_version(found: list[PartitionRecord], version: int) -> None:
     reader = RecordReader()
     for record in found:
-        value = encode_record(record, version)
+        value = encode_record_in(record, version)
         decoded = decode_record(value)
         assert isinstance(decoded, PartitionRecord)
         expected = StoredPartition(decoded.partition_id, created_partition(TopicId(decoded.topic_id), decoded))
@@ -87,7 +88,7 @@ def test_any_change_in_any_version_and_the_same_change_of_another_partition(
     reader = RecordReader()
     for record, version, number, topic_id in found:
         for one in (record, replace_record(record, partition_id=number, topic_id=topic_id)):
-            value = encode_record(one, version)
+            value = encode_record_in(one, version)
             assert said(reader.read(value)) == decode_record(value)
 
 

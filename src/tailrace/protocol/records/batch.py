@@ -123,24 +123,6 @@ class BatchHeader:
     def has_producer_id(self) -> bool:
         return self.producer_id > -1
 
-    def stamped(self, base_offset: int, leader_epoch: int) -> "BatchHeader":
-        """The header that `stamp` with the same arguments leaves behind."""
-        return BatchHeader(
-            base_offset,
-            self.batch_length,
-            leader_epoch,
-            self.magic,
-            self.crc,
-            self.attributes,
-            self.last_offset_delta,
-            self.base_timestamp,
-            self.max_timestamp,
-            self.producer_id,
-            self.producer_epoch,
-            self.base_sequence,
-            self.records_count,
-        )
-
     def to_bytes(self) -> bytes:
         """The 61 bytes of this header, with the checksum it has."""
         return _HEADER.pack(

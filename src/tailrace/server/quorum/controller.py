@@ -161,11 +161,6 @@ class QuorumController:
         return self._is_active
 
     @property
-    def is_loading(self) -> bool:
-        """Whether a snapshot is being read; `image` is older meanwhile."""
-        return self._loading is not None
-
-    @property
     def applied_end_offset(self) -> int:
         """The end offset of the records in `image`; listeners may not have acted on all of them yet: `when_applied`."""
         return self._applied.end_offset

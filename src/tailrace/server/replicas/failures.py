@@ -135,11 +135,6 @@ class ReplicaFailures:
             return failed.leaving
         return LeaveReason.STALLED if self._is_directory_stalled else None
 
-    @property
-    def failed_count(self) -> int:
-        """The number of replicas with a failure of their own, apart from their directory's."""
-        return len(self._failed)
-
     # Events
 
     def lost(self, topic_partition: TopicPartition) -> None:

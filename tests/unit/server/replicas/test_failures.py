@@ -301,7 +301,8 @@ def test_a_directory_that_stalls_leaves_enough_in_sync() -> None:
     bench.failures.stalled(orders(1))
     assert bench.asked == [[(1, LeaveReason.STALLED, 9)]], "its own log fails: others can store"
     bench.failures.resumed(orders(1))
-    assert bench.failures.failed_count == 0
+    bench.failures.directory_recovered()
+    assert bench.failures.leaving_of(orders(1)) is None
 
 
 def test_a_lost_replica_that_can_store_is_still_lost() -> None:
@@ -343,7 +344,7 @@ def test_a_deleted_topic_has_no_failed_replicas() -> None:
     bench.failures.lost(orders())
     bench.when_reported()
     bench.take(0, None)
-    assert (bench.asked, bench.reported, bench.failures.failed_count) == ([], [True], 0)
+    assert (bench.asked, bench.reported, bench.failures.leaving_of(orders())) == ([], [True], None)
 
 
 def test_after_the_stop_nothing_is_asked() -> None:

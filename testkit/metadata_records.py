@@ -1,0 +1,19 @@
+"""Records of the metadata log as only tests write and derive them."""
+
+from tailrace.metadata.derive import PartitionChange, finished
+from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.records import FRAME_VERSION, MetadataRecord, type_number
+from tailrace.metadata.replay import BrokerEvent, derivation
+from tailrace.protocol.primitives import uvarint
+from tailrace.protocol.schema import encode_bytes
+
+
+def encode_record_in(record: MetadataRecord, version: int) -> bytes:
+    """The value of the log record in this version, frame included: that of an older release, too."""
+    frame = uvarint(FRAME_VERSION) + uvarint(type_number(type(record))) + uvarint(version)
+    return frame + encode_bytes(record, version)
+
+
+def derived_changes(image: ClusterImage, record: BrokerEvent) -> tuple[PartitionChange, ...]:
+    """The changes that follow from this record for the partitions of this image, the one before it."""
+    return finished(derivation(image, record)).changes
