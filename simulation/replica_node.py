@@ -24,7 +24,7 @@ from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.registry import APIS, api_of
-from tailrace.replication.replica_fetch import ReplicaFetchConfig
+from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.server.admin.config_entries import BrokerSetting
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
@@ -35,7 +35,7 @@ from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Buffer
 from tailrace.server.replicas.failures import ReplicaFailures
-from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.server.replicas.fetchers import FollowerHosts
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.repairs import ReplicaRepairs
 from tailrace.storage import FlushTicket, Log

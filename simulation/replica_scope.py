@@ -1,9 +1,9 @@
 """A partition with three copies as an immutable world, for `small_scope`: every order of a few writes and faults.
 
 The rules are the product's: `replication.leadership` for the high watermark and the in-sync replicas,
-`replication.following.cut_offset` for truncation, `metadata.rules_26` for elections. Around them stands the least that
-makes them a partition: a log is a tuple of (leader epoch, value), of which so many are flushed, and a flush is an
-action of its own. Each broker learns what the controller has decided in an action of its own, too.
+`replication.follower_replica.cut_offset` for truncation, `metadata.rules_26` for elections. Around them stands the
+least that makes them a partition: a log is a tuple of (leader epoch, value), of which so many are flushed, and a flush
+is an action of its own. Each broker learns what the controller has decided in an action of its own, too.
 
 Laws, in every world:
 - committed records stay, on the leader of the newest epoch and on every replica that may still become one;
@@ -20,7 +20,7 @@ from tailrace.metadata import rules_26
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch, PartitionState
-from tailrace.replication.following import cut_offset
+from tailrace.replication.follower_replica import cut_offset
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica_progress import ReplicaFetch

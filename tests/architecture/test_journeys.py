@@ -103,7 +103,7 @@ def test_every_binding_of_a_step_is_there_in_running_nodes(step: list[str], held
     ("left", "right"),
     [
         ("storage.files", "server.fetch.fetch.FetchHandler"),
-        ("replication.follower.ReplicaFetcher", "server.transactions.marker_sender.MarkerSender"),
+        ("replication.replica_fetcher.ReplicaFetcher", "server.transactions.marker_sender.MarkerSender"),
         ("raft.voters", "server.groups.membership.JoinGroupHandler"),
         ("server.produce.produce.ProduceHandler", "server.groups.host.GroupCoordinatorService"),
         ("server.fetch.fetch.FetchHandler", "server.replicas.followers.FollowerHosts"),

@@ -13,7 +13,7 @@ from tailrace.coordinators.transactions.coordinator import TransactionCoordinato
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.model.machines import KeyedMachine, Machine, StagedMachine, SteppedMachine
 from tailrace.raft.node import RaftNode
-from tailrace.replication.follower import ReplicaFetcher
+from tailrace.replication.replica_fetcher import ReplicaFetcher
 
 if TYPE_CHECKING:
     from tailrace.client.group.member import Effect as ConsumerEffect
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tailrace.model.errors import ErrorCode
     from tailrace.raft.effects import Effect as RaftEffect
     from tailrace.raft.events import Event as RaftEvent
-    from tailrace.replication.follower import Effect as FollowerEffect
-    from tailrace.replication.follower import Event as FollowerEvent
+    from tailrace.replication.replica_fetcher import Effect as FollowerEffect
+    from tailrace.replication.replica_fetcher import Event as FollowerEvent
 
     _raft: Machine[RaftEvent, RaftEffect] = cast(RaftNode, None)
     _follower: Machine[FollowerEvent, FollowerEffect] = cast(ReplicaFetcher, None)

@@ -9,7 +9,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
-from tailrace.replication.follower import (
+from tailrace.replication.replica_fetcher import (
     FIRST_BACKOFF_MS,
     Answered,
     Cut,

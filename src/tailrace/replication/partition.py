@@ -14,7 +14,7 @@ from tailrace.protocol.records.batch import read_header, validate_produced
 from tailrace.protocol.records.control import EndTransactionMarker, build_marker
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import Admission, Refusal
-from tailrace.replication.following import FollowerReplica
+from tailrace.replication.follower_replica import FollowerReplica
 from tailrace.replication.in_sync import InSyncReplicas
 from tailrace.replication.outcomes import (
     NO_TIMESTAMP,

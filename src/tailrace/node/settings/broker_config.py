@@ -11,7 +11,7 @@ from tailrace.metadata.image import ALL_BROKERS, ClusterImage
 from tailrace.model.ids import BrokerId
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS
-from tailrace.replication.replica_fetch import ReplicaFetchConfig
+from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.server.admin.config_entries import ConfigSource
 from tailrace.server.assembly.config import BrokerConfig
 from tailrace.server.partitions.cleaner import CleanerConfig

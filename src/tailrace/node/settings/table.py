@@ -14,8 +14,8 @@ from tailrace.node.settings.kafka import WITHOUT_EFFECT
 from tailrace.node.settings.logs import LOG_SETTINGS
 from tailrace.node.settings.network import NETWORK_SETTINGS
 from tailrace.node.settings.quorum import QUORUM_SETTINGS
+from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.leadership import DEFAULT_LAG_MS
-from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.config_entries import BROKER_NAMES
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig

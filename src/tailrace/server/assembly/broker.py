@@ -32,8 +32,8 @@ from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.controller_link.broker_lifecycle import Applied, BrokerSession
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
+from tailrace.server.fetch.follower_readers import ReplicaFetches
 from tailrace.server.fetch.list_offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
-from tailrace.server.fetch.replica_fetches import ReplicaFetches
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.ids import BrokerId
-from tailrace.replication.replica_fetch import ReplicaFetchConfig
+from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.storage import FileSystem

@@ -14,7 +14,7 @@ from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Controller
 from tailrace.server.quorum.controller import OnImage
 from tailrace.server.replicas.failures import ReplicaFailures
-from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.server.replicas.fetchers import FollowerHosts
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.server.replicas.repairs import ReplicaRepairs

@@ -10,7 +10,7 @@ sessions (KIP-227; answered here without one: session id 0, which every client a
 the point where a reader's log diverges, and the new leader; v13 topic ids; v15 the epoch of a follower's registration;
 v16 the address of the leader (KIP-951); v18 the high watermark of a follower: one that is behind is answered at once.
 
-A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.replica_fetches`).
+A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.follower_readers`).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,9 @@ from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
+from tailrace.server.fetch.follower_readers import ReplicaFetches
 from tailrace.server.fetch.params import FetchingConsumer, FetchParams
 from tailrace.server.fetch.reading import Reading
-from tailrace.server.fetch.replica_fetches import ReplicaFetches
 from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.waiters import LongPolls

@@ -29,7 +29,7 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
-from tailrace.server.fetch.replica_fetches import may_see_log_end
+from tailrace.server.fetch.follower_readers import may_see_log_end
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import TimestampOffset
 

@@ -1,4 +1,4 @@
-"""The logs of the replicas that follow one leader: the effects of a `replication.follower` machine on them.
+"""The logs of the replicas that follow one leader: the effects of a `replication.replica_fetcher` machine on them.
 
 An effect of an older leader epoch is dropped: between an effect and the end of its disk work a partition may have got
 another leader, become the leader, or been deleted.
@@ -10,7 +10,9 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.replication.follower import (
+from tailrace.replication.follower_replica import cut_offset, may_cut
+from tailrace.replication.partition import Partition
+from tailrace.replication.replica_fetcher import (
     Cut,
     PartitionKey,
     Position,
@@ -20,8 +22,6 @@ from tailrace.replication.follower import (
     Stored,
     StoreFailed,
 )
-from tailrace.replication.following import cut_offset, may_cut
-from tailrace.replication.partition import Partition
 from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock

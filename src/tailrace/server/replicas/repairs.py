@@ -66,7 +66,7 @@ class Opener(Protocol):
 
 
 class Followers(Protocol):
-    """Fetches partitions: `server.replicas.followers.FollowerHosts`."""
+    """Fetches partitions: `server.replicas.fetchers.FollowerHosts`."""
 
     def is_fetching(self, topic_partition: TopicPartition, /) -> bool: ...
 

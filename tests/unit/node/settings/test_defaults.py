@@ -13,7 +13,7 @@ from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.settings import INT, attribute_name, setting
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS
-from tailrace.replication.replica_fetch import ReplicaFetchConfig
+from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.server.partitions.cleaner import CleanerConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig

@@ -16,11 +16,11 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchResponse, PartitionData
 from tailrace.protocol.records.batch import stamp
+from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_fetch import ReplicaFetchConfig
 from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.partitions.damage_cut import DamageCut
-from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.server.replicas.fetchers import FollowerHosts
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.server.replicas.repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs
 from tailrace.storage.checkpoints import (

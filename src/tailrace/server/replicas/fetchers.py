@@ -1,4 +1,4 @@
-"""The followers of this node: one `replication.follower` machine per leader fetches the replicas that follow it.
+"""The followers of this node: one `replication.replica_fetcher` machine per leader fetches the replicas that follow it.
 
 The image has the leaders; a partition is followed after it has taken its role. Its first fetch waits until its whole
 log is flushed: after a leadership, the end of the log may not be on the disk yet.
@@ -16,9 +16,17 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.replication.follower import Answered, Event, Follow, PartitionKey, ReplicaFetcher, SendFetch, Unfollow
+from tailrace.replication.fetch_requests import OLDEST_VERSION, Fetches, FullFetches, ReplicaFetchConfig
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_fetch import OLDEST_VERSION, Fetches, FullFetches, ReplicaFetchConfig
+from tailrace.replication.replica_fetcher import (
+    Answered,
+    Event,
+    Follow,
+    PartitionKey,
+    ReplicaFetcher,
+    SendFetch,
+    Unfollow,
+)
 from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Peer, Timer
@@ -26,7 +34,7 @@ from tailrace.server.replicas.follower_logs import FollowerLogs, position_of
 
 
 class FollowerHost:
-    """The conversation with one leader: a `replication.follower` machine, its fetches and its timer."""
+    """The conversation with one leader: a `replication.replica_fetcher` machine, its fetches and its timer."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from tailrace.replication.follower import FetchAnswer, PartitionKey, Wanted
+from tailrace.replication.replica_fetcher import FetchAnswer, PartitionKey, Wanted
 
 OLDEST_VERSION: Final = 15
 """The first version with the epoch of the follower's registration (KIP-903); topics have ids."""
@@ -45,7 +45,7 @@ class Fetches(Protocol):
     def request(
         self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, broker_epoch: int
     ) -> FetchRequest:
-        """The next request; for the changes see `follower.SendFetch`. One is under way at a time."""
+        """The next request; for the changes see `replica_fetcher.SendFetch`. One is under way at a time."""
         ...
 
     def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:

@@ -1,8 +1,8 @@
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
-from tailrace.replication.follower import PartitionKey, Position, Wanted
-from tailrace.replication.replica_fetch import FullFetches, ReplicaFetchConfig
+from tailrace.replication.fetch_requests import FullFetches, ReplicaFetchConfig
+from tailrace.replication.replica_fetcher import PartitionKey, Position, Wanted
 
 X, Y = TopicId(b"x" * 16), TopicId(b"y" * 16)
 

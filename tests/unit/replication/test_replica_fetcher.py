@@ -4,7 +4,8 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
-from tailrace.replication.follower import (
+from tailrace.replication.follower_replica import cut_offset, may_cut
+from tailrace.replication.replica_fetcher import (
     REPORTED_EVERY_MS,
     STALLED_AFTER_MS,
     Answered,
@@ -24,7 +25,6 @@ from tailrace.replication.follower import (
     StoreFailed,
     Unfollow,
 )
-from tailrace.replication.following import cut_offset, may_cut
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 
 A, B = (PartitionKey(TopicId(b"t" * 16), number) for number in (0, 1))

@@ -13,7 +13,7 @@
    Answers of an older epoch are dropped.
 4. A log is cut at the offset where its leader epochs diverge from the leader's (KIP-101, KIP-279), and never at a high
    watermark, which may be old. Below its own high watermark it is cut only after an unclean election: see `may_cut` in
-   `replication.following`.
+   `replication.follower_replica`.
 5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
 6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
 7. A fetch is stated as its difference from the one before (KIP-227 has a place for that on the wire), so that a step
@@ -152,7 +152,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """Cut the log off where it parts from the leader's, see `following.cut_offset`; then `Stored`."""
+    """Cut the log off where it parts from the leader's, see `follower_replica.cut_offset`; then `Stored`."""
 
     key: PartitionKey
     leader_epoch: int

@@ -2,7 +2,7 @@ import pytest
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import seal, stamp
-from tailrace.replication.following import MissingOffsets, replicated_batches
+from tailrace.replication.follower_replica import MissingOffsets, replicated_batches
 from testkit.data_path import batch_of
 
 

@@ -17,9 +17,9 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
 )
 from tailrace.protocol.records.batch import stamp
+from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_fetch import ReplicaFetchConfig
-from tailrace.server.replicas.followers import FollowerHosts
+from tailrace.server.replicas.fetchers import FollowerHosts
 from tailrace.storage.checkpoints import RECOVERY_POINTS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
