@@ -35,7 +35,7 @@ from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Buffer
 from tailrace.server.replicas.failures import ReplicaFailures
-from tailrace.server.replicas.fetchers import FollowerHosts
+from tailrace.server.replicas.fetchers import ReplicaFetchers
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.repairs import ReplicaRepairs
 from tailrace.storage import FlushTicket, Log
@@ -206,7 +206,7 @@ class ReplicaNode:
         self.broker: Broker
         self.replicas: LocalReplicas
         self.table: PartitionTable
-        self.followers: FollowerHosts
+        self.fetchers: ReplicaFetchers
         self.keeper: InSyncKeeper
         self.failures: ReplicaFailures
         self.disk: RoundDisk
@@ -287,7 +287,7 @@ class ReplicaNode:
             on_broken_invariant=_raise_broken_invariant,
         )
         replicas = self.replicas = self.broker.replicas
-        self.table, self.followers, self.keeper = replicas.partitions, replicas.followers, replicas.keeper
+        self.table, self.fetchers, self.keeper = replicas.partitions, replicas.fetchers, replicas.keeper
         self.failures, self.repairs, self.health = replicas.failures, replicas.repairs, replicas.health
         self.broker.open()
         on_hang = partial(self.health.set_stalled, StallCause.HUNG)

@@ -23,7 +23,7 @@ from tailrace.model.partitions import OffsetAndEpoch, PartitionState
 from tailrace.replication.follower_replica import cut_offset
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
-from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.replica_progress import FollowerFetch
 from tailrace.storage.epoch_cache import EpochCache
 
 IDS: Final = tuple(BrokerId(number) for number in (1, 2, 3))
@@ -230,7 +230,7 @@ class ReplicaScope:
                 return _put(world, broker, follower._replace(heard=Heard(epoch, offset, 0, (), end)))
         leadership = _leadership(leader, leader_id)
         horizon = _horizon(leader)
-        fetch = ReplicaFetch(offset, may_join=broker not in leader.known.fenced)
+        fetch = FollowerFetch(offset, may_join=broker not in leader.known.fenced)
         if leadership.take_fetch(broker, fetch, horizon):
             leadership.propose(horizon)
         fetched = dict(leader.fetched) | {broker: offset}

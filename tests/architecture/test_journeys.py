@@ -106,7 +106,7 @@ def test_every_binding_of_a_step_is_there_in_running_nodes(step: list[str], held
         ("replication.replica_fetcher.ReplicaFetcher", "server.transactions.marker_sender.MarkerSender"),
         ("raft.voters", "server.groups.membership.JoinGroupHandler"),
         ("server.produce.produce.ProduceHandler", "server.groups.host.GroupCoordinatorService"),
-        ("server.fetch.fetch.FetchHandler", "server.replicas.followers.FollowerHosts"),
+        ("server.fetch.fetch.FetchHandler", "server.replicas.fetchers.ReplicaFetchers"),
         ("replication.partition.Partition", "server.dispatch.Dispatcher"),
         ("server.produce.transactional_appends.TransactionVerifier", "server.groups.host.GroupCoordinatorService"),
     ],

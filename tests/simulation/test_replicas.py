@@ -67,7 +67,7 @@ def test_a_leader_that_lost_committed_records_does_not_cut_other_logs() -> None:
     for seed in FORGETFUL_SEEDS:
         cluster = run_forgetful_seed(seed)
         reached.update(state for state, count in cluster.world.sometimes.items() if count)
-        stopped += sum(node.followers.failed_partitions for node in cluster.nodes.values() if node.is_up)
+        stopped += sum(node.fetchers.failed_partitions for node in cluster.nodes.values() if node.is_up)
     assert reached["committed records forgotten"]
     assert stopped
 

@@ -305,7 +305,7 @@ class RunningBroker:
 
     async def stop(self) -> None:
         """Flush everything and close the logs. There are no more requests."""
-        self._turns.run(self.broker.replicas.followers.close)
+        self._turns.run(self.broker.replicas.fetchers.close)
         self._peers.close()
         await self.flush_thread.idle(_LAST_FLUSH_SECONDS)
         self.flush_thread.stop()

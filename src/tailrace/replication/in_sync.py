@@ -12,7 +12,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica import Replica
-from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.replica_progress import FollowerFetch
 
 
 def has_enough_in_sync(
@@ -63,7 +63,7 @@ class InSyncReplicas:
                 f"{replica.config.min_insync_replicas}",
             )
 
-    def take_fetch(self, replica_id: BrokerId, fetch: ReplicaFetch) -> bool:
+    def take_fetch(self, replica_id: BrokerId, fetch: FollowerFetch) -> bool:
         """Record a follower's fetch, which acknowledges all below its offset, and advance the high watermark.
 
         Returns whether the in-sync replicas should change because of it. Raises KafkaError as `Leadership.take_fetch`

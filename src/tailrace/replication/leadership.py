@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
-from tailrace.replication.replica_progress import NEVER, UNKNOWN, ReplicaFetch, ReplicaProgress
+from tailrace.replication.replica_progress import NEVER, UNKNOWN, FollowerFetch, ReplicaProgress
 
 DEFAULT_LAG_MS: Final = 30_000
 _JOINING_MS: Final = 1_000
@@ -134,7 +134,7 @@ class Leadership:
                 progress.looked_at()
         return may_have_waited
 
-    def take_fetch(self, replica_id: BrokerId, fetch: ReplicaFetch, horizon: Horizon) -> bool:
+    def take_fetch(self, replica_id: BrokerId, fetch: FollowerFetch, horizon: Horizon) -> bool:
         """Record a follower's fetch; returns whether the in-sync replicas should change because of it.
 
         Raises KafkaError UNKNOWN_LEADER_EPOCH (75) for a broker that is no replica as far as is known here, and

@@ -13,7 +13,7 @@ NEVER: Final = -(1 << 62)
 UNKNOWN: Final = -1
 
 
-class ReplicaFetch(NamedTuple):
+class FollowerFetch(NamedTuple):
     """The facts about a follower in one of its fetches."""
 
     end_offset: int
@@ -53,11 +53,11 @@ class ReplicaProgress:
         self._leader_end_offset = UNKNOWN
         """The end of the leader's log at the last fetch."""
 
-    def is_stale(self, fetch: ReplicaFetch) -> bool:
+    def is_stale(self, fetch: FollowerFetch) -> bool:
         """Whether this fetch was made in an earlier registration than the latest known one."""
         return UNKNOWN < fetch.broker_epoch < self.broker_epoch
 
-    def record(self, fetch: ReplicaFetch, *, leader_end_offset: int, now_ms: int) -> None:
+    def record(self, fetch: FollowerFetch, *, leader_end_offset: int, now_ms: int) -> None:
         """Record a fetch, which is not stale."""
         assert not self.is_stale(fetch), f"{fetch} after one of broker epoch {self.broker_epoch}"
         if fetch.end_offset >= leader_end_offset:

@@ -6,7 +6,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
-from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.replica_progress import FollowerFetch
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 LAG_MS = 1000
@@ -37,7 +37,7 @@ class LeadershipBench:
         return Horizon(self.high_watermark, 10, 20, self.now_ms, LAG_MS)
 
     def fetch(self, replica: BrokerId, offset: int, *, broker_epoch: int = -1, may_join: bool = True) -> bool:
-        return self.leadership.take_fetch(replica, ReplicaFetch(offset, 0, broker_epoch, may_join), self.horizon)
+        return self.leadership.take_fetch(replica, FollowerFetch(offset, 0, broker_epoch, may_join), self.horizon)
 
     def safe(self, own: int = 20) -> int:
         return self.leadership.safe_end_offset(own, log_end_offset=20, now_ms=self.now_ms, lag_ms=LAG_MS)

@@ -14,7 +14,7 @@ from tailrace.protocol.records.batch import stamp
 from tailrace.replication.leadership import AfterAnswer
 from tailrace.replication.outcomes import Appended, NotLeader
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.replica_progress import FollowerFetch
 from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits
 from tailrace.testing.clock import ManualClock
@@ -78,7 +78,7 @@ class CopiesBench:
         self.partition.when_high_watermark_reaches(self.partition.log.log_end_offset, self.reached.append)
 
     def fetch(self, replica: int, offset: int, *, may_join: bool = True) -> bool:
-        return self.partition.in_sync.take_fetch(BrokerId(replica), ReplicaFetch(offset, 0, -1, may_join))
+        return self.partition.in_sync.take_fetch(BrokerId(replica), FollowerFetch(offset, 0, -1, may_join))
 
     def receive(self, base_offset: int, *values: bytes, epoch: int = 0) -> None:
         """Append as a follower."""

@@ -1,11 +1,11 @@
-from tailrace.replication.replica_progress import NEVER, ReplicaFetch, ReplicaProgress
+from tailrace.replication.replica_progress import NEVER, FollowerFetch, ReplicaProgress
 
 
 def taken(*fetches: tuple[int, int, int]) -> ReplicaProgress:
     """The progress after (fetch offset, leader's log end, time in ms)."""
     progress = ReplicaProgress()
     for end_offset, leader_end_offset, now_ms in fetches:
-        progress.record(ReplicaFetch(end_offset), leader_end_offset=leader_end_offset, now_ms=now_ms)
+        progress.record(FollowerFetch(end_offset), leader_end_offset=leader_end_offset, now_ms=now_ms)
     return progress
 
 
@@ -32,17 +32,17 @@ def test_one_that_has_everything_is_caught_up_however_long_ago_it_asked() -> Non
 
 def test_a_fetch_from_before_the_last_registration_is_stale() -> None:
     progress = ReplicaProgress()
-    progress.record(ReplicaFetch(10, broker_epoch=7), leader_end_offset=10, now_ms=0)
-    assert progress.is_stale(ReplicaFetch(12, broker_epoch=6))
-    assert not progress.is_stale(ReplicaFetch(12, broker_epoch=7))
-    assert not progress.is_stale(ReplicaFetch(3, broker_epoch=8))
-    assert not progress.is_stale(ReplicaFetch(3)), "one that does not say is believed, as in Kafka"
+    progress.record(FollowerFetch(10, broker_epoch=7), leader_end_offset=10, now_ms=0)
+    assert progress.is_stale(FollowerFetch(12, broker_epoch=6))
+    assert not progress.is_stale(FollowerFetch(12, broker_epoch=7))
+    assert not progress.is_stale(FollowerFetch(3, broker_epoch=8))
+    assert not progress.is_stale(FollowerFetch(3)), "one that does not say is believed, as in Kafka"
 
 
 def test_a_fetch_without_a_broker_epoch_does_not_lower_the_one_that_is_known() -> None:
     """KIP-903: else a late fetch of the earlier registration would count again behind it."""
     progress = ReplicaProgress()
-    progress.record(ReplicaFetch(10, broker_epoch=7), leader_end_offset=10, now_ms=0)
-    progress.record(ReplicaFetch(10), leader_end_offset=10, now_ms=1)
+    progress.record(FollowerFetch(10, broker_epoch=7), leader_end_offset=10, now_ms=0)
+    progress.record(FollowerFetch(10), leader_end_offset=10, now_ms=1)
     assert progress.broker_epoch == 7
-    assert progress.is_stale(ReplicaFetch(12, broker_epoch=6))
+    assert progress.is_stale(FollowerFetch(12, broker_epoch=6))

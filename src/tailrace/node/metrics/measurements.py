@@ -132,13 +132,13 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
 
 
 def _measure_replication(replicas: LocalReplicas) -> ReplicationMeasure:
-    followers, keeper, repairs = replicas.followers, replicas.keeper, replicas.repairs
+    fetchers, keeper, repairs = replicas.fetchers, replicas.keeper, replicas.repairs
     return ReplicationMeasure(
-        following=followers.partitions,
-        max_lag=followers.max_lag,
-        failed_fetches=followers.failed_fetches,
-        failed_partitions=followers.failed_partitions,
-        stalled_partitions=followers.stalled_partitions,
+        following=fetchers.partitions,
+        max_lag=fetchers.max_lag,
+        failed_fetches=fetchers.failed_fetches,
+        failed_partitions=fetchers.failed_partitions,
+        stalled_partitions=fetchers.stalled_partitions,
         repaired=repairs.repaired,
         in_repair=repairs.in_repair,
         kept_logs=repairs.kept_logs,

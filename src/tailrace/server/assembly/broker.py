@@ -32,7 +32,7 @@ from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.controller_link.broker_lifecycle import Applied, BrokerSession
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
-from tailrace.server.fetch.follower_readers import ReplicaFetches
+from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.list_offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
@@ -162,7 +162,7 @@ class Broker:
                     partitions=partitions,
                     polls=self.polls,
                     fetch_max_bytes=config.fetch_max_bytes,
-                    replicas=ReplicaFetches(controller=self.controller, keeper=self.replicas.keeper),
+                    followers=FollowerReaders(controller=self.controller, keeper=self.replicas.keeper),
                     endpoints=endpoints,
                 ),
                 list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions),

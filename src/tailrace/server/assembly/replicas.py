@@ -14,14 +14,14 @@ from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Controller
 from tailrace.server.quorum.controller import OnImage
 from tailrace.server.replicas.failures import ReplicaFailures
-from tailrace.server.replicas.fetchers import FollowerHosts
+from tailrace.server.replicas.fetchers import ReplicaFetchers
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.server.replicas.repairs import ReplicaRepairs
 
 
 class LocalReplicas:
-    """The partition table, the fetches of followers, the in-sync replicas, and failed replicas with their repair."""
+    """The partition table, the replica fetchers, the in-sync replicas, and failed replicas with their repair."""
 
     def __init__(
         self, config: BrokerConfig, *, ports: BrokerPorts, controller: Controller, settings: LiveSettings
@@ -54,21 +54,21 @@ class LocalReplicas:
             clock=clock,
             replica_lag_time_max_ms=lag_ms,
         )
-        self.followers: Final = FollowerHosts(
+        self.fetchers: Final = ReplicaFetchers(
             broker_id=broker_id,
             partitions=self.partitions,
             peer=ports.peers,
             clock=clock,
             config=config.replica_fetch,
         )
-        self.health: Final = LogDirectoryHealth(config.log_directory, replicas=self.failures, fetching=self.followers)
+        self.health: Final = LogDirectoryHealth(config.log_directory, replicas=self.failures, fetching=self.fetchers)
         self.applier: Final = MetadataApplier(partitions=self.partitions, broker_id=broker_id, settings=settings)
         self.repairs: Final = ReplicaRepairs(
             broker_id=broker_id,
             partitions=self.partitions,
             failures=self.failures,
             opener=self.applier,
-            followers=self.followers,
+            fetchers=self.fetchers,
             keeper=self.keeper,
             peer=ports.peers,
             controller=controller,
@@ -83,18 +83,18 @@ class LocalReplicas:
         )
 
     def _pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        self.followers.pause(topic_partition, state)
+        self.fetchers.pause(topic_partition, state)
 
     def _resign(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         self.partitions.resign(topic_partition, state)
-        self.followers.left(topic_partition, state)
+        self.fetchers.left(topic_partition, state)
 
     def _resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
-        self.followers.resume(topic_partition, state)
+        self.fetchers.resume(topic_partition, state)
 
     def load(self, image: ClusterImage) -> None:
         """Begin to fetch, to watch followers and to report failures. The partitions have their roles by now."""
-        self.followers.load(image)
+        self.fetchers.load(image)
         self.keeper.load(image)
         self.failures.start()
         self.repairs.start()
@@ -102,7 +102,7 @@ class LocalReplicas:
     @property
     def listeners(self) -> tuple[OnImage, ...]:
         """Receivers of changes of the metadata, in this order, after the applier."""
-        return (self.followers.on_image, self.keeper.on_image, self.failures.on_image, self.repairs.on_image)
+        return (self.fetchers.on_image, self.keeper.on_image, self.failures.on_image, self.repairs.on_image)
 
     def forget_vanished(self) -> None:
         """Treat replicas that are gone from the disk as empty from now on: all lost replicas are reported."""

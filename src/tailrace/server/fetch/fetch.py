@@ -23,7 +23,7 @@ from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
-from tailrace.server.fetch.follower_readers import ReplicaFetches
+from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.params import FetchingConsumer, FetchParams
 from tailrace.server.fetch.reading import Reading
 from tailrace.server.metadata.cluster import LeaderEndpoints
@@ -107,20 +107,20 @@ class FetchHandler:
         partitions: PartitionTable,
         polls: LongPolls,
         fetch_max_bytes: int,
-        replicas: ReplicaFetches,
+        followers: FollowerReaders,
         endpoints: LeaderEndpoints,
     ) -> None:
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
-        self._replicas = replicas
+        self._followers = followers
         self._endpoints = endpoints
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
         if request.session_epoch not in _FULL_FETCH_EPOCHS:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         version, table = context.api_version, self._partitions
-        replica = self._replicas.reader(request, version)
+        replica = self._followers.reader(request, version)
         reader = replica or FetchingConsumer(version)
         asked = FetchParams(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
         timeout_ms = wait_ms(request)

@@ -16,7 +16,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.replica_progress import FollowerFetch
 from tailrace.server.ports import Controller
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.storage import ReadLimits
@@ -34,24 +34,24 @@ def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) ->
     return leader_epoch >= 0 and partition.state is not None and replica_id in partition.state.replicas
 
 
-class ReplicaFetches:
-    """Checks followers by the registrations of their brokers, and notifies the keeper when one has caught up."""
+class FollowerReaders:
+    """Gives each fetch of a follower its reader, and the reader this node's image and in-sync keeper."""
 
     def __init__(self, *, controller: Controller, keeper: InSyncKeeper) -> None:
         self._controller = controller
         self._keeper = keeper
 
-    def reader(self, request: FetchRequest, version: int) -> "FetchingReplica | None":
+    def reader(self, request: FetchRequest, version: int) -> "FetchingFollower | None":
         """The follower that has sent the request; None for a consumer."""
         replica_id, broker_epoch = request.replica_id, _UNKNOWN
         if version >= FIRST_WITH_REPLICA_STATE:
             replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
         if replica_id < 0:
             return None
-        return FetchingReplica(BrokerId(replica_id), broker_epoch, controller=self._controller, keeper=self._keeper)
+        return FetchingFollower(BrokerId(replica_id), broker_epoch, controller=self._controller, keeper=self._keeper)
 
 
-class FetchingReplica:
+class FetchingFollower:
     """A follower, as the `Reader` of one request."""
 
     is_replica = True
@@ -92,7 +92,7 @@ class FetchingReplica:
         """The records for the follower. Its log equals this one up to its fetch offset, which is recorded."""
         got = partition.read_for_replica(limits)
         if not self._is_recorded:
-            fetch = ReplicaFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
+            fetch = FollowerFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
             if partition.in_sync.take_fetch(self._replica_id, fetch):
                 self._keeper.consider(partition)
             got.high_watermark, got.last_stable_offset = partition.high_watermark, partition.last_stable_offset

@@ -42,7 +42,7 @@ class Replicas(Protocol):
 
 
 class Fetching(Protocol):
-    """The fetches from leaders: `server.replicas.fetchers.FollowerHosts`."""
+    """The fetches from leaders: `server.replicas.fetchers.ReplicaFetchers`."""
 
     def fetch_only_in_sync(self, only: bool, /) -> None: ...
 

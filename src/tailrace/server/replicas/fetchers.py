@@ -1,4 +1,4 @@
-"""The followers of this node: one `replication.replica_fetcher` machine per leader fetches the replicas that follow it.
+"""The replica fetchers of this node, one per leader: each fetches the partitions that this node follows there.
 
 The image has the leaders; a partition is followed after it has taken its role. Its first fetch waits until its whole
 log is flushed: after a leadership, the end of the log may not be on the disk yet.
@@ -33,7 +33,7 @@ from tailrace.server.ports import Clock, Peer, Timer
 from tailrace.server.replicas.follower_logs import FollowerLogs, position_of
 
 
-class FollowerHost:
+class ReplicaFetcherHost:
     """The conversation with one leader: a `replication.replica_fetcher` machine, its fetches and its timer."""
 
     def __init__(
@@ -118,8 +118,8 @@ class _Leader(NamedTuple):
     leader_epoch: int
 
 
-class FollowerHosts:
-    """The followers of all leaders. `load` comes first, then `on_image` after the partitions have their roles."""
+class ReplicaFetchers:
+    """The fetchers of all leaders. `load` comes first, then `on_image` after the partitions have their roles."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class FollowerHosts:
         self._clock = clock
         self._config = config
         self._image = EMPTY_IMAGE
-        self._hosts: dict[BrokerId, FollowerHost] = {}
+        self._hosts: dict[BrokerId, ReplicaFetcherHost] = {}
         self._failed_before = 0  # failed fetches of hosts that are closed
         self._leaders: dict[PartitionKey, _Leader] = {}
         self._names: dict[PartitionKey, TopicPartition] = {}
@@ -340,10 +340,10 @@ class FollowerHosts:
         if is_idle:
             self._begin_all()
 
-    def _host_of(self, leader: BrokerId) -> FollowerHost:
+    def _host_of(self, leader: BrokerId) -> ReplicaFetcherHost:
         host = self._hosts.get(leader)
         if host is None:
-            host = self._hosts[leader] = FollowerHost(
+            host = self._hosts[leader] = ReplicaFetcherHost(
                 leader,
                 partitions=self._partitions,
                 peer=self._peer,

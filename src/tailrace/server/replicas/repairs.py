@@ -65,8 +65,8 @@ class Opener(Protocol):
     def config_of(self, image: ClusterImage, topic: str, /) -> TopicConfig: ...
 
 
-class Followers(Protocol):
-    """Fetches partitions: `server.replicas.fetchers.FollowerHosts`."""
+class Fetchers(Protocol):
+    """Fetches partitions: `server.replicas.fetchers.ReplicaFetchers`."""
 
     def is_fetching(self, topic_partition: TopicPartition, /) -> bool: ...
 
@@ -100,7 +100,7 @@ class ReplicaRepairs:
         partitions: PartitionTable,
         failures: LostReplicas,
         opener: Opener,
-        followers: Followers,
+        fetchers: Fetchers,
         keeper: Keeper,
         peer: Peer,
         controller: Controller,
@@ -110,7 +110,7 @@ class ReplicaRepairs:
         self._partitions = partitions
         self._failures = failures
         self._opener = opener
-        self._followers = followers
+        self._fetchers = fetchers
         self._keeper = keeper
         self._peer = peer
         self._asked: set[TopicPartition] = set()  # a read of their leader is under way
@@ -191,7 +191,7 @@ class ReplicaRepairs:
         if topic_partition in self._under_way or self._partitions.is_leaving(topic_partition):
             return False
         is_follower = self._broker_id in state.replicas and state.leader not in (NO_LEADER, self._broker_id)
-        is_fetching = self._followers.is_fetching(topic_partition)
+        is_fetching = self._fetchers.is_fetching(topic_partition)
         return is_follower and not is_fetching and not _is_counted_on(self._broker_id, state)
 
     def _is_due(self, topic_partition: TopicPartition, now_ms: int) -> bool:
@@ -309,7 +309,7 @@ class ReplicaRepairs:
             return
         self._fetching[topic_partition] = since_ms
         self._failures.recovered(topic_partition)
-        self._followers.follow_anew(topic_partition)
+        self._fetchers.follow_anew(topic_partition)
 
 
 def _read(topic_partition: TopicPartition, state: PartitionState) -> FetchRequest:

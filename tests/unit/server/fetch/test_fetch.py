@@ -6,7 +6,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, ReplicaState
-from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.replica_progress import FollowerFetch
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, records_of, topic_id_of
 from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection
@@ -230,7 +230,7 @@ def test_a_waiting_fetch_gets_the_committed_part_of_the_writes_of_one_turn(node:
     waiting = node.fetch("copied", 0, max_wait_ms=500)
     node.produce("copied", b"a", acks=1, same_turn=True)
     node.produce("copied", b"b", acks=1)
-    partition.in_sync.take_fetch(BrokerId(2), ReplicaFetch(1))
+    partition.in_sync.take_fetch(BrokerId(2), FollowerFetch(1))
     node.end_turn()
     assert values(waiting.fetched.records) == [b"a"]
 
@@ -245,7 +245,7 @@ def test_a_waiting_fetch_gets_records_from_before_the_start_when_they_are_commit
     partition = node.create(in_sync=(1, 2), replicas=(1, 2))
     waiting = node.fetch("orders", 0, max_wait_ms=500)
     assert not waiting.is_answered
-    partition.in_sync.take_fetch(BrokerId(2), ReplicaFetch(1))
+    partition.in_sync.take_fetch(BrokerId(2), FollowerFetch(1))
     node.end_turn()
     assert values(waiting.fetched.records) == [b"a"]
 

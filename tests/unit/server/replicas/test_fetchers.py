@@ -19,7 +19,7 @@ from tailrace.protocol.messages.fetch import (
 from tailrace.protocol.records.batch import stamp
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.partition import Partition
-from tailrace.server.replicas.fetchers import FollowerHosts
+from tailrace.server.replicas.fetchers import ReplicaFetchers
 from tailrace.storage.checkpoints import RECOVERY_POINTS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
@@ -57,7 +57,7 @@ class FollowersBench:
         self.clock = ManualClock()
         self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
         self.peer = DeferredPeer()
-        self.hosts = FollowerHosts(
+        self.hosts = ReplicaFetchers(
             broker_id=BROKER,
             partitions=self.node.table,
             peer=self.peer,

@@ -11,7 +11,7 @@ from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_progress import ReplicaFetch
+from tailrace.replication.replica_progress import FollowerFetch
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
@@ -64,7 +64,7 @@ class InSyncKeeperBench:
         self.keeper.start()
 
     def fetch(self, partition: Partition, replica: int, offset: int = 0) -> None:
-        if partition.in_sync.take_fetch(BrokerId(replica), ReplicaFetch(offset, 0, 10 + replica, may_join=True)):
+        if partition.in_sync.take_fetch(BrokerId(replica), FollowerFetch(offset, 0, 10 + replica, may_join=True)):
             self.keeper.consider(partition)
 
     @property

@@ -20,7 +20,7 @@ from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.partition import Partition
 from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.partitions.damage_cut import DamageCut
-from tailrace.server.replicas.fetchers import FollowerHosts
+from tailrace.server.replicas.fetchers import ReplicaFetchers
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.server.replicas.repairs import FIRST_BACKOFF_MS, FORGOTTEN_MS, LOOK_MS, ReplicaRepairs
 from tailrace.storage.checkpoints import (
@@ -109,7 +109,7 @@ class RepairedBroker:
         self.table = DataPath("/logs", files=files, clock=self.clock, disk=self.disk, failures=self.lost).table
         settings = LiveSettings(Settings(BROKER, config or TopicConfig()))
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
-        self.followers = FollowerHosts(
+        self.fetchers = ReplicaFetchers(
             broker_id=BROKER, partitions=self.table, peer=self, clock=self.clock, config=ReplicaFetchConfig()
         )
         self.repairs = ReplicaRepairs(
@@ -117,14 +117,14 @@ class RepairedBroker:
             partitions=self.table,
             failures=self.lost,
             opener=self.applier,
-            followers=self.followers,
+            fetchers=self.fetchers,
             keeper=self,
             peer=self,
             controller=self,
             clock=self.clock,
         )
         self.applier.load(self.image)
-        self.followers.load(self.image)
+        self.fetchers.load(self.image)
         self.repairs.start()
 
     @property
@@ -175,7 +175,7 @@ class RepairedBroker:
         self.state = replace(self.state, partition_epoch=self.state.partition_epoch + 1, **changes)
         delta = ImageDelta(changed_partitions=((ORDERS, self.state),))  # type: ignore[arg-type]
         self.applier.on_image(self.image, delta)
-        self.followers.on_image(self.image, delta)
+        self.fetchers.on_image(self.image, delta)
         self.repairs.on_image(self.image, delta)
 
     def find_damage(self, what: str = "a damaged batch at 1") -> None:
@@ -286,7 +286,7 @@ def test_a_log_that_is_found_damaged_while_it_is_used_is_fetched_anew() -> None:
     assert node.asked[-1].fetch_offset == 0
     node.fetch_all()
     assert node.table.get(*ORDERS).high_watermark == 3
-    assert node.followers.failed_partitions == 0
+    assert node.fetchers.failed_partitions == 0
 
 
 @pytest.mark.parametrize("is_clean_stop", [False, True], ids=["kill", "clean stop"])
@@ -421,7 +421,7 @@ def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_who
     assert (damaged_names(files), len(node.table.offline), node.lost.lost_replicas) == ([], 1, (ORDERS,))
     assert node.table.offline.log_ends(ORDERS) == ends, "its known offsets stay known"
     node.settle(LOOK_MS)
-    assert (node.lost.lost_replicas, node.followers.is_fetching(ORDERS)) == ((ORDERS,), False)
+    assert (node.lost.lost_replicas, node.fetchers.is_fetching(ORDERS)) == ((ORDERS,), False)
     node.take()  # whatever changes: the log is opened again, and looked through
     node.settle(LOOK_MS)
     assert (len(node.table.offline), node.lost.lost_replicas) == (1, (ORDERS,))
