@@ -33,8 +33,8 @@ from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.schema import Buffer
 
 FIRST_BACKOFF_MS: Final = 50
-STALLED_AFTER_MS: Final = 10_000
-"""After so long of one and the same refusal a partition is stalled. Elections and restarts are over by then."""
+REFUSED_AFTER_MS: Final = 10_000
+"""After so long of one and the same refusal a partition is reported. Elections and restarts are over by then."""
 REPORTED_EVERY_MS: Final = 60_000
 NO_EPOCH: Final = -1
 
@@ -169,7 +169,7 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportStall:
+class ReportRefusal:
     """Log that this partition is refused for this reason, and for how long."""
 
     key: PartitionKey
@@ -178,7 +178,7 @@ class ReportStall:
     for_ms: int
 
 
-Effect = SendFetch | Store | Cut | Restart | ReportStall
+Effect = SendFetch | Store | Cut | Restart | ReportRefusal
 
 
 class _State(Enum):
@@ -275,7 +275,7 @@ class ReplicaFetcher:
         return sum(one.state is _State.BROKEN or one.cannot_be_stored for one in self._followed.values())
 
     @property
-    def stalled(self) -> int:
+    def refused(self) -> int:
         """The number of partitions that have been refused for so long that it was reported."""
         refusals = (one.refusal for one in self._followed.values())
         return sum(refusal is not None and refusal.reported_ms is not None for refusal in refusals)
@@ -384,7 +384,7 @@ class ReplicaFetcher:
                 self._leave_ready(answer.key, followed, _State.CUTTING)
                 return effect
         self._pause(answer.key, followed, now_ms)
-        return _stall(followed, answer, now_ms)
+        return _refusal_report(followed, answer, now_ms)
 
     def _stored(self, event: Stored) -> None:
         followed = self._current(event.key, event.leader_epoch)
@@ -484,14 +484,14 @@ def _brought_into_range(answer: FetchAnswer, followed: _Followed) -> Cut | Resta
     return None
 
 
-def _stall(followed: _Followed, answer: FetchAnswer, now_ms: int) -> ReportStall | None:
+def _refusal_report(followed: _Followed, answer: FetchAnswer, now_ms: int) -> ReportRefusal | None:
     """A report, when it is time for the first or the next one."""
     refusal = followed.refusal
     if refusal is None or refusal.error is not answer.error:
         refusal = followed.refusal = _LeaderRefusal(answer.error, now_ms)
     for_ms = now_ms - refusal.since_ms
     reported_ms = refusal.reported_ms
-    if for_ms < STALLED_AFTER_MS or (reported_ms is not None and now_ms - reported_ms < REPORTED_EVERY_MS):
+    if for_ms < REFUSED_AFTER_MS or (reported_ms is not None and now_ms - reported_ms < REPORTED_EVERY_MS):
         return None
     refusal.reported_ms = now_ms
-    return ReportStall(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)
+    return ReportRefusal(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)

@@ -6,8 +6,8 @@ from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.replication.follower_replica import cut_offset, may_cut
 from tailrace.replication.replica_fetcher import (
+    REFUSED_AFTER_MS,
     REPORTED_EVERY_MS,
-    STALLED_AFTER_MS,
     Answered,
     Cut,
     Effect,
@@ -17,7 +17,7 @@ from tailrace.replication.replica_fetcher import (
     PartitionKey,
     Position,
     ReplicaFetcher,
-    ReportStall,
+    ReportRefusal,
     Restart,
     SendFetch,
     Store,
@@ -332,13 +332,13 @@ def test_a_leader_epoch_that_no_leader_had_is_cut_off() -> None:
     assert bench.asked == [(A, 155)]
 
 
-def refuse(bench: FollowerBench, code: ErrorCode, *, for_ms: int) -> list[ReportStall]:
+def refuse(bench: FollowerBench, code: ErrorCode, *, for_ms: int) -> list[ReportRefusal]:
     """Answer every fetch of A like this for a while; the reports."""
     reports = []
     until_ms = bench.now_ms + for_ms
     while bench.now_ms < until_ms:
         bench.answer(error(A, code))
-        reports += [effect for effect in bench.effects if isinstance(effect, ReportStall)]
+        reports += [effect for effect in bench.effects if isinstance(effect, ReportRefusal)]
         assert bench.machine.next_deadline_ms is not None
         bench.later(bench.machine.next_deadline_ms - bench.now_ms)
     return reports
@@ -347,23 +347,23 @@ def refuse(bench: FollowerBench, code: ErrorCode, *, for_ms: int) -> list[Report
 def test_a_partition_that_is_refused_for_ever_is_reported_at_once_and_then_each_minute() -> None:
     bench = FollowerBench(A)
     code = ErrorCode.OFFSET_OUT_OF_RANGE
-    assert refuse(bench, code, for_ms=STALLED_AFTER_MS - 1000) == []
-    assert bench.machine.stalled == 0
+    assert refuse(bench, code, for_ms=REFUSED_AFTER_MS - 1000) == []
+    assert bench.machine.refused == 0
     (report,) = refuse(bench, code, for_ms=30_000)
     assert (report.key, report.error) == (A, code)
-    assert STALLED_AFTER_MS <= report.for_ms <= STALLED_AFTER_MS + 1000
-    assert bench.machine.stalled == 1
+    assert REFUSED_AFTER_MS <= report.for_ms <= REFUSED_AFTER_MS + 1000
+    assert bench.machine.refused == 1
     assert len(refuse(bench, code, for_ms=4 * REPORTED_EVERY_MS)) in (3, 4)
 
 
-def test_another_reason_is_another_stall_and_a_good_answer_ends_it() -> None:
+def test_another_reason_is_another_refusal_and_a_good_answer_ends_it() -> None:
     bench = FollowerBench(A)
     codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID] * 4
-    assert [refuse(bench, code, for_ms=STALLED_AFTER_MS - 1000) for code in codes] == [[]] * 8
-    assert refuse(bench, ErrorCode.KAFKA_STORAGE_ERROR, for_ms=2 * STALLED_AFTER_MS)
-    assert bench.machine.stalled == 1
+    assert [refuse(bench, code, for_ms=REFUSED_AFTER_MS - 1000) for code in codes] == [[]] * 8
+    assert refuse(bench, ErrorCode.KAFKA_STORAGE_ERROR, for_ms=2 * REFUSED_AFTER_MS)
+    assert bench.machine.refused == 1
     bench.answer(records(A, 0))
-    assert bench.machine.stalled == 0
+    assert bench.machine.refused == 0
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ class ReplicationMeasure:
     max_lag: int
     failed_fetches: int
     failed_partitions: int
-    stalled_partitions: int
+    refused_partitions: int
     repaired: int
     in_repair: int
     kept_logs: KeptLogs
@@ -138,7 +138,7 @@ def _measure_replication(replicas: LocalReplicas) -> ReplicationMeasure:
         max_lag=fetchers.max_lag,
         failed_fetches=fetchers.failed_fetches,
         failed_partitions=fetchers.failed_partitions,
-        stalled_partitions=fetchers.stalled_partitions,
+        refused_partitions=fetchers.refused_partitions,
         repaired=repairs.repaired,
         in_repair=repairs.in_repair,
         kept_logs=repairs.kept_logs,

@@ -183,7 +183,7 @@ def _replicas(broker: BrokerMeasurements) -> Iterator[Metric]:
     yield _single("tailrace_replicas_in_repair", "Damaged replicas that are being fetched anew.", copies.in_repair)
     yield _single("tailrace_damaged_logs", "Damaged logs that were renamed and kept.", copies.kept_logs.directories)
     yield _single("tailrace_damaged_logs_bytes", "The bytes of these.", copies.kept_logs.size_bytes)
-    yield _single("tailrace_stalled_replicas", "Replicas that their leader keeps refusing.", copies.stalled_partitions)
+    yield _single("tailrace_stalled_replicas", "Replicas that their leader keeps refusing.", copies.refused_partitions)
     yield _single("tailrace_followed_partitions", "Replicas here that follow a leader.", copies.following)
     yield _counter(
         "tailrace_replica_fetches_failed",

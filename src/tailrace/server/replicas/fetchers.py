@@ -167,9 +167,9 @@ class ReplicaFetchers:
         return sum(host.machine.broken for host in self._hosts.values())
 
     @property
-    def stalled_partitions(self) -> int:
+    def refused_partitions(self) -> int:
         """Replicas whose leader has refused them for a while, always for the same reason."""
-        return sum(host.machine.stalled for host in self._hosts.values())
+        return sum(host.machine.refused for host in self._hosts.values())
 
     @property
     def partitions(self) -> int:

@@ -16,7 +16,7 @@ from tailrace.replication.replica_fetcher import (
     Cut,
     PartitionKey,
     Position,
-    ReportStall,
+    ReportRefusal,
     Restart,
     Store,
     Stored,
@@ -29,7 +29,7 @@ from tailrace.server.ports import Clock
 _UNKNOWN: Final = -1
 _REPORTS_PER_MS: Final = 60_000
 _MOST_REPORTS: Final = 20
-"""Stalled replicas of one leader with a line of their own within that time; the others are counted."""
+"""Refused replicas of one leader with a line of their own within that time; the others are counted."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -42,7 +42,7 @@ class _LoggedFault(NamedTuple):
 
 
 class FollowerLogs:
-    """Appends to logs, cuts and restarts them, and reports stalled replicas."""
+    """Appends to logs, cuts and restarts them, and reports replicas that the leader refuses."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class FollowerLogs:
         """Drop the cuts that wait for a recovery point."""
         self._cuts.clear()
 
-    def carry_out(self, effect: Store | Cut | Restart | ReportStall) -> None:
+    def carry_out(self, effect: Store | Cut | Restart | ReportRefusal) -> None:
         """Carry an effect out, unless the partition has a new role by now, which the machine receives too."""
         partition = self._partitions.get(effect.key)
         if partition is None or not _follows(partition, effect.leader_epoch):
@@ -94,10 +94,10 @@ class FollowerLogs:
                     self._store(effect, partition)
                 case Cut() | Restart():
                     self._cut(effect, partition)
-                case ReportStall():
-                    self._report_stall(effect, partition)
+                case ReportRefusal():
+                    self._report_refusal(effect, partition)
         except KafkaError as fault:
-            assert not isinstance(effect, ReportStall)
+            assert not isinstance(effect, ReportRefusal)
             self._failed(effect, fault)
 
     def _store(self, effect: Store, partition: Partition) -> None:
@@ -219,7 +219,7 @@ class FollowerLogs:
         self._report_failure(effect.key, partition, fault, is_final=is_final)
         self._on_done(StoreFailed(key=effect.key, leader_epoch=effect.leader_epoch, is_final=is_final))
 
-    def _report_stall(self, effect: ReportStall, partition: Partition) -> None:
+    def _report_refusal(self, effect: ReportRefusal, partition: Partition) -> None:
         """Log one line, unless this minute has had many: a leader may refuse all its partitions."""
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._reports_since_ms >= _REPORTS_PER_MS:

@@ -41,7 +41,7 @@ def lead(table: PartitionTable, number: int, *replicas: BrokerId, **more: Any) -
 def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements]:
     """Goes on to the next turn of others each time."""
     replicas = SimpleNamespace(
-        fetchers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, stalled_partitions=0),
+        fetchers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, refused_partitions=0),
         keeper=SimpleNamespace(shrinks=0, expansions=0),
         repairs=SimpleNamespace(repaired=0, in_repair=0, kept_logs=None),
         failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),

@@ -294,10 +294,10 @@ def test_a_replica_that_its_leader_refuses_for_ever_is_named_once_a_minute(caplo
     assert lines[0].startswith(
         "event=replica-stalled partition=orders-0 leader=2 leader_epoch=0 error=KAFKA_STORAGE_ERROR for_ms="
     )
-    assert bench.hosts.stalled_partitions == 1
+    assert bench.hosts.refused_partitions == 1
     bench.answer(data(0))
     bench.settle()
-    assert bench.hosts.stalled_partitions == 0
+    assert bench.hosts.refused_partitions == 0
 
 
 def test_many_replicas_that_a_leader_refuses_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
