@@ -72,8 +72,8 @@ class _Deletion(NamedTuple):
     """Whether the log is kept, under a name that nothing removes."""
 
 
-class _FlushBatch:
-    """One batch for the disk: made on the event loop, `run` on the disk's thread."""
+class _DirectoryBatch:
+    """One batch of work on directories: made on the event loop, `run` on the disk's thread."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self._directory = directory
@@ -81,7 +81,7 @@ class _FlushBatch:
         self.deletions: list[_Deletion] = []
         self.gone: list[tuple[_Deletion, str]] = []
         """Logs whose directories were renamed, with their present paths."""
-        self.kept: list[_Deletion] = []
+        self.not_renamed: list[_Deletion] = []
         """Logs that could not be renamed."""
         self.writes: dict[str, CheckpointWrite] = {}
         self.on_written: list[tuple[str, OnWritten]] = []
@@ -110,7 +110,7 @@ class _FlushBatch:
             # The directory keeps its name. The next log of a deleted one's name tries again when it is opened.
             event = "partition-repair-failed" if deletion.is_damaged else "partition-delete-failed"
             _logger.error("event=%s partition=%s fault=%s", event, deletion.partition, fault)
-            self.kept.append(deletion)
+            self.not_renamed.append(deletion)
         else:
             self.gone.append((deletion, path))
 
@@ -125,7 +125,7 @@ class DirectoryWork:
         self._clock = clock
         self._new: dict[TopicPartition, _NewLog] = {}
         self._to_make: deque[_NewLog] = deque()
-        self._next = _FlushBatch(directory)
+        self._next = _DirectoryBatch(directory)
         self._is_busy = False
         self._is_making = False
         self._requested = 0
@@ -275,7 +275,7 @@ class DirectoryWork:
             batch.deletions.append(self._deletions.popleft())
         if batch:
             self._is_busy = True
-            self._next = _FlushBatch(self._directory)
+            self._next = _DirectoryBatch(self._directory)
             for name in batch.writes:
                 batch.writes[name] = self._directory.checkpoint(name).begin_write()
             self._disk.carry_out(batch.run, lambda: self._finished(batch))
@@ -328,11 +328,11 @@ class DirectoryWork:
             self._completed += 1
         self._on_made.reached(self._completed)
 
-    def _finished(self, batch: _FlushBatch) -> None:
+    def _finished(self, batch: _DirectoryBatch) -> None:
         self._is_busy = False
         faults = {name: self._directory.checkpoint(name).finish_write(write) for name, write in batch.writes.items()}
         self._due_callbacks.extend(partial(deletion.on_gone, path) for deletion, path in batch.gone)
-        for deletion in batch.kept:
+        for deletion in batch.not_renamed:
             if not deletion.is_damaged:
                 self._directory.keep_deleted(deletion.partition)
             self._due_callbacks.append(partial(deletion.on_gone, None))
