@@ -102,51 +102,51 @@ class Coordination:
         return {**self._of_groups(), **self._of_transactions(deadlines)}
 
     def _of_groups(self) -> HandlerTable:
-        controller, hosts = self._controller, self.groups
+        controller, service = self._controller, self.groups
         return by_api(
             {
                 groups.FindCoordinatorRequest: FindCoordinatorHandler(
-                    controller=controller, config=self._group_config, transactions=self._transaction_config
+                    controller=controller, group_config=self._group_config, transaction_config=self._transaction_config
                 ),
-                membership.JoinGroupRequest: JoinGroupHandler(coordinators=hosts),
-                membership.SyncGroupRequest: SyncGroupHandler(coordinators=hosts),
-                membership.HeartbeatRequest: HeartbeatHandler(coordinators=hosts),
-                membership.LeaveGroupRequest: LeaveGroupHandler(coordinators=hosts),
-                offsets.OffsetCommitRequest: OffsetCommitHandler(coordinators=hosts, controller=controller),
-                offsets.OffsetFetchRequest: OffsetFetchHandler(coordinators=hosts, controller=controller),
-                offsets.OffsetDeleteRequest: OffsetDeleteHandler(coordinators=hosts, controller=controller),
-                groups.DescribeGroupsRequest: DescribeGroupsHandler(coordinators=hosts),
-                groups.ListGroupsRequest: ListGroupsHandler(coordinators=hosts),
-                groups.DeleteGroupsRequest: DeleteGroupsHandler(coordinators=hosts),
-                consumer_groups.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatHandler(coordinators=hosts),
+                membership.JoinGroupRequest: JoinGroupHandler(coordinators=service),
+                membership.SyncGroupRequest: SyncGroupHandler(coordinators=service),
+                membership.HeartbeatRequest: HeartbeatHandler(coordinators=service),
+                membership.LeaveGroupRequest: LeaveGroupHandler(coordinators=service),
+                offsets.OffsetCommitRequest: OffsetCommitHandler(coordinators=service, controller=controller),
+                offsets.OffsetFetchRequest: OffsetFetchHandler(coordinators=service, controller=controller),
+                offsets.OffsetDeleteRequest: OffsetDeleteHandler(coordinators=service, controller=controller),
+                groups.DescribeGroupsRequest: DescribeGroupsHandler(coordinators=service),
+                groups.ListGroupsRequest: ListGroupsHandler(coordinators=service),
+                groups.DeleteGroupsRequest: DeleteGroupsHandler(coordinators=service),
+                consumer_groups.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatHandler(coordinators=service),
                 consumer_groups.ConsumerGroupDescribeRequest: ConsumerGroupDescribeHandler(
-                    coordinators=hosts, controller=controller
+                    coordinators=service, controller=controller
                 ),
             }
         )
 
     def _of_transactions(self, deadlines: Deadlines) -> HandlerTable:
-        controller, hosts, clock = self._controller, self.transactions, self._clock
+        controller, service, clock = self._controller, self.transactions, self._clock
         return by_api(
             {
                 transactions.InitProducerIdRequest: InitProducerIdHandler(
-                    producer_ids=self.producer_ids, transactions=hosts
+                    producer_ids=self.producer_ids, coordinators=service
                 ),
                 transactions.AddPartitionsToTxnRequest: AddPartitionsToTxnHandler(
-                    coordinators=hosts, controller=controller
+                    coordinators=service, controller=controller
                 ),
                 transactions.AddOffsetsToTxnRequest: AddOffsetsToTxnHandler(
-                    coordinators=hosts, controller=controller, groups=self._group_config
+                    coordinators=service, controller=controller, group_config=self._group_config
                 ),
-                transactions.EndTxnRequest: EndTxnHandler(coordinators=hosts),
+                transactions.EndTxnRequest: EndTxnHandler(coordinators=service),
                 transactions.TxnOffsetCommitRequest: TxnOffsetCommitHandler(
                     coordinators=self.groups,
                     controller=controller,
                     verifier=self.verifier,
                     is_verified=self._verifies_transactions,
                 ),
-                transactions.DescribeTransactionsRequest: DescribeTransactionsHandler(coordinators=hosts),
-                transactions.ListTransactionsRequest: ListTransactionsHandler(coordinators=hosts, clock=clock),
+                transactions.DescribeTransactionsRequest: DescribeTransactionsHandler(coordinators=service),
+                transactions.ListTransactionsRequest: ListTransactionsHandler(coordinators=service, clock=clock),
                 transactions.WriteTxnMarkersRequest: WriteTxnMarkersHandler(
                     partitions=self._partitions, clock=clock, deadlines=deadlines, pending_offsets=self.groups
                 ),

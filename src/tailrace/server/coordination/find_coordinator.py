@@ -26,10 +26,12 @@ _TOPICS: Final = {0: GROUP_OFFSETS_TOPIC, 1: TRANSACTION_STATE_TOPIC}
 class FindCoordinatorHandler:
     """Answers from the committed image."""
 
-    def __init__(self, *, controller: Controller, config: GroupConfig, transactions: TransactionConfig) -> None:
+    def __init__(
+        self, *, controller: Controller, group_config: GroupConfig, transaction_config: TransactionConfig
+    ) -> None:
         self._controller = controller
-        self._config = config
-        self._transactions = transactions
+        self._group_config = group_config
+        self._transaction_config = transaction_config
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         """By the topic that is being created."""
 
@@ -56,7 +58,7 @@ class FindCoordinatorHandler:
         self._controller.submit(CreateTopics(topics=(new,), requested_by="FindCoordinator"), created)
 
     def _offsets_topic(self, alive: int) -> TopicSpec:
-        config = self._config
+        config = self._group_config
         return TopicSpec(
             name=GROUP_OFFSETS_TOPIC,
             num_partitions=config.offsets_topic_num_partitions,
@@ -69,7 +71,7 @@ class FindCoordinatorHandler:
         )
 
     def _transactions_topic(self, alive: int) -> TopicSpec:
-        config = self._transactions
+        config = self._transaction_config
         replication_factor = min(config.transaction_state_log_replication_factor, alive)
         return TopicSpec(
             name=TRANSACTION_STATE_TOPIC,

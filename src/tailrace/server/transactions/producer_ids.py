@@ -92,9 +92,9 @@ class ProducerIdPool:
 class InitProducerIdHandler:
     """Gives idempotent and transactional producers their identity."""
 
-    def __init__(self, *, producer_ids: ProducerIdPool, transactions: TransactionCoordinatorService) -> None:
+    def __init__(self, *, producer_ids: ProducerIdPool, coordinators: TransactionCoordinatorService) -> None:
         self._producer_ids = producer_ids
-        self._transactions = transactions
+        self._coordinators = coordinators
 
     def handle(self, request: InitProducerIdRequest, context: RequestContext) -> None:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == _NO_EPOCH):
@@ -114,7 +114,7 @@ class InitProducerIdHandler:
         self._producer_ids.allocate(answer)
 
     def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
-        host = self._transactions.host_of(transactional_id, check_room=True)
+        host = self._coordinators.host_of(transactional_id, check_room=True)
         command = InitializeProducer(
             transactional_id=transactional_id,
             timeout_ms=request.transaction_timeout_ms,

@@ -192,11 +192,11 @@ class AddOffsetsToTxnHandler:
     """Answers when the group's partition is in the transaction, committed."""
 
     def __init__(
-        self, *, coordinators: TransactionCoordinatorService, controller: Controller, groups: GroupConfig
+        self, *, coordinators: TransactionCoordinatorService, controller: Controller, group_config: GroupConfig
     ) -> None:
         self._coordinators = coordinators
         self._controller = controller
-        self._groups = groups
+        self._group_config = group_config
 
     def handle(self, request: AddOffsetsToTxnRequest, context: RequestContext) -> None:
         command = AddPartitions(
@@ -218,7 +218,7 @@ class AddOffsetsToTxnHandler:
     def _partition_of(self, group_id: str) -> TopicPartition:
         topic = self._controller.image.topics.get(GROUP_OFFSETS_TOPIC)
         # The producer may be first: a first request of the group creates the topic.
-        count = self._groups.offsets_topic_num_partitions if topic is None else len(topic.partitions)
+        count = self._group_config.offsets_topic_num_partitions if topic is None else len(topic.partitions)
         return TopicPartition(GROUP_OFFSETS_TOPIC, coordinator_partition(group_id, count))
 
 
