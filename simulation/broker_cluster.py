@@ -30,7 +30,7 @@ from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import Response
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.controller_link.broker_lifecycle import BrokerState
+from tailrace.server.controller_link.broker_session import BrokerState
 
 _CREATE_VERSION = 7
 _DELETE_VERSION = 6
@@ -205,9 +205,9 @@ class BrokerCluster:
 
     def _allocate(self) -> None:
         node = self._any_node("producer ids")
-        if not node.is_up or node.lifecycle.broker_epoch < 0:
+        if not node.is_up or node.session.broker_epoch < 0:
             return
-        command = AllocateProducerIds(broker_id=BrokerId(node.key.id), broker_epoch=node.lifecycle.broker_epoch)
+        command = AllocateProducerIds(broker_id=BrokerId(node.key.id), broker_epoch=node.session.broker_epoch)
 
         def allocated(answer: Any) -> None:
             if isinstance(answer, KafkaError):
@@ -249,7 +249,7 @@ class BrokerCluster:
             node.controller.image == image
             and not len(node.link.requests)
             and not len(node.link.forwarding)
-            and node.lifecycle.state is BrokerState.RUNNING
+            and node.session.state is BrokerState.RUNNING
             and not image.brokers[BrokerId(node.key.id)].fenced
             for node in self.nodes.values()
         )
@@ -270,6 +270,6 @@ class BrokerCluster:
     def describe(self) -> str:
         """The state of all nodes, for a failure's message."""
         return "; ".join(
-            f"{node.describe()}, broker {node.lifecycle.state.name if node.is_up else 'down'}"
+            f"{node.describe()}, broker {node.session.state.name if node.is_up else 'down'}"
             for node in self.nodes.values()
         )

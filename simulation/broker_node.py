@@ -27,7 +27,7 @@ from tailrace.protocol.registry import api_of
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerPorts
 from tailrace.server.assembly.controller import ControllerApis
-from tailrace.server.controller_link.broker_lifecycle import BrokerSession
+from tailrace.server.controller_link.broker_session import BrokerSession
 from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.dispatch import Dispatcher
 from testkit.ports import RecordingConnection
@@ -49,7 +49,7 @@ class BrokerNode(QuorumNode):
     starts = 0
     fatal: KafkaError | None = None
     link: ControllerLink
-    lifecycle: BrokerSession
+    session: BrokerSession
 
     def _start(self) -> None:
         super()._start()
@@ -94,7 +94,7 @@ class BrokerNode(QuorumNode):
         )
         self._of_clients, self._of_nodes = broker.dispatcher, apis.dispatcher
         self._connections: dict[int, RecordingConnection] = {}
-        self.lifecycle = broker.new_lifecycle(
+        self.session = broker.new_session(
             RegisterBroker(
                 broker_id=BrokerId(self.key.id),
                 incarnation_id=incarnation_id,
@@ -104,7 +104,7 @@ class BrokerNode(QuorumNode):
             applied=self.controller,
             on_fatal=self._give_up,
         )
-        self.lifecycle.start(lambda _: self.lifecycle.serve(lambda: None))
+        self.session.start(lambda _: self.session.serve(lambda: None))
 
     def _give_up(self, error: KafkaError) -> None:
         self.fatal = error

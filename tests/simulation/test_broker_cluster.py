@@ -23,8 +23,8 @@ def test_in_calm_all_clients_administer_through_any_broker_and_none_is_fenced() 
 
     def look() -> None:
         for node in cluster.nodes.values():
-            if node.is_up and node.lifecycle.broker_epoch >= 0:
-                epochs.add((node.key.id, node.lifecycle.broker_epoch))
+            if node.is_up and node.session.broker_epoch >= 0:
+                epochs.add((node.key.id, node.session.broker_epoch))
 
     cluster.world.after_event.append(look)
     cluster.run()

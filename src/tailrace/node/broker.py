@@ -31,7 +31,7 @@ from tailrace.node.settings.listeners import ListenerAddress
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerPorts
 from tailrace.server.callbacks import run_slice
-from tailrace.server.controller_link.broker_lifecycle import BrokerSession
+from tailrace.server.controller_link.broker_session import BrokerSession
 from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.dispatch import HandlerTable
 from tailrace.server.partitions.log_directory_health import StallCause
@@ -130,7 +130,7 @@ class RunningBroker:
         self._loop = asyncio.get_running_loop()
         self._id = BrokerId(config.node_id)
         self._metadata = quorum.controller
-        self._lifecycle: BrokerSession | None = None
+        self._session: BrokerSession | None = None
         self.flush_thread = FlushThread(
             directory=directory,
             call_soon=self._loop.call_soon,
@@ -199,13 +199,13 @@ class RunningBroker:
         self._turns.on_turn_end = broker.partitions.write_staged
         await self._quorum.caught_up()
         starting: asyncio.Future[int] = self._loop.create_future()
-        lifecycle = self._lifecycle = broker.new_lifecycle(
+        session = self._session = broker.new_session(
             self._registration(advertised),
             applied=self._metadata,
             on_fatal=lambda fault: self._on_fatal(fault) if starting.done() else starting.set_exception(fault),
         )
         registered: asyncio.Future[int] = self._loop.create_future()
-        self._turns.run(lambda: lifecycle.start(registered.set_result))
+        self._turns.run(lambda: session.start(registered.set_result))
         await asyncio.wait((registered, starting), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             await starting
@@ -213,12 +213,12 @@ class RunningBroker:
 
         def served() -> None:
             if not starting.done():
-                starting.set_result(lifecycle.broker_epoch)
+                starting.set_result(session.broker_epoch)
 
         def reported() -> None:
             broker.replicas.forget_vanished()
             # A node that was killed between a decision and its effects carries them out before it serves.
-            broker.partitions.when_made(lambda: lifecycle.serve(served))
+            broker.partitions.when_made(lambda: session.serve(served))
 
         # A fenced broker is never elected: its lost replicas are reported before it is unfenced.
         self._turns.run(lambda: broker.replicas.failures.when_reported(reported))
@@ -259,22 +259,22 @@ class RunningBroker:
 
         If that is not needed, since the whole cluster stops, this broker only stops its session.
         """
-        lifecycle, alive = self._lifecycle, self._metadata.image.alive_brokers()
-        assert lifecycle is not None, "the broker was started"
+        session, alive = self._session, self._metadata.image.alive_brokers()
+        assert session is not None, "the broker was started"
         self.broker.replicas.periodic_work.stop()
         self._hang_watch.stop()
         if not is_needed:
             _logger.info("event=nothing-handed-over broker=%d reason=the cluster stops", self._id)
         elif any(broker.broker_id != self._id for broker in alive):
             handed_over = asyncio.Event()
-            self._turns.run(lambda: lifecycle.shut_down(handed_over.set, _HAND_OVER_MS))
-            await self._handed_over(handed_over, lifecycle)
-        self._turns.run(lifecycle.close)
+            self._turns.run(lambda: session.shut_down(handed_over.set, _HAND_OVER_MS))
+            await self._handed_over(handed_over, session)
+        self._turns.run(session.close)
         self._turns.run(self.broker.stop)
 
-    async def _handed_over(self, done: asyncio.Event, lifecycle: BrokerSession) -> None:
+    async def _handed_over(self, done: asyncio.Event, session: BrokerSession) -> None:
         """Return when all leaderships have moved, or no controller has answered for a while: perhaps all nodes stop."""
-        while not done.is_set() and lifecycle.unheard_ms() < _NO_CONTROLLER_MS:
+        while not done.is_set() and session.unheard_ms() < _NO_CONTROLLER_MS:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(done.wait(), _LOOK_SECONDS)
 
@@ -296,8 +296,8 @@ class RunningBroker:
 
     def abandon(self) -> None:
         """Release everything after a start that has failed or was cancelled."""
-        if self._lifecycle is not None:
-            self._lifecycle.close()
+        if self._session is not None:
+            self._session.close()
         self.broker.stop()
         self._hang_watch.stop()
         self._peers.close()

@@ -29,7 +29,7 @@ from tailrace.server.api_versions import FinalizedFeatures, NoSaslHandler
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.assembly.coordination import Coordination
 from tailrace.server.assembly.replicas import LocalReplicas
-from tailrace.server.controller_link.broker_lifecycle import Applied, BrokerSession
+from tailrace.server.controller_link.broker_session import Applied, BrokerSession
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
@@ -101,7 +101,7 @@ class Broker:
         """The finalized features of the cluster, as of the last metadata record that this node has applied."""
         return FinalizedFeatures(self.metadata.image.features, self.metadata.applied_end_offset - 1)
 
-    def new_lifecycle(
+    def new_session(
         self, registration: RegisterBroker, *, applied: Applied, on_fatal: Callable[[KafkaError], None]
     ) -> BrokerSession:
         """A session of this broker at the controller, which begins with this registration."""

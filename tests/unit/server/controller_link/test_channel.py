@@ -68,7 +68,7 @@ class ChannelBench:
 
     @property
     def broker_epoch(self) -> int:
-        return self.node.lifecycle.broker_epoch
+        return self.node.session.broker_epoch
 
     def go_on(self, milliseconds: int) -> None:
         self.cluster.world.run(until_ms=self.cluster.world.now_ms + milliseconds)

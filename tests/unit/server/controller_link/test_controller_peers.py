@@ -72,7 +72,7 @@ class ControllerPeersBench:
 
     @property
     def broker_epoch(self) -> int:
-        return self.node.lifecycle.broker_epoch
+        return self.node.session.broker_epoch
 
     @property
     def state(self) -> PartitionState:

@@ -16,7 +16,7 @@ from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
 from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.server.controller_link.broker_lifecycle import BrokerSession, BrokerState
+from tailrace.server.controller_link.broker_session import BrokerSession, BrokerState
 from tailrace.testing.clock import ManualClock
 from testkit.ports import DeferredController
 
@@ -38,7 +38,7 @@ class LifecycleBench:
         self.clock = ManualClock()
         self.events: list[object] = []
         self._waiting: list[tuple[int, Callable[[], None]]] = []
-        self.lifecycle = BrokerSession(
+        self.session = BrokerSession(
             controller=self.controller,
             applied=self,
             clock=self.clock,
@@ -82,7 +82,7 @@ class LifecycleBench:
         return self.answer(KafkaError(code, "no"))
 
     def start(self) -> None:
-        self.lifecycle.start(lambda epoch: self.events.append(("registered", epoch)))
+        self.session.start(lambda epoch: self.events.append(("registered", epoch)))
 
     def serve(self) -> None:
         """From nothing to a broker that serves in epoch 20."""
@@ -90,7 +90,7 @@ class LifecycleBench:
         self.answer(BrokerRegistered(broker_epoch=20))
         self.answer(FENCED)
         self.apply(21, broker_epoch=20, fenced=True)
-        self.lifecycle.serve(lambda: self.events.append("serving"))
+        self.session.serve(lambda: self.events.append("serving"))
         self.answer(FENCED)
         self.answer(SERVING)
         self.apply(22, broker_epoch=20, fenced=False)
@@ -110,7 +110,7 @@ def bench() -> LifecycleBench:
 
 def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: LifecycleBench) -> None:
     bench.start()
-    assert bench.lifecycle.state is BrokerState.STARTING
+    assert bench.session.state is BrokerState.STARTING
     assert isinstance(bench.answer(BrokerRegistered(broker_epoch=20)), RegisterBroker)
     assert bench.heartbeat().wants_fence
     assert bench.heartbeat().metadata_offset == 9
@@ -118,9 +118,9 @@ def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: Lifec
     bench.answer(FENCED)
     bench.apply(21, broker_epoch=20, fenced=True)
     assert bench.events == [("registered", 20)]
-    assert bench.lifecycle.state is BrokerState.RECOVERY
+    assert bench.session.state is BrokerState.RECOVERY
     # News are not kept until the next interval, and one heartbeat is under way at a time.
-    bench.lifecycle.serve(lambda: bench.events.append("serving"))
+    bench.session.serve(lambda: bench.events.append("serving"))
     assert bench.heartbeat().wants_fence
     bench.answer(FENCED)
     assert bench.heartbeat() == BrokerHeartbeat(broker_id=BROKER, broker_epoch=20, metadata_offset=20)
@@ -128,7 +128,7 @@ def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: Lifec
     assert bench.events[1:] == []  # not known to this node yet
     bench.apply(22, broker_epoch=20, fenced=False)
     assert bench.events[1:] == ["serving"]
-    assert bench.lifecycle.state is BrokerState.RUNNING
+    assert bench.session.state is BrokerState.RUNNING
 
 
 def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: LifecycleBench) -> None:
@@ -150,9 +150,9 @@ def test_it_registers_again_when_its_epoch_is_over_and_serves_again(bench: Lifec
     bench.serve()
     bench.clock.advance(INTERVAL_MS)
     bench.refuse(code)
-    assert bench.lifecycle.broker_epoch == -1
+    assert bench.session.broker_epoch == -1
     assert isinstance(bench.answer(BrokerRegistered(broker_epoch=30)), RegisterBroker)
-    assert bench.lifecycle.broker_epoch == 30
+    assert bench.session.broker_epoch == 30
     assert bench.heartbeat() == BrokerHeartbeat(broker_id=BROKER, broker_epoch=30, metadata_offset=21)
     bench.answer(FENCED)
     bench.apply(31, broker_epoch=30, fenced=True)
@@ -166,7 +166,7 @@ def test_it_waits_for_the_session_of_its_own_last_life_to_end(bench: LifecycleBe
         bench.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
         bench.clock.advance(100)
     bench.answer(BrokerRegistered(broker_epoch=20))
-    assert bench.lifecycle.broker_epoch == 20
+    assert bench.session.broker_epoch == 20
     assert bench.events == []
 
 
@@ -177,7 +177,7 @@ def test_it_waits_while_controllers_follow_one_another_and_sleep(bench: Lifecycl
         bench.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
         bench.clock.advance(100)
     bench.answer(BrokerRegistered(broker_epoch=20))
-    assert bench.lifecycle.broker_epoch == 20
+    assert bench.session.broker_epoch == 20
     assert bench.events == []
 
 
@@ -273,8 +273,8 @@ def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_re
 
 def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: LifecycleBench) -> None:
     bench.serve()
-    bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
-    assert bench.lifecycle.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
+    bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
+    assert bench.session.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
     assert bench.heartbeat().wants_shutdown
     bench.answer(SERVING)
     bench.clock.advance(INTERVAL_MS)
@@ -288,7 +288,7 @@ def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: Lifecy
 
 def test_it_stops_anyway_when_its_time_is_over(bench: LifecycleBench) -> None:
     bench.serve()
-    bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
+    bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     bench.clock.advance(5_000)
     assert bench.events == ["stopped"]
     bench.answer(MAY_GO)
@@ -300,21 +300,21 @@ def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops(bench: 
     """Without a majority of the voters no controller answers, even if its own replica still names a leader."""
     bench.serve()
     bench.clock.advance(60_000)
-    bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
-    assert bench.lifecycle.unheard_ms() == 0
+    bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
+    assert bench.session.unheard_ms() == 0
     bench.clock.advance(400)
     bench.answer(SERVING)
-    assert bench.lifecycle.unheard_ms() == 0
+    assert bench.session.unheard_ms() == 0
     for unheard_ms in (1_000, 2_000, 3_000):
         bench.clock.advance(1_000)
-        assert bench.lifecycle.unheard_ms() == unheard_ms
+        assert bench.session.unheard_ms() == unheard_ms
         bench.refuse(ErrorCode.NETWORK_EXCEPTION)
     assert bench.events == []
 
 
 def test_a_broker_that_is_not_registered_stops_at_once(bench: LifecycleBench) -> None:
     bench.start()
-    bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
+    bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     assert bench.events == ["stopped"]
     bench.answer(BrokerRegistered(broker_epoch=20))
     bench.clock.advance(60_000)
@@ -323,6 +323,6 @@ def test_a_broker_that_is_not_registered_stops_at_once(bench: LifecycleBench) ->
 
 def test_a_broker_whose_epoch_is_over_while_it_stops_is_not_registered_again(bench: LifecycleBench) -> None:
     bench.serve()
-    bench.lifecycle.shut_down(lambda: bench.events.append("stopped"), 5_000)
+    bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     bench.refuse(ErrorCode.STALE_BROKER_EPOCH)
     assert (bench.controller.waiting, bench.events) == ([], ["stopped"])
