@@ -86,7 +86,7 @@ class PartitionTable:
         """The checkpoints of the log directory."""
         self.faults: Final = LogFaults(self._awake, self.offline, self.checkpoints, failures=failures, clock=clock)
         """The faults of the logs, and the callbacks that they lead to."""
-        self._removals = Removals(self._work, clock=clock, on_free=self._succeed)
+        self._removals = Removals(self._work, clock=clock, on_free=self._add_successor)
         self.damaged: Final = DamagedLogs(
             directory, self._removals, self.offline, awake=self._awake, dormant=self.dormant, clock=clock
         )
@@ -369,7 +369,7 @@ class PartitionTable:
         """Whether the name of a deleted partition, or of one whose log is being renamed or cut, is not free yet."""
         return topic_partition in self._removals
 
-    def _succeed(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
+    def _add_successor(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig) -> None:
         """The name of a deleted partition is free for another one."""
         try:
             self.add(topic_partition, state=state, config=config)

@@ -107,7 +107,7 @@ class ReplicaFetcherHost:
 _RETRY_MS: Final = 200
 """The pause before the next look for a partition that is missing here."""
 _UNKNOWN: Final = -1
-_WHILE_ASKED: Final = 1 << 31
+_WHILE_PROPOSED: Final = 1 << 31
 """Above all partition epochs."""
 
 
@@ -189,7 +189,7 @@ class ReplicaFetchers:
         self._image = image
         for topic in image.topics.values():
             for number, state in topic.partitions.items():
-                self._go_by(TopicPartition(topic.name, number), state)
+                self._apply_state(TopicPartition(topic.name, number), state)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Follow the leaders in the changed image."""
@@ -203,9 +203,9 @@ class ReplicaFetchers:
                 self._left.pop(key, None)
         for topic in delta.created_topics:
             for number, state in topic.partitions.items():
-                self._go_by(TopicPartition(topic.name, number), state)
+                self._apply_state(TopicPartition(topic.name, number), state)
         for topic_partition, state in delta.changed_partitions:
-            self._go_by(topic_partition, state)
+            self._apply_state(topic_partition, state)
 
     def is_fetching(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition is fetched from a leader."""
@@ -218,7 +218,7 @@ class ReplicaFetchers:
         state = self._image.partition(*topic_partition)
         if state is not None and not self._is_closed:
             self._drop(PartitionKey(state.topic_id, topic_partition.partition))
-            self._go_by(topic_partition, state)
+            self._apply_state(topic_partition, state)
 
     def fetch_only_in_sync(self, only: bool, /) -> None:
         """Stop fetching replicas that are out of sync, since the disk cannot store; or fetch them again."""
@@ -234,20 +234,20 @@ class ReplicaFetchers:
         A fetch that was sent before reaches its leader before the controller's decision does, unless it takes longer
         than the decision and the propagation of the metadata together.
         """
-        self._go_not_by_images_before(_WHILE_ASKED, topic_partition, state)
+        self._ignore_images_before(_WHILE_PROPOSED, topic_partition, state)
 
     def left(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Do not fetch this replica, which the controller has removed, until the image has the new state."""
-        self._go_not_by_images_before(state.partition_epoch, topic_partition, state)
+        self._ignore_images_before(state.partition_epoch, topic_partition, state)
 
     def resume(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Fetch this replica again if the image has it follow: it stays, or no proposal is under way."""
         key = PartitionKey(state.topic_id, topic_partition.partition)
         known = self._image.partition(*topic_partition)
         if self._left.pop(key, None) is not None and known is not None and known.topic_id == state.topic_id:
-            self._go_by(topic_partition, known)
+            self._apply_state(topic_partition, known)
 
-    def _go_not_by_images_before(
+    def _ignore_images_before(
         self, partition_epoch: int, topic_partition: TopicPartition, state: PartitionState
     ) -> None:
         if self._only_in_sync and not self._is_closed:
@@ -257,7 +257,7 @@ class ReplicaFetchers:
             if known is None or known.topic_id != state.topic_id:
                 del self._left[key]  # the topic is deleted: no later image would remove the entry
             else:
-                self._go_by(topic_partition, known)
+                self._apply_state(topic_partition, known)
 
     def close(self) -> None:
         """Send no more fetches."""
@@ -269,7 +269,7 @@ class ReplicaFetchers:
         self._hosts.clear()
         self._leaders.clear()  # partitions whose flush is under way are not followed any more
 
-    def _go_by(self, topic_partition: TopicPartition, state: PartitionState) -> None:
+    def _apply_state(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         key = PartitionKey(state.topic_id, topic_partition.partition)
         if self._broker_id not in state.replicas or state.leader in (NO_LEADER, self._broker_id):
             self._drop(key)
