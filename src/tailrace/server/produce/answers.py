@@ -83,13 +83,13 @@ class PartitionAnswer(ABC):
                 assert partition is not None
                 if partition.high_watermark < end_offset:
                     self.wait()
-                    partition.when_high_watermark_reaches(end_offset, self.passed)
+                    partition.when_high_watermark_reaches(end_offset, self.complete)
                     return
         self.is_open = False
         self.closed()
 
-    def passed(self, failure: KafkaError | None) -> None:
-        """The high watermark has passed the batch, or the wait for that has failed."""
+    def complete(self, failure: KafkaError | None) -> None:
+        """Close the answer: the wait for the batch is over, or has failed."""
         if not self.is_open:
             return  # timed out before
         if failure is not None:
@@ -103,7 +103,7 @@ class PartitionAnswer(ABC):
             self.is_open = False
             partition = self.partition
             if partition is not None and self.appended is not None:
-                partition.cancel_wait(self.appended.last_offset + 1, self.passed)  # which may take hours
+                partition.cancel_wait(self.appended.last_offset + 1, self.complete)  # which may take hours
             if self.appended is None:
                 self.refusal = _Refusal(
                     ErrorCode.REQUEST_TIMED_OUT,

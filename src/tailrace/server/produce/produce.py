@@ -212,7 +212,7 @@ class ProduceHandler:
                 verification=verification,
             )
 
-        if not transaction.hold(partition, records, append, refuse=answer.passed):
+        if not transaction.hold(partition, records, append, refuse=answer.complete):
             append(records, transaction.default)
 
 
