@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 SOURCE = Path(__file__).parents[1] / "src" / "tailrace"
 """The directory of the package."""
-RELOADED = ("tailrace.raft", "tailrace.metadata", "simulation")
-RELOADED_FOR_REPLICAS = ("tailrace.replication", "tailrace.server", "simulation")
+RELOADED = ("tailrace.raft", "tailrace.metadata", "testkit", "simulation")
+RELOADED_FOR_REPLICAS = ("tailrace.replication", "tailrace.server", "testkit", "simulation")
 RELOADED_FOR_NODES = (
     "tailrace.raft",
     "tailrace.metadata",
@@ -31,12 +31,12 @@ RELOADED_FOR_NODES = (
     "tailrace.replication",
     "tailrace.server",
     "tailrace.testing.disk",
-    "testkit.ports",
+    "testkit",
     "simulation",
 )
 RELOADED_FOR_LOGS = (
     "tailrace.storage",
-    "testkit.batches",
+    "testkit",
     "tailrace.testing.disk",
     "simulation",
 )
