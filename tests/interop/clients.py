@@ -5,7 +5,9 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from queue import Empty, Queue
 from typing import Protocol
 
 import aiokafka
@@ -47,6 +49,13 @@ class ForeignClient(Protocol):
 
 
 class KafkaPythonMember:
+    """A kafka-python consumer that a thread of its own polls without a pause.
+
+    kafka-python 3.0.12 discards a join that completes between two polls and joins once more (`join_group_async` takes a
+    finished task for none), so two members that one thread polls in turns may rebalance for ever. When new metadata was
+    the only reason for that join, it does not even join again: so the topic's metadata is there before the first poll.
+    """
+
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
         self._consumer = kafka.KafkaConsumer(
             topic,
@@ -56,15 +65,33 @@ class KafkaPythonMember:
             session_timeout_ms=10_000,
             heartbeat_interval_ms=500,
         )
+        wait_until(lambda: bool(self._consumer.partitions_for_topic(topic)), f"partitions of {topic} in kafka-python")
+        self._polled: Queue[list[Message]] = Queue()
+        self._assignment: frozenset[int] = frozenset()
+        self._is_closed = False
+        self._executor = ThreadPoolExecutor(max_workers=1)
+        self._polling = self._executor.submit(self._poll_until_closed)
+
+    def _poll_until_closed(self) -> None:
+        while not self._is_closed:
+            polled = self._consumer.poll(timeout_ms=1_000)
+            self._polled.put([_from_kafka_python(record) for records in polled.values() for record in records])
+            self._assignment = frozenset(partition.partition for partition in self._consumer.assignment())
 
     def poll(self) -> list[Message]:
-        polled = self._consumer.poll(timeout_ms=100)
-        return [_from_kafka_python(record) for records in polled.values() for record in records]
+        if self._polling.done():
+            self._polling.result()
+        try:
+            return self._polled.get(timeout=0.1)
+        except Empty:
+            return []
 
     def assignment(self) -> set[int]:
-        return {partition.partition for partition in self._consumer.assignment()}
+        return set(self._assignment)
 
     def close(self) -> None:
+        self._is_closed = True
+        self._executor.shutdown()
         self._consumer.close()
 
 
