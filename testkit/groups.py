@@ -7,7 +7,7 @@ from typing import Any
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.commands import Command, CommitOffsets, DeleteGroup, OffsetToCommit
 from tailrace.coordinators.groups.consumer.group import SubscribableTopic
-from tailrace.coordinators.groups.consumer.records import RegularExpressionValue
+from tailrace.coordinators.groups.consumer_records import RegularExpressionValue
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,

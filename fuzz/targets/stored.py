@@ -8,7 +8,7 @@ from fuzz.examples import encoded_examples
 from fuzz.finding import found
 from fuzz.targets.target import Target
 from tailrace.coordinators.groups import records as group_records
-from tailrace.coordinators.groups.consumer.records import VALUE_OF
+from tailrace.coordinators.groups.consumer_records import VALUE_OF
 from tailrace.metadata import records as metadata_records
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.declaration import schema_of

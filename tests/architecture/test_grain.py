@@ -3,6 +3,7 @@
 import ast
 import tomllib
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -62,12 +63,41 @@ def test_a_folder_has_26_modules_at_most() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     """Counted with imports for type checkers alone, since a reader follows those too."""
-    graph = grimp.build_graph("tailrace", cache_dir=None)
-    imports = {module: sorted(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    imports = _imports()
     assert sum(map(len, imports.values())) > 1_000
     with pytest.raises(CycleError):
         TopologicalSorter({"a": ["b"], "b": ["a"]}).prepare()
     TopologicalSorter(imports).prepare()
+
+
+def test_no_parts_of_a_package_import_each_other_in_a_circle() -> None:
+    """The parts of a package are its modules and its folders, each folder as a whole."""
+    parts = _imports_of_parts({"a.b.c": ["a.d"], "a.d": ["a.b.e"], "a.b.e": ["a.b.f"]})
+    assert parts == {"a": {"b": {"d"}, "d": {"b"}}, "a.b": {"e": {"f"}}}
+    parts = _imports_of_parts(_imports())
+    assert len(parts) > 20
+    for package, imports in parts.items():
+        try:
+            TopologicalSorter(imports).prepare()
+        except CycleError as found:
+            pytest.fail(f"in {package}: {' -> '.join(reversed(found.args[1]))}")
+
+
+def _imports() -> dict[str, list[str]]:
+    graph = grimp.build_graph("tailrace", cache_dir=None)
+    return {module: sorted(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+
+
+def _imports_of_parts(imports: Mapping[str, Iterable[str]]) -> dict[str, dict[str, set[str]]]:
+    """Package -> part of it -> the other parts that it imports from."""
+    found: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for importer, imported in ((one, other) for one, others in imports.items() for other in others):
+        pairs = list(zip(importer.split("."), imported.split("."), strict=False))
+        shared = next((depth for depth, (one, other) in enumerate(pairs) if one != other), None)
+        if shared is not None:  # else one is the package of the other
+            one, other = pairs[shared]
+            found[".".join(importer.split(".")[:shared])][one].add(other)
+    return found
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

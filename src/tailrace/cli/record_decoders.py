@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tailrace.cli.output import Cell
-from tailrace.coordinators.groups.consumer.records import ConsumerGroupRecord, ConsumerKey, consumer_key
+from tailrace.coordinators.groups.consumer_records import ConsumerGroupRecord, ConsumerKey, consumer_key
 from tailrace.coordinators.groups.records import (
     GroupMetadataKey,
     GroupMetadataValue,

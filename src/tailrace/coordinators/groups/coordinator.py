@@ -23,6 +23,7 @@ from tailrace.coordinators.groups.commands import (
     MemberLiveness,
 )
 from tailrace.coordinators.groups.consumer.change import retirement
+from tailrace.coordinators.groups.consumer.conversion import as_consumer_group
 from tailrace.coordinators.groups.consumer.coordinator import (
     ConsumerGroupDescription,
     ConsumerGroups,
@@ -35,9 +36,8 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
     ConsumerHeartbeat,
     HeartbeatDecision,
 )
-from tailrace.coordinators.groups.consumer.records import ConsumerGroupRecord, ConsumerRecordKind
 from tailrace.coordinators.groups.consumer.sessions import MemberKey
-from tailrace.coordinators.groups.conversion import as_consumer_group
+from tailrace.coordinators.groups.consumer_records import ConsumerGroupRecord, ConsumerRecordKind
 from tailrace.coordinators.groups.decisions import GroupDecision, GroupDecisions, no_such_group
 from tailrace.coordinators.groups.events import (
     Abandoned,

@@ -1,7 +1,7 @@
 """Records of `__consumer_offsets`, in Kafka's formats: committed offsets, and each group's generation.
 
 A key starts with an int16, its kind: 0 and 1 an offset (0 is the oldest form, only read), 2 a group, 3 and 5 to 8 a
-part of a consumer group (`consumer.records`). A value starts with an int16, its version. A null value is a tombstone.
+part of a consumer group (`consumer_records`). A value starts with an int16, its version. A null value is a tombstone.
 Other kinds are skipped.
 """
 
@@ -9,7 +9,7 @@ import struct as binary
 from dataclasses import dataclass
 from typing import TypeVar
 
-from tailrace.coordinators.groups.consumer.records import (
+from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupRecord,
     ConsumerRecordKind,
     decode_consumer_record,

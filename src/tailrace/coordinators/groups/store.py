@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup, with_record
-from tailrace.coordinators.groups.consumer.records import ConsumerGroupRecord
+from tailrace.coordinators.groups.consumer_records import ConsumerGroupRecord
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     GroupMetadataValue,

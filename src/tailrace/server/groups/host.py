@@ -19,7 +19,7 @@ from tailrace.coordinators.groups.commands import (
 )
 from tailrace.coordinators.groups.consumer.group import SubscribableTopic, Topics
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat, HeartbeatDecision
-from tailrace.coordinators.groups.consumer.records import RegularExpressionValue
+from tailrace.coordinators.groups.consumer_records import RegularExpressionValue
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,

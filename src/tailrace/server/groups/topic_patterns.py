@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from tailrace.coordinators.groups.consumer.records import RegularExpressionValue
+from tailrace.coordinators.groups.consumer_records import RegularExpressionValue
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import INTERNAL_TOPICS

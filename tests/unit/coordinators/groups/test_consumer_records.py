@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup
-from tailrace.coordinators.groups.consumer.records import (
+from tailrace.coordinators.groups.consumer_records import (
     VALUE_OF,
     ClassicMemberMetadata,
     ClassicProtocol,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.coordinators.groups.consumer.records import ConsumerGroupRecord
+from tailrace.coordinators.groups.consumer_records import ConsumerGroupRecord
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     OffsetCommitValue,

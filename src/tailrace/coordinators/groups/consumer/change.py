@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup
-from tailrace.coordinators.groups.consumer.records import (
+from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupMetadataValue,
     ConsumerGroupRecord,
     ConsumerRecordKind,

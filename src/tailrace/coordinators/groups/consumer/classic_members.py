@@ -12,14 +12,14 @@ from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.consumer import steps
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision, GroupChange
-from tailrace.coordinators.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState, Topics
-from tailrace.coordinators.groups.conversion import (
+from tailrace.coordinators.groups.consumer.conversion import (
     assignment_bytes,
     by_id,
     classic_subscription,
     protocols_of,
     subscription_of,
 )
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup, ConsumerMember, MemberState, Topics
 from tailrace.coordinators.groups.events import (
     Asked,
     HeartbeatAsked,

@@ -8,6 +8,7 @@ from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision
 from tailrace.coordinators.groups.consumer.classic_members import ClassicDecision, ClassicMembers
+from tailrace.coordinators.groups.consumer.conversion import check_upgrade_fits
 from tailrace.coordinators.groups.consumer.group import (
     NOT_THERE,
     NOTHING,
@@ -25,9 +26,8 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
     heartbeat,
     removal,
 )
-from tailrace.coordinators.groups.consumer.records import ConsumerGroupMemberMetadataValue
 from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
-from tailrace.coordinators.groups.conversion import check_upgrade_fits
+from tailrace.coordinators.groups.consumer_records import ConsumerGroupMemberMetadataValue
 from tailrace.coordinators.groups.events import Asked, HeartbeatAsked, JoinAsked, LeaveAsked, SyncAsked
 from tailrace.coordinators.groups.history import GroupHistory
 from tailrace.coordinators.groups.joining import NewMemberId

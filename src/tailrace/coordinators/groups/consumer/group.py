@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
 from typing import Protocol
 
-from tailrace.coordinators.groups.consumer.records import (
+from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
     ConsumerGroupRecord,

@@ -15,7 +15,7 @@ from tailrace.coordinators.groups.consumer.group import (
     Topics,
     read_assignment,
 )
-from tailrace.coordinators.groups.consumer.records import ConsumerGroupMemberMetadataValue, StoredTopicPartitions
+from tailrace.coordinators.groups.consumer_records import ConsumerGroupMemberMetadataValue, StoredTopicPartitions
 from tailrace.coordinators.groups.history import GroupEventKind
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.consumer_groups import (

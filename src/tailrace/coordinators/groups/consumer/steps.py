@@ -11,13 +11,13 @@ from hashlib import blake2b
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from tailrace.coordinators.groups.consumer.change import GroupChange, Kind, retirement
+from tailrace.coordinators.groups.consumer.conversion import as_classic, fits
 from tailrace.coordinators.groups.consumer.group import NOTHING, Assignment, ConsumerMember, MemberState, Topics, stored
-from tailrace.coordinators.groups.consumer.records import (
+from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupMemberMetadataValue,
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
 )
-from tailrace.coordinators.groups.conversion import as_classic, fits
 from tailrace.coordinators.groups.history import GroupEventKind
 from tailrace.model.errors import ErrorCode, KafkaError
 

@@ -17,7 +17,7 @@ from tailrace.coordinators.groups.consumer.group import (
     Topics,
     stored,
 )
-from tailrace.coordinators.groups.consumer.records import (
+from tailrace.coordinators.groups.consumer_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupMemberMetadataValue,
