@@ -26,20 +26,17 @@ from tailrace.node.founding import FoundedQuorum, Founding, warn_if_wiped
 from tailrace.node.peers import Peers
 from tailrace.node.settings.broker_config import controller_machine, founding_settings
 from tailrace.node.settings.config import NodeConfig
-from tailrace.protocol.messages import quorum
-from tailrace.protocol.registry import CONTROLLER_APIS, Api, api_of
 from tailrace.raft.roles import Follower
 from tailrace.raft.voters import ReplicaKey, VoterListener
+from tailrace.server.assembly.controller import founder_dispatcher
 from tailrace.server.assembly.metadata_replica import (
     MetadataReplica,
     MetadataReplicaConfig,
     MetadataReplicaPorts,
     open_metadata_log,
 )
-from tailrace.server.dispatch import Dispatcher, Handler
 from tailrace.server.ports import QuorumRequest
 from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.description import FounderHandler, NotFoundedHandler
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
@@ -165,9 +162,7 @@ class MetadataQuorum:
     async def find(self, listeners: Sequence[Listener]) -> None:
         """Found the quorum or join it, and make this node's replica and controller; `listeners` answer meanwhile
         with this node's identity. Raises KafkaError."""
-        not_yet: dict[Api, Handler] = dict.fromkeys(CONTROLLER_APIS.values(), NotFoundedHandler())
-        not_yet[api_of(quorum.DescribeQuorumRequest)] = FounderHandler(self._key)
-        waiting = Dispatcher(not_yet, write_staged=lambda: None, on_broken_invariant=self._on_fatal)
+        waiting = founder_dispatcher(self._key, on_broken_invariant=self._on_fatal)
         for listener in listeners:
             listener.on_frame = waiting.on_frame
             await listener.start()

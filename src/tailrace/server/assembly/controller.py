@@ -18,6 +18,8 @@ from tailrace.protocol.messages import (
     topics,
     transactions,
 )
+from tailrace.protocol.registry import CONTROLLER_APIS, Api, api_of
+from tailrace.raft.voters import ReplicaKey
 from tailrace.server.admin.config_changes import AlterConfigsHandler
 from tailrace.server.admin.config_entries import AdjustableSettings, LiveSettings
 from tailrace.server.admin.configs import DescribeConfigsHandler
@@ -38,11 +40,11 @@ from tailrace.server.controller_link.controller_peers import (
     ControllerRegistrationHandler,
 )
 from tailrace.server.controller_link.envelopes import EnvelopeHandler
-from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
+from tailrace.server.dispatch import Dispatcher, Handler, HandlerTable, by_api
 from tailrace.server.metadata.cluster import DescribeControllersHandler
 from tailrace.server.ports import Clock, Controller
 from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.description import QuorumDescriptionHandler
+from tailrace.server.quorum.description import FounderHandler, NotFoundedHandler, QuorumDescriptionHandler
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.raft_rpcs import (
     AddRaftVoterHandler,
@@ -142,3 +144,10 @@ class ControllerApis:
                 log_dirs.AssignReplicasToDirsRequest: AssignReplicasToDirsHandler(controller=controller),
             }
         )
+
+
+def founder_dispatcher(key: ReplicaKey, *, on_broken_invariant: Callable[[BaseException], None]) -> Dispatcher:
+    """The dispatcher of the same listener before the quorum is founded: a description of this replica, and refusals."""
+    handlers: dict[Api, Handler] = dict.fromkeys(CONTROLLER_APIS.values(), NotFoundedHandler())
+    handlers[api_of(quorum.DescribeQuorumRequest)] = FounderHandler(key)
+    return Dispatcher(handlers, write_staged=lambda: None, on_broken_invariant=on_broken_invariant)
