@@ -44,7 +44,7 @@ from tailrace.coordinators.groups.records import (
     encode_record,
     pending_offset,
 )
-from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
@@ -316,8 +316,36 @@ class _IdsNow(Mapping[str, TopicId | None]):
         return len(self._names)
 
 
+class _ImageTopics:
+    """The topics of the image, and the matches of the expressions of groups."""
+
+    def __init__(self, patterns: TopicPatterns) -> None:
+        self._patterns = patterns
+        self._image = EMPTY_IMAGE
+        self._images = 0
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        self._images += 1
+        self._patterns.on_image(image, delta)
+        self._image = image
+
+    @property
+    def version(self) -> int:
+        return self._images + self._patterns.version
+
+    def find(self, name: str) -> SubscribableTopic | None:
+        topic = self._image.topics.get(name)
+        return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        return self._image.topic_names.get(TopicId(topic_id))
+
+    def matches(self, expression: str) -> RegularExpressionValue | None:
+        return self._patterns.find(expression)
+
+
 class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
-    """The coordinators by group id. Also the `Topics` of their groups, and the `OffsetTransactions` of markers."""
+    """The coordinators by group id. Also the `OffsetTransactions` of markers."""
 
     def __init__(
         self,
@@ -341,31 +369,12 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         )
         self.config = config
         self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
+        self._topics = _ImageTopics(self.patterns)
         self._new_member_id = new_member_id
-        self._images = 0
-
-    @property
-    def version(self) -> int:
-        """The version of the topics: another number after each change of the cluster's metadata."""
-        return self._images + self.patterns.version
-
-    def find(self, name: str) -> SubscribableTopic | None:
-        """The topic of this name in the present image."""
-        topic = self._image.topics.get(name)
-        return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
-
-    def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id in the present image."""
-        return self._image.topic_names.get(TopicId(topic_id))
-
-    def matches(self, expression: str) -> RegularExpressionValue | None:
-        """The topics that match the expression; None while it is not resolved."""
-        return self.patterns.find(expression)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """As `CoordinatorService.on_image`; offsets in deleted topics are deleted."""
-        self._images += 1
-        self.patterns.on_image(image, delta)
+        self._topics.on_image(image, delta)
         super().on_image(image, delta)
         if delta.deleted_topics:
             names = {topic.name for topic in delta.deleted_topics}
@@ -377,7 +386,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
             partition,
             config=self.config,
             new_member_id=self._new_member_id,
-            topics=self,
+            topics=self._topics,
             clock=self._clock,
             deadlines=self._deadlines,
         )
