@@ -8,6 +8,7 @@ from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.history import GroupEvent, OffsetProgress
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.groups import DescribedGroupMember
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,16 +110,6 @@ class GroupOverview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberDescription:
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
     """A whole group. Only a stable group has a protocol, and members with metadata; assignments are the last ones."""
 
@@ -126,7 +117,7 @@ class GroupReport:
     state: GroupState
     protocol_type: str
     protocol_name: str
-    members: tuple[MemberDescription, ...]
+    members: tuple[DescribedGroupMember, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

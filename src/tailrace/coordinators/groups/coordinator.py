@@ -19,7 +19,6 @@ from tailrace.coordinators.groups.commands import (
     GroupInsight,
     GroupOverview,
     GroupReport,
-    MemberDescription,
     MemberLiveness,
 )
 from tailrace.coordinators.groups.consumer.change import retirement
@@ -69,6 +68,7 @@ from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.groups import DescribedGroupMember
 from tailrace.protocol.schema import replace
 
 _NOTHING: Mapping[TopicPartition, OffsetCommitValue] = {}
@@ -485,12 +485,12 @@ class GroupCoordinator:
 _CONSUMER = "consumer"
 
 
-def _described(member: Member, protocol_name: str | None, *, is_stable: bool) -> MemberDescription:
-    return MemberDescription(
+def _described(member: Member, protocol_name: str | None, *, is_stable: bool) -> DescribedGroupMember:
+    return DescribedGroupMember(
         member_id=member.member_id,
         group_instance_id=member.group_instance_id,
         client_id=member.client_id,
         client_host=member.client_host,
-        metadata=member.metadata_for(protocol_name) if is_stable else b"",
-        assignment=member.assignment,
+        member_metadata=member.metadata_for(protocol_name) if is_stable else b"",
+        member_assignment=member.assignment,
     )

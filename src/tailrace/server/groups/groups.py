@@ -18,7 +18,6 @@ from tailrace.protocol.messages.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribedGroup,
-    DescribedGroupMember,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     GroupDetails,
@@ -86,17 +85,7 @@ def _described(description: GroupReport, operations: int, details: tuple[GroupDe
         group_state=description.state,
         protocol_type=description.protocol_type,
         protocol_data=description.protocol_name,
-        members=tuple(
-            DescribedGroupMember(
-                member_id=member.member_id,
-                group_instance_id=member.group_instance_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                member_metadata=member.metadata,
-                member_assignment=member.assignment,
-            )
-            for member in description.members
-        ),
+        members=description.members,
         authorized_operations=operations,
         details=details,
     )
