@@ -19,6 +19,7 @@ from tailrace.metadata.replay import BrokerEvent, apply, apply_all
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from testkit.controller_commands import alter_configs, create_topics
 from testkit.controllers import controller_machine
 from testkit.metadata_records import derived_changes
 
@@ -57,7 +58,7 @@ class MetadataRun:
         match kind:
             case "create":
                 new = commands.TopicSpec(name=f"topic-{number}", num_partitions=3, replication_factor=3)
-                self._decide(commands.CreateTopics(topics=(new,)))
+                self._decide(create_topics(new))
             case "fence":
                 self._decide(brokers.FenceBroker(broker_id=broker_id, broker_epoch=epoch))
             case "unfence":
@@ -78,7 +79,7 @@ class MetadataRun:
 
     def _min_in_sync(self, least: int) -> commands.AlterConfigs:
         change = commands.ConfigChange(name="min.insync.replicas", value=str(least))
-        return commands.AlterConfigs(resources=(commands.ResourceChanges(resource=ALL_BROKERS, changes=(change,)),))
+        return alter_configs(commands.ResourceChanges(resource=ALL_BROKERS, changes=(change,)))
 
     def _join(self, leader: BrokerId, epoch: int) -> None:
         """All replicas of what this broker leads have caught up."""

@@ -15,8 +15,6 @@ from tailrace.metadata.broker_commands import BrokerHeartbeat, RegisterBroker
 from tailrace.metadata.commands import (
     ControllerCommand,
     ControllerResponse,
-    CreateTopics,
-    DeleteTopics,
     TopicCreated,
     TopicReference,
     TopicsCreated,
@@ -29,6 +27,7 @@ from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 from tailrace.server.quorum.controller import OnDone
 from tailrace.testing.disk import TOTAL_SPACE
+from testkit.controller_commands import create_topics, delete_topics
 
 __all__ = ["QuorumCluster", "QuorumPlan", "run_seed"]
 
@@ -134,7 +133,7 @@ class QuorumCluster:
             return
         self._names += 1
         name = f"topic-{self._names}"
-        self._ask_all(CreateTopics(topics=(TopicSpec(name=name),)), partial(self._created, name))
+        self._ask_all(create_topics(TopicSpec(name=name)), partial(self._created, name))
 
     def _created(self, name: str, answer: ControllerResponse | KafkaError) -> None:
         if isinstance(answer, TopicsCreated):
@@ -157,7 +156,7 @@ class QuorumCluster:
                 self.acked += 1
                 self.deleted.add(topic_id)
 
-        self._ask_all(DeleteTopics(topics=(TopicReference(topic_id=topic_id),)), deleted)
+        self._ask_all(delete_topics(TopicReference(topic_id=topic_id)), deleted)
 
     def _beat(self, broker_id: BrokerId) -> None:
         node = self.active()

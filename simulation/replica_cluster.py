@@ -16,7 +16,6 @@ from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.commands import (
     AlterPartition,
     AlterReassignments,
-    CreateTopics,
     ElectLeaders,
     Reassignment,
     TopicsCreated,
@@ -27,6 +26,7 @@ from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
 from tailrace.testing.disk import SimulatedDisk
+from testkit.controller_commands import create_topics
 
 TOPIC: Final = "orders"
 
@@ -126,14 +126,12 @@ class ReplicaCluster:
 
     def _create(self) -> None:
         answer = self.metadata.decide(
-            CreateTopics(
-                topics=(
-                    TopicSpec(
-                        name=TOPIC,
-                        num_partitions=self.plan.partitions,
-                        replication_factor=3,
-                        configs=(("min.insync.replicas", str(self.plan.min_in_sync)),),
-                    ),
+            create_topics(
+                TopicSpec(
+                    name=TOPIC,
+                    num_partitions=self.plan.partitions,
+                    replication_factor=3,
+                    configs=(("min.insync.replicas", str(self.plan.min_in_sync)),),
                 )
             )
         )

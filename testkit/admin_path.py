@@ -15,7 +15,6 @@ from tailrace.metadata.broker_commands import (
 from tailrace.metadata.commands import (
     ControllerCommand,
     ControllerResponse,
-    CreateTopics,
     TopicSpec,
 )
 from tailrace.metadata.image import Endpoint
@@ -30,6 +29,7 @@ from tailrace.server.ports import Disk
 from tailrace.server.replicas.metadata_applier import MetadataApplier
 from tailrace.storage import FileSystem
 from tailrace.testing.clock import ManualClock
+from testkit.controller_commands import create_topics
 from testkit.data_path import BROKER, CLUSTER_ID, DataPath, raise_broken_invariant, records_of
 from testkit.lone_quorum import LoneQuorum
 from testkit.ports import NoPeer
@@ -113,7 +113,7 @@ class AdminPath(DataPath):
     def create_topics(self, *names: str, partitions: int = 1) -> list[ControllerResponse | KafkaError]:
         """Have the controller create these topics, and end the turn."""
         topics = tuple(TopicSpec(name=name, num_partitions=partitions) for name in names)
-        answers = self.submit(CreateTopics(topics=topics))
+        answers = self.submit(create_topics(*topics))
         self.end_turn()
         return answers
 

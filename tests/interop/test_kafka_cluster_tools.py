@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from interop.kafka_tools import Dump, absent, run
-from tailrace.metadata.commands import CreateTopics, ReplicaAssignment, TopicSpec
+from tailrace.metadata.commands import ReplicaAssignment, TopicSpec
 from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from testkit.admin_server import AdminServer
+from testkit.controller_commands import create_topics
 from testkit.data_path import BROKER
 
 pytestmark = pytest.mark.interop
@@ -49,7 +50,7 @@ def tool(server: AdminServer) -> Tool:
 
 def create(server: AdminServer, *replicas: int) -> None:
     assignment = ReplicaAssignment(partition=0, broker_ids=tuple(map(BrokerId, replicas)))
-    server.submit(CreateTopics(topics=(TopicSpec(name="orders", assignments=(assignment,)),)))
+    server.submit(create_topics(TopicSpec(name="orders", assignments=(assignment,))))
 
 
 def test_features_are_described_and_levels_are_changed_or_only_tried(server: AdminServer) -> None:

@@ -16,7 +16,6 @@ from tailrace.metadata.broker_commands import (
 from tailrace.metadata.commands import (
     AlterPartition,
     AssignDirectories,
-    CreateTopics,
     DirectoriesAssigned,
     DirectoryAssignment,
     InSyncChange,
@@ -39,6 +38,7 @@ from tailrace.protocol.schema import decode, encode_bytes, replace
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
 from tailrace.server.controller_link.controller_wire import CREATE_TOPICS_VERSION, create_topics_request, topics_created
+from testkit.controller_commands import create_topics
 
 T = TypeVar("T")
 
@@ -269,7 +269,7 @@ def test_directories_of_replicas_and_what_becomes_of_each(command: AssignDirecto
     ).map(tuple)
 )
 def test_topics_to_create(topics: tuple[TopicSpec, ...]) -> None:
-    request = over_the_wire(create_topics_request(CreateTopics(topics=topics)), CREATE_TOPICS_VERSION)
+    request = over_the_wire(create_topics_request(create_topics(*topics)), CREATE_TOPICS_VERSION)
     assert [(one.name, one.num_partitions, one.replication_factor) for one in request.topics] == [
         (one.name, one.num_partitions, one.replication_factor) for one in topics
     ]
@@ -282,7 +282,7 @@ def test_topics_to_create(topics: tuple[TopicSpec, ...]) -> None:
 
 
 def test_the_results_of_created_topics() -> None:
-    command = CreateTopics(topics=(TopicSpec(name="orders", configs=(("retention.ms", "1"),)), TopicSpec(name="bills")))
+    command = create_topics(TopicSpec(name="orders", configs=(("retention.ms", "1"),)), TopicSpec(name="bills"))
     results = (
         CreatableTopicResult(
             name="orders", topic_id=b"the first topic.", error_message=None, num_partitions=3, replication_factor=2

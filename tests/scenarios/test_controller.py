@@ -25,7 +25,6 @@ from tailrace.metadata.commands import (
     ControllerResponse,
     CreatePartitions,
     CreateTopics,
-    DeleteTopics,
     PartitionIncrease,
     PartitionsCreated,
     ReplicaAssignment,
@@ -61,6 +60,7 @@ from tailrace.metadata.records import (
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId, TopicId
 from tailrace.model.topic_config import TopicConfig
+from testkit.controller_commands import alter_configs, create_partitions, create_topics, delete_topics
 from testkit.controllers import controller_machine, topic_rules
 
 NEXT_OFFSET = 77
@@ -116,7 +116,7 @@ ENDPOINT = Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9092)
 
 
 def create(*topics: TopicSpec, validate_only: bool = False) -> CreateTopics:
-    return CreateTopics(topics=topics, validate_only=validate_only)
+    return create_topics(*topics, validate_only=validate_only)
 
 
 def assigned(*replicas: tuple[int, ...]) -> tuple[ReplicaAssignment, ...]:
@@ -158,7 +158,7 @@ def more(
 ) -> CreatePartitions:
     assignments = tuple(ids(*wanted) for wanted in replicas) if replicas or assigned else None
     topic = PartitionIncrease(name=name, count=count, assignments=assignments)
-    return CreatePartitions(topics=(topic,), validate_only=validate_only)
+    return create_partitions(topic, validate_only=validate_only)
 
 
 def all_created(*names: str) -> PartitionsCreated:
@@ -193,7 +193,7 @@ def alter(
     validate_only: bool = False,
 ) -> AlterConfigs:
     resources = (ResourceChanges(resource=resource, changes=changes, replaces_all=replaces_all),)
-    return AlterConfigs(resources=resources, validate_only=validate_only)
+    return alter_configs(*resources, validate_only=validate_only)
 
 
 def unaltered(
@@ -370,43 +370,43 @@ SCENARIOS = [
     ControllerScenario(
         name="a topic is deleted by name",
         given=WITH_ORDERS,
-        when=DeleteTopics(topics=(TopicReference(name="orders"),)),
+        when=delete_topics(TopicReference(name="orders")),
         then=[RemoveTopicRecord(topic_id=ORDERS)],
         response=TopicsDeleted(results=(TopicDeletion(name="orders", topic_id=ORDERS),)),
     ),
     ControllerScenario(
         name="a topic is deleted by id",
         given=WITH_ORDERS,
-        when=DeleteTopics(topics=(TopicReference(topic_id=ORDERS),)),
+        when=delete_topics(TopicReference(topic_id=ORDERS)),
         then=[RemoveTopicRecord(topic_id=ORDERS)],
         response=TopicsDeleted(results=(TopicDeletion(name="orders", topic_id=ORDERS),)),
     ),
     ControllerScenario(
         name="a name that is not there",
-        when=DeleteTopics(topics=(TopicReference(name="orders"),)),
+        when=delete_topics(TopicReference(name="orders")),
         error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ),
     ControllerScenario(
         name="an id that is not there",
-        when=DeleteTopics(topics=(TopicReference(topic_id=ORDERS),)),
+        when=delete_topics(TopicReference(topic_id=ORDERS)),
         error=ErrorCode.UNKNOWN_TOPIC_ID,
     ),
     ControllerScenario(
         name="a deletion with name and id",
         given=WITH_ORDERS,
-        when=DeleteTopics(topics=(TopicReference(name="orders", topic_id=ORDERS),)),
+        when=delete_topics(TopicReference(name="orders", topic_id=ORDERS)),
         error=ErrorCode.INVALID_REQUEST,
     ),
     ControllerScenario(
         name="a topic named twice is not deleted",
         given=WITH_ORDERS,
-        when=DeleteTopics(topics=(TopicReference(name="orders"), TopicReference(topic_id=ORDERS))),
+        when=delete_topics(TopicReference(name="orders"), TopicReference(topic_id=ORDERS)),
         error=ErrorCode.INVALID_REQUEST,
     ),
     ControllerScenario(
         name="an internal topic may be deleted, as in Kafka",
         given=[*ONE, TopicRecord(name="__consumer_offsets", topic_id=ORDERS), partition(ORDERS, 0, 1)],
-        when=DeleteTopics(topics=(TopicReference(name="__consumer_offsets"),)),
+        when=delete_topics(TopicReference(name="__consumer_offsets")),
         then=[RemoveTopicRecord(topic_id=ORDERS)],
         response=TopicsDeleted(results=(TopicDeletion(name="__consumer_offsets", topic_id=ORDERS),)),
     ),
@@ -549,7 +549,7 @@ SCENARIOS = [
     not_more(
         "a topic named twice gets no partitions",
         ErrorCode.INVALID_REQUEST,
-        CreatePartitions(topics=(PartitionIncrease(name="orders", count=2), PartitionIncrease(name="orders", count=3))),
+        create_partitions(PartitionIncrease(name="orders", count=2), PartitionIncrease(name="orders", count=3)),
     ),
     not_more(
         "which partition keeps a group depends on their number",
@@ -838,7 +838,7 @@ def test_a_resource_named_twice_changes_in_neither_way_and_others_do() -> None:
     machine.apply_all(WITH_ORDERS)
     twice = ResourceChanges(resource=OF_ORDERS, changes=(SEGMENT_AT_5,))
     other = ResourceChanges(resource=ALL_BROKERS, changes=(set_to("log.roll.ms", "5"),))
-    decision = machine.decide(AlterConfigs(resources=(twice, other, twice)), 0)
+    decision = machine.decide(alter_configs(twice, other, twice), 0)
     assert isinstance(decision.response, ConfigsAltered)
     codes = [None if error is None else error.code for error in decision.response.errors]
     assert codes == [ErrorCode.INVALID_REQUEST, None, ErrorCode.INVALID_REQUEST]

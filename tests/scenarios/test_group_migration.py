@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from tailrace.coordinators.groups.history import GroupEventKind
-from tailrace.metadata.commands import DeleteTopics, TopicReference
+from tailrace.metadata.commands import TopicReference
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from tailrace.protocol.messages.groups import DescribeGroupsRequest, ListGroupsRequest
@@ -15,6 +15,7 @@ from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.classic_members import ClassicTableMember
 from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from testkit.controller_commands import delete_topics
 from testkit.group_path import GroupPath
 
 E = ErrorCode
@@ -283,7 +284,7 @@ class TestClassicMembersInAConsumerGroup:
         node.create_topics("later", partitions=2)
         _settle(d)
         assert (d.partitions(), d.partitions("later")) == (ALL, {0, 1})
-        node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+        node.submit(delete_topics(TopicReference(name="orders")))
         node.end_turn()
         _settle(d)
         assert d.reads == {("later", 0), ("later", 1)}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.coordinators.groups.consumer.heartbeat import MOST_EXPRESSIONS
-from tailrace.metadata.commands import DeleteTopics, TopicReference
+from tailrace.metadata.commands import TopicReference
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,
@@ -26,6 +26,7 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.testing.disk import SimulatedDisk
 from testkit.consumer_groups import LEAVE_FOR_A_WHILE, TableMember, describe
+from testkit.controller_commands import delete_topics
 from testkit.data_path import Exchange
 from testkit.group_path import GroupPath
 from testkit.ports import RecordingConnection
@@ -116,7 +117,7 @@ class TestReconciliation:
         node.create_topics("later", partitions=2)
         a.beat()
         assert (a.epoch, a.partitions("later")) == (2, {0, 1})
-        node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+        node.submit(delete_topics(TopicReference(name="orders")))
         node.end_turn()
         a.beat()
         a.beat()
@@ -190,7 +191,7 @@ class TestRegularExpressions:
         node.create_topics("elsewhere", partitions=1)
         a.beat()
         assert (a.epoch, a.topics_read) == (2, {"orders", "order-lines"})
-        node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+        node.submit(delete_topics(TopicReference(name="orders")))
         node.end_turn()
         a.beat()
         a.beat()
@@ -434,7 +435,7 @@ class TestRequests:
     ) -> None:
         a = TableMember(node, "a")
         a.join()
-        node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+        node.submit(delete_topics(TopicReference(name="orders")))
         node.end_turn()
         node.create_topics("orders", partitions=6)
         machine = node.coordinators.host_of("g").machine

@@ -24,14 +24,12 @@ from tailrace.metadata.broker_commands import (
     UpdateFeatures,
 )
 from tailrace.metadata.commands import (
-    AlterConfigs,
     AlterPartition,
     AlterReassignments,
     ConfigChange,
     ConfigOperation,
     ConfigsAltered,
     ControllerCommand,
-    CreateTopics,
     ElectLeaders,
     InSyncChange,
     InSyncReplica,
@@ -57,6 +55,7 @@ from tailrace.metadata.snapshot_image import partition_record, records_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
+from testkit.controller_commands import alter_configs, create_topics
 from testkit.controllers import controller_machine
 
 SESSION_MS = 1000
@@ -134,13 +133,13 @@ class LeadershipCluster:
         )
         settings = {"min.insync.replicas": str(min_in_sync), "unclean.leader.election.enable": str(unclean).lower()}
         topic = TopicSpec(name="orders", assignments=assignments, configs=tuple(settings.items()))
-        self.do(CreateTopics(topics=(topic,)))
+        self.do(create_topics(topic))
 
     def set(self, name: str, value: str | None, of: ConfigResource = TOPIC_ORDERS) -> ErrorCode | None:
         """Give a setting, or take it back with None."""
         operation = ConfigOperation.DELETE if value is None else ConfigOperation.SET
         change = ConfigChange(name=name, operation=operation, value=value)
-        response = self.do(AlterConfigs(resources=(ResourceChanges(resource=of, changes=(change,)),)))
+        response = self.do(alter_configs(ResourceChanges(resource=of, changes=(change,))))
         assert isinstance(response, ConfigsAltered)
         (error,) = response.errors
         return None if error is None else error.code
@@ -337,7 +336,7 @@ def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(m
     cluster.do(update(25, downgrade=True))
     cluster.create(1, 2, 3, partitions=3)
     alone = TopicSpec(name="alone", assignments=(ReplicaAssignment(partition=0, broker_ids=ids(1)),))
-    cluster.do(CreateTopics(topics=(alone,)))
+    cluster.do(create_topics(alone))
     assert not cluster.beat(1, wants_shutdown=True).should_shut_down
     assert cluster.machine.image.brokers[BrokerId(1)].in_controlled_shutdown
     for left in (2, 0):
@@ -483,14 +482,14 @@ def test_with_unclean_elections_any_replica_that_lives_leads(cluster: Leadership
 
 def test_the_clusters_default_of_min_in_sync_counts_where_the_topic_says_nothing(cluster: LeadershipCluster) -> None:
     change = ConfigChange(name="min.insync.replicas", value="3")
-    cluster.do(AlterConfigs(resources=(ResourceChanges(resource=ALL_BROKERS, changes=(change,)),)))
+    cluster.do(alter_configs(ResourceChanges(resource=ALL_BROKERS, changes=(change,))))
     assignment = ReplicaAssignment(partition=0, broker_ids=ids(1, 2, 3))
-    cluster.do(CreateTopics(topics=(TopicSpec(name="orders", assignments=(assignment,)),)))
+    cluster.do(create_topics(TopicSpec(name="orders", assignments=(assignment,))))
     cluster.fence(3)
     assert led(cluster.state) == (1, (1, 2), (3,))
     own = ConfigResource(ResourceType.TOPIC, "orders")
     change = ConfigChange(name="min.insync.replicas", value="1")
-    cluster.do(AlterConfigs(resources=(ResourceChanges(resource=own, changes=(change,)),)))
+    cluster.do(alter_configs(ResourceChanges(resource=own, changes=(change,))))
     cluster.fence(2)
     assert led(cluster.state) == (1, (1,), ())
 
@@ -538,7 +537,7 @@ def test_settings_that_are_only_tried_change_no_partition(cluster: LeadershipClu
     cluster.fence(2)
     change = ConfigChange(name=MIN_IN_SYNC, value="1")
     resources = (ResourceChanges(resource=TOPIC_ORDERS, changes=(change,)),)
-    cluster.do(AlterConfigs(resources=resources, validate_only=True))
+    cluster.do(alter_configs(*resources, validate_only=True))
     assert led(cluster.state) == (1, (1,), (2,))
 
 

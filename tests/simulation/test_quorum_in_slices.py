@@ -9,12 +9,13 @@ from simulation.quorum_cluster import QuorumCluster, QuorumPlan
 from simulation.quorum_node import SLICE_PARTITIONS, QuorumNode
 from tailrace.metadata import derive
 from tailrace.metadata.broker_commands import BrokerRegistered, FenceBroker, RegisterBroker
-from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicsCreated, TopicSpec
+from tailrace.metadata.commands import ControllerResponse, TopicsCreated, TopicSpec
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.raft import events
 from tailrace.raft.voters import ReplicaKey
+from testkit.controller_commands import create_topics
 
 SEEDS = range(700, 712)
 CALM = QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000)
@@ -48,7 +49,7 @@ def leader() -> tuple[QuorumCluster, QuorumNode]:
     found = cluster.active()
     assert found is not None
     found.controller.submit(
-        CreateTopics(topics=(TopicSpec(name="orders", num_partitions=40, replication_factor=1),)), lambda _: None
+        create_topics(TopicSpec(name="orders", num_partitions=40, replication_factor=1)), lambda _: None
     )
     cluster.world.run(until_ms=cluster.world.now_ms + 300)
     assert "orders" in found.controller.image.topics
@@ -67,7 +68,7 @@ def test_a_command_waits_for_the_one_that_is_being_decided(leader: tuple[QuorumC
     before = node.host.log.end_offset
     fenced = fence(node)
     order: Answers = []
-    node.controller.submit(CreateTopics(topics=(TopicSpec(name="later"),)), order.append)
+    node.controller.submit(create_topics(TopicSpec(name="later")), order.append)
     assert node.host.log.end_offset == before, "nothing can be decided before the fencing is"
     cluster.world.run(until_ms=cluster.world.now_ms + 1_000)
     assert isinstance(fenced[0], BrokerRegistered)
@@ -80,7 +81,7 @@ def test_a_controller_that_loses_the_lead_during_a_decision_refuses_all_waiting(
     cluster, node = leader
     fenced = fence(node)
     order: Answers = []
-    node.controller.submit(CreateTopics(topics=(TopicSpec(name="later"),)), order.append)
+    node.controller.submit(create_topics(TopicSpec(name="later")), order.append)
     node.host.shut_down(lambda: None)
     cluster.world.run(until_ms=cluster.world.now_ms + 1_000)
     for answer in fenced + order:

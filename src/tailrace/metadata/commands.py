@@ -43,7 +43,7 @@ class CreateTopics:
     topics: tuple[TopicSpec, ...]
     validate_only: bool = False
     """Answer as if, and create nothing."""
-    requested_by: str = ""
+    requested_by: str
     """The client, for the log; empty where it is not known. So with the other commands."""
 
 
@@ -89,7 +89,7 @@ class CreatePartitions:
 
     topics: tuple[PartitionIncrease, ...]
     validate_only: bool = False
-    requested_by: str = ""
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class DeleteTopics:
     """Delete topics; each succeeds or fails by itself."""
 
     topics: tuple[TopicReference, ...]
-    requested_by: str = ""
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,7 @@ class AlterConfigs:
 
     resources: tuple[ResourceChanges, ...]
     validate_only: bool = False
-    requested_by: str = ""
+    requested_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from tailrace.client.admin.configs import BROKER as BROKER_RESOURCE
 from tailrace.client.blocking import Admin
 from tailrace.metadata.commands import (
     AlterPartition,
-    CreateTopics,
     InSyncChange,
     LeaveReason,
     ReplicaAssignment,
@@ -22,6 +21,7 @@ from tailrace.server.context import RequestContext
 from testkit.admin_path import DIRECTORY_ID
 from testkit.admin_server import AdminServer
 from testkit.commands import CommandResult, run_command
+from testkit.controller_commands import create_topics
 from testkit.data_path import BROKER, CLUSTER_ID
 
 OTHER = BrokerId(BROKER + 1)
@@ -49,7 +49,7 @@ def run(server: AdminServer, capsys: pytest.CaptureFixture[str], monkeypatch: py
 def create(server: AdminServer, *replicas: int, topic: str = "orders") -> None:
     """A topic with one partition on these brokers."""
     assignment = ReplicaAssignment(partition=0, broker_ids=tuple(map(BrokerId, replicas)))
-    server.submit(CreateTopics(topics=(TopicSpec(name=topic, assignments=(assignment,)),)))
+    server.submit(create_topics(TopicSpec(name=topic, assignments=(assignment,))))
 
 
 def test_brokers_are_listed_with_their_states(server: AdminServer, run: Run) -> None:
@@ -148,7 +148,7 @@ def test_a_topic_whose_partitions_differ_shows_both_numbers_of_replicas(server: 
     both = tuple(
         ReplicaAssignment(partition=number, broker_ids=(BrokerId(BROKER), BrokerId(OTHER))) for number in (0, 1)
     )
-    server.submit(CreateTopics(topics=(TopicSpec(name="orders", assignments=both),)))
+    server.submit(create_topics(TopicSpec(name="orders", assignments=both)))
     assert "ReplicationFactor: 2  " in run("topics", "describe", "orders").out
     done = run("topics", "reassign", "orders", "--partition", "0", "--replicas", str(BROKER))
     assert "began to move 1 partition of topic orders; replication factor 2 -> 1\n" in done.err

@@ -9,7 +9,6 @@ from tailrace.client.admin.quorum import QuorumDescription, QuorumReplicaState
 from tailrace.client.blocking import Admin
 from tailrace.metadata.commands import (
     AlterPartition,
-    CreateTopics,
     InSyncChange,
     InSyncReplica,
     ReplicaAssignment,
@@ -21,6 +20,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import ElectionType, TopicPartition
 from testkit.admin_path import DIRECTORY_ID
 from testkit.admin_server import AdminServer
+from testkit.controller_commands import create_topics
 from testkit.data_path import BROKER
 
 OTHER = BrokerId(BROKER + 1)
@@ -42,7 +42,7 @@ def admin(server: AdminServer) -> Iterator[Admin]:
 def create(server: AdminServer, *replicas: BrokerId) -> None:
     """The topic `orders` with one partition on these brokers."""
     assignment = ReplicaAssignment(partition=0, broker_ids=replicas)
-    server.submit(CreateTopics(topics=(TopicSpec(name="orders", assignments=(assignment,)),)))
+    server.submit(create_topics(TopicSpec(name="orders", assignments=(assignment,))))
 
 
 def take_into_sync(server: AdminServer, broker_id: BrokerId) -> None:

@@ -4,11 +4,12 @@ import logging
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, DeleteTopics, TopicSpec
+from tailrace.metadata.commands import TopicSpec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.descriptors import CarefulController, plan_descriptors, plan_node_descriptors
 from tailrace.node.settings.config import NodeConfig
 from tailrace.server.ports import Controller
+from testkit.controller_commands import create_topics, delete_topics
 from testkit.ports import DeferredController
 
 
@@ -50,7 +51,7 @@ def test_topics_are_refused_near_the_limit_and_nothing_else_is(
         behind, limit=100, reclaimable=lambda: reclaimable, count_open=lambda: open_now
     )
     outcomes: list[object] = []
-    create, delete = CreateTopics(topics=(TopicSpec(name="orders"),)), DeleteTopics(topics=())
+    create, delete = create_topics(TopicSpec(name="orders")), delete_topics()
     controller.submit(create, outcomes.append)
     controller.submit(delete, outcomes.append)
     assert behind.commands == ([delete] if is_refused else [create, delete])

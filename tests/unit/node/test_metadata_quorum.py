@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, TopicSpec
+from tailrace.metadata.commands import TopicSpec
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.net.connection import Address
 from tailrace.node.metadata_quorum import Collector
@@ -16,6 +16,7 @@ from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.control import LeaderChangeMessage, LeaderChangeVoter, build_control_batch
 from tailrace.raft.voters import ReplicaKey
+from testkit.controller_commands import create_topics
 
 METADATA = "__cluster_metadata-0"
 FOUNDING = "00000000000000000000-0000000000.checkpoint"
@@ -45,7 +46,7 @@ async def create(node: Node, *names: str, partitions: int = 1) -> None:
     assert node.quorum is not None
     answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     topics = tuple(TopicSpec(name=name, num_partitions=partitions, replication_factor=1) for name in names)
-    node.quorum.controller.submit(CreateTopics(topics=topics), answered.set_result)
+    node.quorum.controller.submit(create_topics(*topics), answered.set_result)
     assert not isinstance(await asyncio.wait_for(answered, 20), KafkaError)
 
 

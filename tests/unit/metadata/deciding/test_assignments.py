@@ -7,7 +7,6 @@ import pytest
 from tailrace.metadata.broker_commands import RegisterBroker, UnfenceBroker
 from tailrace.metadata.commands import (
     AssignDirectories,
-    CreateTopics,
     DirectoriesAssigned,
     DirectoryAssignment,
     ReplicaAssignment,
@@ -17,6 +16,7 @@ from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import UNASSIGNED_DIRECTORY
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
+from testkit.controller_commands import create_topics
 from testkit.controllers import controller_machine
 
 FIRST, SECOND = b"first directory.", b"second directory"
@@ -35,7 +35,7 @@ class DirectoryAssignmentsBench:
 
     def _create(self, name: str, *broker_ids: int) -> TopicId:
         replicas = ReplicaAssignment(partition=0, broker_ids=tuple(map(BrokerId, broker_ids)))
-        self.do(CreateTopics(topics=(TopicSpec(name=name, assignments=(replicas,)),)))
+        self.do(create_topics(TopicSpec(name=name, assignments=(replicas,))))
         return self.image.topics[name].topic_id
 
     @property

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
+from tailrace.metadata.commands import ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
 from tailrace.metadata.deciding import config_changes
 from tailrace.metadata.deciding.config_changes import ConfigChanges
 from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType
@@ -13,6 +13,7 @@ from tailrace.metadata.records import ConfigRecord, MetadataRecord
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Decision
 from tailrace.model.topic_config import TopicConfig
+from testkit.controller_commands import alter_configs
 
 _SETTING = "consumer.session.timeout.ms"
 
@@ -53,7 +54,7 @@ def _decide(
     configs: Mapping[ConfigResource, Mapping[str, str]], changes: Iterable[ResourceChanges]
 ) -> tuple[list[ErrorCode], Decision[MetadataRecord, ConfigsAltered]]:
     decider = ConfigChanges(ClusterImage(configs=configs), topic_defaults=TopicConfig(), broker_settings={})
-    decision = decider.decide(AlterConfigs(resources=tuple(changes)))
+    decision = decider.decide(alter_configs(*changes))
     return [ErrorCode.NONE if each is None else each.code for each in decision.response.errors], decision
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
-from tailrace.metadata.commands import AlterConfigs, ConfigChange, ResourceChanges
+from tailrace.metadata.commands import ConfigChange, ResourceChanges
 from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.configs import ListConfigResourcesRequest
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
+from testkit.controller_commands import alter_configs
 from testkit.data_path import BROKER
 
 TOPICS = [(ResourceType.TOPIC, "orders"), (ResourceType.TOPIC, "payments")]
@@ -47,7 +48,7 @@ def test_groups_and_client_metrics_are_named_that_have_settings_and_version_0_as
     settings = {group: ("consumer.session.timeout.ms", "50000"), metrics: ("interval.ms", "1000")}
     for resource, (name, value) in settings.items():
         changes = ResourceChanges(resource=ConfigResource(*resource), changes=(ConfigChange(name=name, value=value),))
-        node.submit(AlterConfigs(resources=(changes,)))
+        node.submit(alter_configs(changes))
     node.end_turn()
     response = node.send(ListConfigResourcesRequest(), 0).response
     assert [each.resource_name for each in response.config_resources] == ["slow"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, TopicSpec
+from tailrace.metadata.commands import TopicSpec
 from tailrace.metadata.image import ResourceType
 from tailrace.model.errors import ErrorCode
 from tailrace.model.settings import SettingType
@@ -31,13 +31,14 @@ from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsReques
 from tailrace.server.admin.config_entries import BROKER_NAMES
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
+from testkit.controller_commands import create_topics
 
 
 @pytest.fixture
 def node() -> AdminPath:
     settings = {"log.retention.hours": "2", "log.segment.bytes": "1000000", "num.partitions": "3"}
     node = AdminPath("/data", files=SimulatedDisk(), settings=settings)
-    node.submit(CreateTopics(topics=(TopicSpec(name="orders", configs=(("segment.bytes", "5000"),)),)))
+    node.submit(create_topics(TopicSpec(name="orders", configs=(("segment.bytes", "5000"),))))
     node.end_turn()
     return node
 

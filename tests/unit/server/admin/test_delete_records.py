@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from tailrace.metadata.commands import CreateTopics, TopicSpec
+from tailrace.metadata.commands import TopicSpec
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.topics import (
     DeleteRecordsPartition,
@@ -14,6 +14,7 @@ from tailrace.protocol.messages.topics import (
 )
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
+from testkit.controller_commands import create_topics
 from testkit.data_path import Exchange
 from testkit.ports import DeferredDisk
 
@@ -105,7 +106,7 @@ def test_the_clusters_own_logs_are_left_alone(node: AdminPath, topic: str, code:
 
 @pytest.mark.parametrize(("policy", "code"), [("compact", ErrorCode.POLICY_VIOLATION), ("compact,delete", 0)])
 def test_a_topic_that_keeps_the_last_word_of_every_key_loses_none(node: AdminPath, policy: str, code: int) -> None:
-    node.submit(CreateTopics(topics=(TopicSpec(name="table", configs=(("cleanup.policy", policy),)),)))
+    node.submit(create_topics(TopicSpec(name="table", configs=(("cleanup.policy", policy),))))
     node.end_turn()
     assert delete(node, "table", 0)[1] == code
 

@@ -24,8 +24,6 @@ from tailrace.metadata.commands import (
     AssignDirectories,
     ControllerCommand,
     ControllerResponse,
-    CreateTopics,
-    DeleteTopics,
     DirectoriesAssigned,
     DirectoryAssignment,
     InSyncChange,
@@ -42,6 +40,7 @@ from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState
 from tailrace.server.controller_link.channel import HEARTBEAT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from tailrace.server.transactions.producer_ids import ProducerIdPool
+from testkit.controller_commands import create_topics, delete_topics
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -87,7 +86,7 @@ class ChannelBench:
 
     def create(self, name: str) -> TopicCreated:
         topic = TopicSpec(name=name, num_partitions=1, replication_factor=4)
-        answer = self.answer(CreateTopics(topics=(topic,)))
+        answer = self.answer(create_topics(topic))
         assert isinstance(answer, TopicsCreated)
         (created,) = answer.results
         assert isinstance(created, TopicCreated)
@@ -108,7 +107,7 @@ def nodes() -> ChannelBench:
 
 def test_topics_are_created_and_known_here_when_the_answer_comes(nodes: ChannelBench) -> None:
     seen: list[bool] = []
-    command = CreateTopics(topics=(TopicSpec(name="orders", configs=(("retention.ms", "1"),)),))
+    command = create_topics(TopicSpec(name="orders", configs=(("retention.ms", "1"),)))
     image = nodes.node.controller
     nodes.node.do(
         lambda: nodes.node.link.channel.submit(command, lambda _: seen.append("orders" in image.image.topics))
@@ -208,7 +207,7 @@ def test_of_the_controllers_own_brokers_requests_only_topics_wait_for_its_direct
     ids = AllocateProducerIds(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
     assert isinstance(nodes.answer(ids), ProducerIdBlock)
     waiting.clear()
-    created = nodes.submit(CreateTopics(topics=(TopicSpec(name="orders"),)))
+    created = nodes.submit(create_topics(TopicSpec(name="orders")))
     nodes.go_on(1_000)
     assert "orders" in nodes.leader.controller.image.topics
     assert created == []
@@ -242,7 +241,7 @@ def test_producer_ids_come_in_blocks_and_waiting_callers_share_a_request(nodes: 
 
 def test_a_command_survives_the_death_of_the_controller(nodes: ChannelBench) -> None:
     nodes.leader.crash()
-    answers = nodes.submit(CreateTopics(topics=(TopicSpec(name="orders"),)))
+    answers = nodes.submit(create_topics(TopicSpec(name="orders")))
     nodes.go_on(6_000)
     (answer,) = answers
     assert isinstance(answer, TopicsCreated)
@@ -262,7 +261,7 @@ def test_without_a_controller_a_command_ends_after_its_time(nodes: ChannelBench)
 
 def test_commands_of_administrators_are_not_sent_by_the_channel(nodes: ChannelBench) -> None:
     for command in (
-        DeleteTopics(topics=(TopicReference(name="orders"),)),
+        delete_topics(TopicReference(name="orders")),
         FenceBroker(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch),
     ):
         answers = nodes.submit(command)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tailrace.coordinators.config import GroupConfig
-from tailrace.metadata.commands import DeleteTopics, TopicReference
+from tailrace.metadata.commands import TopicReference
 from tailrace.metadata.image import full_delta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
@@ -23,6 +23,7 @@ from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.transactions.markers import TransactionMarker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
+from testkit.controller_commands import delete_topics
 from testkit.data_path import BROKER
 from testkit.group_path import GroupPath
 from testkit.ports import HoldingDisk
@@ -269,7 +270,7 @@ def test_offsets_of_a_deleted_topic_are_forgotten() -> None:
     node.create_topics("other")
     node.commit("g", "orders", 7)
     node.commit("g", "other", 8)
-    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.submit(delete_topics(TopicReference(name="orders")))
     node.end_turn()
     node.create_topics("orders", partitions=2)
     assert node.committed("g", "orders") == -1
@@ -283,7 +284,7 @@ def test_offsets_of_a_topic_that_took_the_name_meanwhile_stay() -> None:
     node, disk = _holding_node()
     node.commit("g", "orders", 7)
     disk.holds = True
-    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.submit(delete_topics(TopicReference(name="orders")))
     node.end_turn()
     disk.run()
     node.end_turn()
@@ -380,7 +381,7 @@ def test_offsets_of_a_deleted_topic_go_and_no_others() -> None:
     for name in ("g", "h"):
         node.commit(name, "returns", 7)
     node.commit("g", "orders", 7)
-    node.submit(DeleteTopics(topics=(TopicReference(name="returns"),)))
+    node.submit(delete_topics(TopicReference(name="returns")))
     node.end_turn()
     assert _committed_group_ids(node) == {"g"}
     assert node.committed("g", "orders") == 7

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.metadata.broker_commands import FenceBroker, RegisterBroker, UnfenceBroker
-from tailrace.metadata.commands import CreateTopics, TopicSpec
+from tailrace.metadata.commands import TopicSpec
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
@@ -13,6 +13,7 @@ from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, Fetch
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
+from testkit.controller_commands import create_topics
 from testkit.data_path import batch_of
 from testkit.ports import RecordingConnection
 
@@ -34,7 +35,7 @@ def node() -> AdminPath:
     epoch = node.controller.image.brokers[OTHER].broker_epoch
     node.submit(UnfenceBroker(broker_id=OTHER, broker_epoch=epoch))
     node.end_turn()
-    node.submit(CreateTopics(topics=(TopicSpec(name="shared", num_partitions=PARTITIONS, replication_factor=2),)))
+    node.submit(create_topics(TopicSpec(name="shared", num_partitions=PARTITIONS, replication_factor=2)))
     node.end_turn()
     assert len(led_by_the_other(node)) == PARTITIONS // 2
     return node

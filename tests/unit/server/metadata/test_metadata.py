@@ -11,8 +11,6 @@ from tailrace.metadata.broker_commands import (
     UnfenceBroker,
 )
 from tailrace.metadata.commands import (
-    CreateTopics,
-    DeleteTopics,
     TopicReference,
     TopicRefused,
     TopicsCreated,
@@ -38,6 +36,7 @@ from tailrace.server.metadata.metadata import (
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
+from testkit.controller_commands import create_topics, delete_topics
 from testkit.data_path import CLUSTER_ID
 from testkit.ports import DeferredController, DeferredDisk, RecordingConnection
 
@@ -207,7 +206,7 @@ def with_second_broker(node: AdminPath, *listeners: str) -> None:
     epoch = node.controller.image.brokers[BrokerId(2)].broker_epoch
     node.submit(UnfenceBroker(broker_id=BrokerId(2), broker_epoch=epoch))
     node.end_turn()
-    node.submit(CreateTopics(topics=(TopicSpec(name="shared", num_partitions=2, replication_factor=2),)))
+    node.submit(create_topics(TopicSpec(name="shared", num_partitions=2, replication_factor=2)))
     node.end_turn()
 
 
@@ -270,7 +269,7 @@ def test_a_client_sees_the_addresses_of_its_own_listener(node: AdminPath) -> Non
 
 def test_a_deleted_topic_is_unknown_at_once(node: AdminPath) -> None:
     topic_id = node.topic_id("orders")
-    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.submit(delete_topics(TopicReference(name="orders")))
     node.end_turn()
     assert only(ask(node, 12, "orders")).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert only(ask_by_id(node, 12, topic_id)).error_code == ErrorCode.UNKNOWN_TOPIC_ID

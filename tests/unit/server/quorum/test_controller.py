@@ -24,6 +24,7 @@ from tailrace.raft import events
 from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, Response
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.quorum.host import LONGEST_WAIT_MS
+from testkit.controller_commands import create_topics
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
@@ -50,7 +51,7 @@ def follower(cluster: QuorumCluster) -> QuorumNode:
 
 
 def create(name: str) -> CreateTopics:
-    return CreateTopics(topics=(TopicSpec(name=name),))
+    return create_topics(TopicSpec(name=name))
 
 
 def submit(node: QuorumNode, command: ControllerCommand) -> Answers:
@@ -210,7 +211,7 @@ def test_a_broker_that_dies_while_it_shuts_down_is_fenced_by_a_new_controller(cl
     leader = active(cluster)
     broker_id = min(BROKERS)
     epoch = leader.controller.image.brokers[broker_id].broker_epoch
-    answers = submit(leader, CreateTopics(topics=(TopicSpec(name="orders", num_partitions=4),)))
+    answers = submit(leader, create_topics(TopicSpec(name="orders", num_partitions=4)))
     go_on(cluster, 200)
     assert isinstance(answers[0], TopicsCreated)
     leaves = BrokerHeartbeat(broker_id=broker_id, broker_epoch=epoch, metadata_offset=0, wants_shutdown=True)
@@ -247,7 +248,7 @@ def test_an_unknown_broker_is_refused_by_its_code(cluster: QuorumCluster) -> Non
 def test_too_large_a_batch_is_refused_and_changes_nothing(cluster: QuorumCluster) -> None:
     leader = active(cluster)
     before = leader.host.log.end_offset
-    many = CreateTopics(topics=(TopicSpec(name="big", num_partitions=90_000),))
+    many = create_topics(TopicSpec(name="big", num_partitions=90_000))
     answers = submit(leader, many)
     go_on(cluster, 100)
     assert refusal(answers) is ErrorCode.POLICY_VIOLATION

@@ -27,6 +27,7 @@ from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import AppendBatch, Log
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
+from testkit.controller_commands import create_topics
 from testkit.ports import DeferredDisk
 
 DATA = "/data"
@@ -35,7 +36,7 @@ QUORUM_STATE = "/data/__cluster_metadata-0/quorum-state"
 
 
 def create(*names: str) -> CreateTopics:
-    return CreateTopics(topics=tuple(TopicSpec(name=name) for name in names))
+    return create_topics(*(TopicSpec(name=name) for name in names))
 
 
 def result_of(answers: list[Any]) -> TopicCreated | TopicRefused:

@@ -9,9 +9,7 @@ from tailrace.metadata.broker_commands import (
     UnfenceBroker,
 )
 from tailrace.metadata.commands import (
-    AlterConfigs,
     ConfigChange,
-    DeleteTopics,
     ResourceChanges,
     TopicReference,
 )
@@ -22,6 +20,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.replication.partition import Partition
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
+from testkit.controller_commands import alter_configs, delete_topics
 from testkit.data_path import BROKER, batch_of
 
 
@@ -109,7 +108,7 @@ def test_a_failed_partition_can_still_be_deleted() -> None:
     files.flip_bit("/data/orders-0/00000000000000000000.log", 65)
     files.unlink("/data/.kafka_cleanshutdown")
     again = AdminPath("/data", files=files, start=2)
-    again.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    again.submit(delete_topics(TopicReference(name="orders")))
     again.end_turn()
     assert again.applier.failed == set()
     assert again.controller.image.topics == {}
@@ -145,7 +144,7 @@ def test_topics_that_say_the_same_share_their_settings_until_the_defaults_change
     orders, returns = (node.table.get(name, 0) for name in ("orders", "returns"))
     assert orders.config is returns.config
     change = ConfigChange(name="min.insync.replicas", value="3")
-    node.submit(AlterConfigs(resources=(ResourceChanges(resource=ALL_BROKERS, changes=(change,)),)))
+    node.submit(alter_configs(ResourceChanges(resource=ALL_BROKERS, changes=(change,))))
     node.end_turn()
     assert orders.config is returns.config
     assert orders.config.min_insync_replicas == 3

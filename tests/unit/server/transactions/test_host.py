@@ -5,7 +5,7 @@ from itertools import cycle
 import pytest
 
 from tailrace.coordinators.transactions.transaction import Transaction
-from tailrace.metadata.commands import DeleteTopics, TopicReference
+from tailrace.metadata.commands import TopicReference
 from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
@@ -18,6 +18,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.transactions import next_transactions
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
+from testkit.controller_commands import delete_topics
 from testkit.data_path import Exchange
 from testkit.ports import HoldingDisk, RecordingConnection
 from testkit.transaction_path import TransactionalClient, TransactionPath
@@ -247,7 +248,7 @@ def test_a_partition_that_is_gone_needs_no_marker() -> None:
     node = _node()
     client = _client(node)
     assert _send(client, "orders", b"one") is E.NONE
-    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.submit(delete_topics(TopicReference(name="orders")))
     node.end_turn()
     assert client.end(is_commit=True) is E.NONE
     assert node.describe_transaction("pay").transaction_state == "CompleteCommit"
@@ -369,7 +370,7 @@ def test_offsets_of_a_deleted_topic_do_not_come_back_with_their_transaction(vers
     node = _node(files)
     client = _client(node, version=version)
     assert _commit_offset(client, 5) is E.NONE
-    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.submit(delete_topics(TopicReference(name="orders")))
     node.end_turn()
     node.create_topics("orders")
     assert node.stable_offset("g", "orders") == -1
@@ -388,7 +389,7 @@ def test_a_topic_may_be_deleted_during_the_verification() -> None:
     disk.holds = True
     asked = client.ask_for_offset("g", "orders", 5)
     disk.holds = False
-    node.submit(DeleteTopics(topics=(TopicReference(name="orders"),)))
+    node.submit(delete_topics(TopicReference(name="orders")))
     node.end_turn()
     assert not asked.is_answered
     disk.run()
