@@ -8,7 +8,7 @@ node.produce("orders", b"hello").response
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -91,6 +91,9 @@ class Exchange:
 class DataPath:
     """One broker on a test's ports. Every flush is done at once unless another disk is given."""
 
+    SETTINGS: ClassVar[Mapping[str, str]] = {}
+    """The settings of every node of this kind, unless a test has others."""
+
     def __init__(
         self,
         directory: str,
@@ -110,7 +113,7 @@ class DataPath:
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
         self.disk: Disk = ImmediateDisk(self.clock.call_soon) if disk is None else disk
-        self.config = NodeConfig(settings or {})
+        self.config = NodeConfig({**self.SETTINGS, **(settings or {})})
         self._start = start
         self._own_controller = controller
         self._numbers = count(1)

@@ -6,7 +6,7 @@ node.commit("g", "orders", 7).response
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.groups import FindCoordinatorRequest
@@ -27,10 +27,7 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchResponse,
 )
 from tailrace.server.groups.host import GroupCoordinatorService
-from tailrace.server.ports import Disk
 from tailrace.server.transactions.host import TransactionCoordinatorService
-from tailrace.storage import FileSystem
-from tailrace.testing.clock import ManualClock
 from testkit.admin_path import AdminPath
 from testkit.data_path import Exchange
 
@@ -40,26 +37,13 @@ _NEWEST_COMMIT_BY_NAME = 9
 class GroupPath(AdminPath):
     """A node that coordinates groups. Defaults as `--dev`: four offsets partitions, no initial rebalance delay."""
 
-    def __init__(
-        self,
-        directory: str,
-        *,
-        files: FileSystem | None = None,
-        clock: ManualClock | None = None,
-        disk: Disk | None = None,
-        settings: Mapping[str, str] | None = None,
-        start: int = 1,
-    ) -> None:
-        dev = {
-            "group.initial.rebalance.delay.ms": "0",
-            "offsets.topic.num.partitions": "4",
-            "offsets.topic.replication.factor": "1",
-            "transaction.state.log.num.partitions": "4",
-            "transaction.state.log.replication.factor": "1",
-        }
-        super().__init__(
-            directory, files=files, clock=clock, disk=disk, settings={**dev, **(settings or {})}, start=start
-        )
+    SETTINGS: ClassVar[Mapping[str, str]] = {
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.num.partitions": "4",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.num.partitions": "4",
+        "transaction.state.log.replication.factor": "1",
+    }
 
     def find_coordinator(self, group_id: str, *, version: int = 4) -> ErrorCode:
         """Find the group's coordinator; the offsets topic is there and loaded afterwards, if flushes are immediate."""
