@@ -14,6 +14,7 @@ from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
+from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import Jitter, RaftConfig
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, VoterListener, VoterSet
@@ -21,7 +22,7 @@ from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.controller_link.controller_registration import ControllerRegistration
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.server.quorum.controller import QuorumController
-from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.host import QuorumHost, read_quorum_state
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
 from tailrace.server.quorum.queued_work import OnLongWork
@@ -82,6 +83,24 @@ def open_metadata_log(directory: MetadataDirectory, *, segment_bytes: int, now_m
     )
 
 
+def _raft_node(
+    config: MetadataReplicaConfig, ports: MetadataReplicaPorts, directory: MetadataDirectory, log: QuorumLog
+) -> RaftNode:
+    log.set_clock_offset(wall_ahead_ms=ports.clock.now_ms() - ports.clock.monotonic_ms())
+    return RaftNode(
+        key=config.key,
+        cluster_id=config.cluster_id,
+        log=log,
+        state=read_quorum_state(directory),
+        initial_voters=config.voters,
+        voters_in_log=log.voters_in_log,
+        bootstrap_ids=config.bootstrap_ids,
+        config=config.raft,
+        jitter=ports.jitter,
+        now_ms=ports.clock.monotonic_ms(),
+    )
+
+
 class MetadataReplica:
     """The replica of the metadata log. Call `start` once, then `stop`, then `close`."""
 
@@ -96,14 +115,10 @@ class MetadataReplica:
     ) -> None:
         """`log`: opened in `directory`. Raises CorruptRecords if `quorum-state` is illegible."""
         self.host: Final = QuorumHost(
-            key=config.key,
+            node=_raft_node(config, ports, directory, log),
             cluster_id=config.cluster_id,
             log=log,
             directory=directory,
-            initial_voters=config.voters,
-            bootstrap_ids=config.bootstrap_ids,
-            config=config.raft,
-            jitter=ports.jitter,
             clock=ports.clock,
             disk=ports.disk,
             peer=ports.peer,

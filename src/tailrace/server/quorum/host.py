@@ -24,9 +24,9 @@ from tailrace.model.throttle import Throttle
 from tailrace.raft import effects as do
 from tailrace.raft import events
 from tailrace.raft.node import RaftNode
-from tailrace.raft.ports import Jitter, QuorumState, RaftConfig
+from tailrace.raft.ports import QuorumState
 from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, Request, Response, SnapshotId
-from tailrace.raft.voters import ReplicaKey, VoterListener, VoterSet
+from tailrace.raft.voters import ReplicaKey, VoterListener
 from tailrace.server.callbacks import Alarm
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.server.quorum.flushes import QuorumFlushes
@@ -78,14 +78,10 @@ class QuorumHost:
     def __init__(
         self,
         *,
-        key: ReplicaKey,
+        node: RaftNode,
         cluster_id: str | None,
         log: QuorumLog,
         directory: MetadataDirectory,
-        initial_voters: VoterSet,
-        bootstrap_ids: Sequence[int],
-        config: RaftConfig,
-        jitter: Jitter,
         clock: Clock,
         disk: Disk,
         peer: Peer,
@@ -93,32 +89,19 @@ class QuorumHost:
         on_storage_failed: Callable[[KafkaError], None],
         on_broken_step: Callable[[Exception], None],
     ) -> None:
-        """`bootstrap_ids` are names below -1 of places that `peer` knows; `listeners` are this replica's own for
-        others. `on_broken_step` gets an exception that is no fault of the log's storage: the state of the machine
-        differs from that of the log. Raises CorruptRecords if `quorum-state` is illegible."""
+        """`node`: the machine, over this log. `listeners` are this replica's own for others. `on_broken_step` gets an
+        exception that is no fault of the log's storage: the state of the machine differs from that of the log."""
+        self.node = node
         self.log = log
-        log.set_clock_offset(wall_ahead_ms=clock.now_ms() - clock.monotonic_ms())
         self.cluster_id = cluster_id
         self.failure: KafkaError | None = None
         """The reason why this replica has given up its log."""
-        self.node = RaftNode(
-            key=key,
-            cluster_id=cluster_id,
-            log=log,
-            state=read_quorum_state(directory),
-            initial_voters=initial_voters,
-            voters_in_log=log.voters_in_log,
-            bootstrap_ids=bootstrap_ids,
-            config=config,
-            jitter=jitter,
-            now_ms=clock.monotonic_ms(),
-        )
         self._directory = directory
         self._clock = clock
         self._disk = disk
         self._refusals = RefusalLines(clock)
         self._requests = QuorumRequests(
-            key, cluster_id, peer=peer, listeners=listeners, on_outcome=self.step, refusals=self._refusals
+            node.key, cluster_id, peer=peer, listeners=listeners, on_outcome=self.step, refusals=self._refusals
         )
         self._flushes = QuorumFlushes(
             log,

@@ -12,10 +12,11 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages import fetch
 from tailrace.raft import effects as do
 from tailrace.raft import events
+from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import RaftConfig
 from tailrace.raft.rpc import FetchRecords
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.host import QuorumHost, read_quorum_state
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION, MetadataDirectory
 from tailrace.testing.clock import ManualClock
@@ -66,15 +67,22 @@ class RefusalsBench:
         self.clock = ManualClock()
         log = QuorumLog.open(directory.path, METADATA_PARTITION, files=files, config=TopicConfig(), now_ms=0)
         self.host = QuorumHost(
-            key=KEY,
+            node=RaftNode(
+                key=KEY,
+                cluster_id=None,
+                log=log,
+                state=read_quorum_state(directory),
+                initial_voters=VoterSet.of((Voter(KEY), Voter(LEADER))),
+                voters_in_log=(),
+                bootstrap_ids=(),
+                config=RaftConfig(),
+                jitter=lambda: 0.5,
+                now_ms=0,
+            ),
             cluster_id=None,
             log=log,
             directory=directory,
-            initial_voters=VoterSet.of((Voter(KEY), Voter(LEADER))),
-            bootstrap_ids=(),
             listeners=(),
-            config=RaftConfig(),
-            jitter=lambda: 0.5,
             clock=self.clock,
             disk=DeferredDisk(),
             peer=BrokenLeader(),
