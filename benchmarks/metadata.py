@@ -160,10 +160,7 @@ class Replica:
         self.files = OsFiles()
         self.directory = directory
         self.disk = FlushThread(
-            directory=str(directory),
-            call_soon=loop.call_soon,
-            post=lambda callback: loop.call_soon_threadsafe(self.turns.run, callback),
-            on_failure=self.turns._broken,
+            directory=str(directory), call_soon=loop.call_soon, post=self.clock.post, on_failure=self.turns._broken
         )
         self._log = opened_log(directory)
         self._replica = MetadataReplica(

@@ -78,10 +78,7 @@ class Observer:
         self._turns = silent_turns(call_soon=self._loop.call_soon, on_broken_invariant=self.faults.append)
         clock = LoopClock(self._loop, self._turns)
         self._disk = FlushThread(
-            directory=path,
-            call_soon=self._loop.call_soon,
-            post=lambda callback: self._loop.call_soon_threadsafe(self._turns.run, callback),
-            on_failure=self.faults.append,
+            directory=path, call_soon=self._loop.call_soon, post=clock.post, on_failure=self.faults.append
         )
         self._peers = Peers(
             address_of=lambda _: self._address, turns=self._turns, client_id="observer", timeout_ms=2_000

@@ -132,10 +132,7 @@ class RunningBroker:
         self._metadata = quorum.controller
         self._session: BrokerSession | None = None
         self.flush_thread = FlushThread(
-            directory=directory,
-            call_soon=self._loop.call_soon,
-            post=lambda callback: self._loop.call_soon_threadsafe(turns.run, callback),
-            on_failure=on_fatal,
+            directory=directory, call_soon=self._loop.call_soon, post=clock.post, on_failure=on_fatal
         )
         self._peers = Peers(
             address_of=self._address_of,
@@ -151,17 +148,9 @@ class RunningBroker:
             peer=quorum,
             clock=clock,
         )
-        syncing = self.flush_thread
         self.broker = Broker(
             broker_config(config, cluster_id=quorum.cluster_id, log_directory=directory),
-            ports=BrokerPorts(
-                clock=clock,
-                files=files,
-                disk=syncing if config.is_flushed else PageCache(call_soon=clock.call_soon, syncing=syncing),
-                syncing_disk=syncing,
-                peers=self._peers,
-                random_bytes=secrets.token_bytes,
-            ),
+            ports=self._ports(files, clock),
             settings=config,
             metadata=quorum.controller,
             controller=self._link.channel,
@@ -169,10 +158,21 @@ class RunningBroker:
             on_broken_invariant=on_fatal,
         )
         self._hang_watch = HangWatch(
-            (syncing, quorum.flush_thread),
+            (self.flush_thread, quorum.flush_thread),
             clock=clock,
             timeout_ms=config.integer("log.dir.stall.timeout.ms"),
             on_change=partial(self.broker.replicas.health.set_stalled, StallCause.HUNG),
+        )
+
+    def _ports(self, files: OsFiles, clock: LoopClock) -> BrokerPorts:
+        syncing = self.flush_thread
+        return BrokerPorts(
+            clock=clock,
+            files=files,
+            disk=syncing if self._config.is_flushed else PageCache(call_soon=clock.call_soon, syncing=syncing),
+            syncing_disk=syncing,
+            peers=self._peers,
+            random_bytes=secrets.token_bytes,
         )
 
     @property

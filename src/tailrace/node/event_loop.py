@@ -32,6 +32,10 @@ class LoopClock:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(self._turns.run, callback)
 
+    def post(self, callback: Callable[[], None]) -> None:
+        """As `call_soon`, from another thread."""
+        self._loop.call_soon_threadsafe(self._turns.run, callback)
+
 
 _LINE_MS = 60_000
 _MOST_CAUSES = 1_000

@@ -98,7 +98,7 @@ class MetadataQuorum:
         self._clock = clock
         self._turns = turns
         self._on_fatal = on_fatal
-        self._loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._key = ReplicaKey(config.node_id, bytes(identity.directory_id or ZERO_TOPIC_ID))
         self._metadata_directory = MetadataDirectory(directory, files=files)
         self._log = self._open_log()
@@ -116,10 +116,7 @@ class MetadataQuorum:
             timeout_ms=config.quorum.raft.request_timeout_ms + _PEER_TIMEOUT_SLACK_MS,
         )
         self.flush_thread = FlushThread(
-            directory=self._metadata_directory.path,
-            call_soon=self._loop.call_soon,
-            post=lambda callback: self._loop.call_soon_threadsafe(turns.run, callback),
-            on_failure=on_fatal,
+            directory=self._metadata_directory.path, call_soon=loop.call_soon, post=clock.post, on_failure=on_fatal
         )
 
     def _open_log(self) -> QuorumLog:
