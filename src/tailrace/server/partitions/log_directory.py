@@ -66,8 +66,7 @@ class LogDirectory:
     """The logs below one path, and the checkpoints of their offsets."""
 
     def __init__(self, path: str, *, files: FileSystem, is_durable: bool) -> None:
-        """`is_durable`: log.durability=flushed; recovery after a crash then checks for records that a failed sync
-        lost."""
+        """`is_durable`: log.durability=flushed; recovery after a crash checks for records that a failed sync lost."""
         self.path = path
         self._is_durable = is_durable
         self._files = files
@@ -231,25 +230,7 @@ class LogDirectory:
             # The checkpoints must stay: without them the next start would take the damage for a torn end, and cut it.
             self._found.add(partition)
             raise
-        if log.recovery.bytes_cut or log.recovery.segments_removed or log.recovery.lost_acknowledged:
-            is_lost = log.recovery.lost_acknowledged
-            _logger.log(
-                logging.ERROR if is_lost else logging.WARNING,
-                "event=log-cut partition=%s end_offset=%d bytes=%d segments=%d acknowledged_up_to=%d reason=%s",
-                partition,
-                log.log_end_offset,
-                log.recovery.bytes_cut,
-                log.recovery.segments_removed,
-                log.recovery.acknowledged_end_offset,
-                log.recovery.cut_reason,
-            )
-        if log.recovery.ignored_log_start is not None:
-            _logger.warning(
-                "event=log-start-ignored partition=%s noted=%d end_offset=%d",
-                partition,
-                log.recovery.ignored_log_start,
-                log.log_end_offset,
-            )
+        _report_recovery(partition, log)
         return log
 
     def _check_topic(self, partition: TopicPartition, directory: str, topic_id: TopicId) -> None:
@@ -275,8 +256,7 @@ class LogDirectory:
             self._files.sync_file(join(directory, PARTITION_METADATA))
 
     def _name_topic(self, directory: str, topic_id: TopicId) -> None:
-        """Write the topic's id for a log whose id cannot be read: an administrator has chosen the log for this
-        topic."""
+        """Write the topic's id for a log whose id cannot be read: an administrator has chosen the log for the topic."""
         try:
             read_partition_metadata(self._files, directory)
         except CorruptRecords:
@@ -335,13 +315,13 @@ class LogDirectory:
     def rename_deleted(self, partition: TopicPartition, topic_id: TopicId) -> str:
         """Rename the partition's directory, so that it can be removed later; returns its path now. Not durable yet."""
         number = int.from_bytes(topic_id)
-        while self._files.exists(path := self._deleted_path(partition, number)):
+        while self._files.exists(path := self._renamed_path(partition, f"{number:032x}{DELETE_SUFFIX}")):
             number = (number + 1) % 2**128  # of a replica that was here before: its removal takes its time
         self._files.rename(join(self.path, str(partition)), path)
         return path
 
-    def _deleted_path(self, partition: TopicPartition, number: int) -> str:
-        suffix = f"-{partition.partition}.{number:032x}{DELETE_SUFFIX}"
+    def _renamed_path(self, partition: TopicPartition, ending: str) -> str:
+        suffix = f"-{partition.partition}.{ending}"
         return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
 
     def rename_damaged(self, partition: TopicPartition, topic_id: TopicId) -> str:
@@ -349,9 +329,7 @@ class LogDirectory:
 
         Its checkpoints must stay until this is done: whatever is left of it would pass for a short healthy log.
         """
-        number = 1
-        while self._files.exists(path := self._damaged_path(partition, topic_id, number)):
-            number += 1
+        path = self._damaged_path(partition, topic_id)
         self._files.rename(join(self.path, str(partition)), path)
         self._files.sync_dir(self.path)
         self._measure_damaged()
@@ -368,9 +346,7 @@ class LogDirectory:
         leader_epoch: int,
     ) -> DamageCut:
         """The cut of a damaged log that nothing uses, by the checkpoints of now. `finish_cut` comes when it is done."""
-        directory, number = join(self.path, str(partition)), 1
-        while self._files.exists(path := self._damaged_path(partition, topic_id, number)):
-            number += 1
+        directory, path = join(self.path, str(partition)), self._damaged_path(partition, topic_id)
         recovery_point = self._checkpoints[RECOVERY_POINTS].get(partition)
         high_watermark = self._checkpoints[HIGH_WATERMARKS].get(partition)
 
@@ -406,9 +382,11 @@ class LogDirectory:
         self._found.discard(partition)
         self._distrusted.discard(partition)
 
-    def _damaged_path(self, partition: TopicPartition, topic_id: TopicId, number: int) -> str:
-        suffix = f"-{partition.partition}.{topic_id.hex()}.{number}{DAMAGED_SUFFIX}"
-        return join(self.path, partition.topic[: _MAX_NAME - len(suffix)] + suffix)
+    def _damaged_path(self, partition: TopicPartition, topic_id: TopicId) -> str:
+        number = 1
+        while self._files.exists(path := self._renamed_path(partition, f"{topic_id.hex()}.{number}{DAMAGED_SUFFIX}")):
+            number += 1
+        return path
 
     def _measure_damaged(self) -> None:
         """Count the damaged logs that are kept. Raises nothing: an administrator may be removing them now."""
@@ -487,6 +465,26 @@ def _report_vanished(partition: TopicPartition, known_end: int) -> None:
         partition,
         known_end,
     )
+
+
+def _report_recovery(partition: TopicPartition, log: Log) -> None:
+    """Log the changes that the recovery has made, if it has made any."""
+    recovery = log.recovery
+    if recovery.bytes_cut or recovery.segments_removed or recovery.lost_acknowledged:
+        _logger.log(
+            logging.ERROR if recovery.lost_acknowledged else logging.WARNING,
+            "event=log-cut partition=%s end_offset=%d bytes=%d segments=%d acknowledged_up_to=%d reason=%s",
+            partition,
+            log.log_end_offset,
+            recovery.bytes_cut,
+            recovery.segments_removed,
+            recovery.acknowledged_end_offset,
+            recovery.cut_reason,
+        )
+    if (noted := recovery.ignored_log_start) is not None:
+        _logger.warning(
+            "event=log-start-ignored partition=%s noted=%d end_offset=%d", partition, noted, log.log_end_offset
+        )
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:
