@@ -138,25 +138,16 @@ class Dispatcher:
             try:
                 if hot.take_frame(connection, slot, frame, api_version, correlation_id):
                     return
-            except AssertionError as broken:
-                self._on_broken_invariant(broken)
-                return
             except Exception as fault:  # noqa: BLE001 - nothing was decoded, so no answer can be made
-                self._log_once(route.api, fault)
-                connection.close(f"{route.api.name} v{api_version} failed")
+                self._close_after_fault(connection, route.api, api_version, fault)
                 return
         try:
             header, position = decode_request_header(frame)
             # Bytes behind the request are ignored, as in Kafka: librdkafka 2.16 sends Metadata v13 for all topics with
             # three bytes too many.
             request, _ = decode_from(route.request_type, api_version, frame, position, max_elements=route.max_elements)
-        except MalformedMessage as fault:
-            self.malformed += 1
-            connection.close(f"malformed {route.api.name} v{api_version}: {fault.detail}")
-            return
         except Exception as fault:  # noqa: BLE001 - also a failed assertion of the decoder costs this connection alone
-            self._log_once(route.api, fault)
-            connection.close(f"{route.api.name} v{api_version} could not be read")
+            self._close_unread(connection, route.api, api_version, fault)
             return
         context = RequestContext(
             connection=connection,
@@ -197,6 +188,21 @@ class Dispatcher:
             return
         name = APIS[api_key].name if api_key in APIS else f"API {api_key}"
         connection.close(f"{name} v{api_version} is not served here")
+
+    def _close_after_fault(self, connection: ServerConnection, api: Api, version: int, fault: Exception) -> None:
+        if isinstance(fault, AssertionError):
+            self._on_broken_invariant(fault)
+            return
+        self._log_once(api, fault)
+        connection.close(f"{api.name} v{version} failed")
+
+    def _close_unread(self, connection: ServerConnection, api: Api, version: int, fault: Exception) -> None:
+        if isinstance(fault, MalformedMessage):
+            self.malformed += 1
+            connection.close(f"malformed {api.name} v{version}: {fault.detail}")
+            return
+        self._log_once(api, fault)
+        connection.close(f"{api.name} v{version} could not be read")
 
     def _respond(self, api: Api, request: Any, context: RequestContext, response: Any) -> None:
         try:
