@@ -26,7 +26,7 @@ class LocalReplicas:
     def __init__(
         self, config: BrokerConfig, *, ports: BrokerPorts, controller: Controller, settings: LiveSettings
     ) -> None:
-        clock, broker_id, lag_ms = ports.clock, config.broker_id, config.replica_lag_time_max_ms
+        clock, broker_id = ports.clock, config.broker_id
         self.failures: Final = ReplicaFailures(
             broker_id=broker_id,
             controller=controller,
@@ -36,30 +36,16 @@ class LocalReplicas:
             on_staying=self._resume,
         )
         self.log_directory: Final = LogDirectory(config.log_directory, files=ports.files, is_durable=config.is_flushed)
-        self.partitions: Final = PartitionTable(
-            self.log_directory,
-            broker_id=broker_id,
-            disk=ports.disk,
-            syncing_disk=ports.syncing_disk,
-            clock=clock,
-            is_flushed=config.is_flushed,
-            leaders=ImageLeaders(controller),
-            replica_lag_time_max_ms=lag_ms,
-            failures=self.failures,
-        )
+        self.partitions: Final = self._partition_table(config, ports, ImageLeaders(controller))
         self.keeper: Final = InSyncKeeper(
             broker_id=broker_id,
             partitions=self.partitions,
             controller=controller,
             clock=clock,
-            replica_lag_time_max_ms=lag_ms,
+            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
         self.fetchers: Final = ReplicaFetchers(
-            broker_id=broker_id,
-            partitions=self.partitions,
-            peer=ports.peers,
-            clock=clock,
-            config=config.replica_fetch,
+            broker_id=broker_id, partitions=self.partitions, peer=ports.peers, clock=clock, config=config.replica_fetch
         )
         self.health: Final = LogDirectoryHealth(config.log_directory, replicas=self.failures, fetching=self.fetchers)
         self.applier: Final = MetadataApplier(partitions=self.partitions, broker_id=broker_id, settings=settings)
@@ -80,6 +66,19 @@ class LocalReplicas:
             config=config.periodic_work,
             disk=ports.syncing_disk,
             on_short_of_room=partial(self.health.set_stalled, StallCause.FULL),
+        )
+
+    def _partition_table(self, config: BrokerConfig, ports: BrokerPorts, leaders: ImageLeaders) -> PartitionTable:
+        return PartitionTable(
+            self.log_directory,
+            broker_id=config.broker_id,
+            disk=ports.disk,
+            syncing_disk=ports.syncing_disk,
+            clock=ports.clock,
+            is_flushed=config.is_flushed,
+            leaders=leaders,
+            replica_lag_time_max_ms=config.replica_lag_time_max_ms,
+            failures=self.failures,
         )
 
     def _pause(self, topic_partition: TopicPartition, state: PartitionState) -> None:
