@@ -51,17 +51,7 @@ def command(
         from tailrace.node.process import run
         from tailrace.node.settings.config import load_config
 
-    flags: dict[str, str] = {}
-    if data_dir is not None:
-        if not data_dir.strip():
-            raise typer.BadParameter("a directory has a name", param_hint="--data-dir")
-        flags["log.dirs"] = data_dir
-    if listen is not None:
-        flags["listeners"] = listen
-    if dev:
-        flags["dev.mode"] = "true"
-    if insecure:
-        flags["listener.insecure.allow"] = "true"
+    flags = _flags(data_dir=data_dir, listen=listen, dev=dev, insecure=insecure)
     loaded = load_config(file=config, overrides=settings or (), environment=os.environ, flags=flags)
     again = [sys.executable, "-m", "tailrace", "serve"]
     again += [] if config is None else ["--config", str(config)]
@@ -69,6 +59,18 @@ def command(
     again += [] if data_dir is None else ["--data-dir", data_dir]
     again += [] if listen is None else ["--listen", listen]
     flagged = {"--dev": dev, "--insecure": insecure, "--until-stdin-closes": until_stdin_closes}
-    again += [flag for flag, is_given in flagged.items() if is_given]
-    command = [*again, "--disk-failures"]
-    raise typer.Exit(run(loaded, until_stdin_closes=until_stdin_closes, command=command, disk_failures=disk_failures))
+    again += [*(flag for flag, is_given in flagged.items() if is_given), "--disk-failures"]
+    raise typer.Exit(run(loaded, until_stdin_closes=until_stdin_closes, command=again, disk_failures=disk_failures))
+
+
+def _flags(*, data_dir: str | None, listen: str | None, dev: bool, insecure: bool) -> dict[str, str]:
+    """The settings that are options."""
+    if data_dir is not None and not data_dir.strip():
+        raise typer.BadParameter("a directory has a name", param_hint="--data-dir")
+    flags = {
+        "log.dirs": data_dir,
+        "listeners": listen,
+        "dev.mode": "true" if dev else None,
+        "listener.insecure.allow": "true" if insecure else None,
+    }
+    return {name: value for name, value in flags.items() if value is not None}
