@@ -30,8 +30,6 @@ COMMIT_TIMEOUT_MS = 10_000
 _CHECK_MS = 1_000
 """The interval at which a poll checks for a fault that keeps it from reading: while it waits, and before records."""
 
-_RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": None}
-
 
 class ConsumerRecord(NamedTuple):
     """A record and where it stood. Timestamp in ms since 1970."""
@@ -81,9 +79,7 @@ class AsyncConsumer:
         client_rack: str = "",
         client_id: str = "tailrace-consumer",
     ) -> None:
-        if auto_offset_reset not in _RESETS:
-            detail = f"auto.offset.reset {auto_offset_reset!r}; known are {', '.join(_RESETS)}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        reset = _parse_reset(auto_offset_reset)
         self._router = Router(
             bootstrap_servers,
             client_id=client_id,
@@ -98,25 +94,17 @@ class AsyncConsumer:
         self._committing: asyncio.Task[None] | None = None
         """The auto commit in flight."""
         self._max_poll_records = max_poll_records
-        isolation_level = parse_isolation(isolation)
-        self._fetcher = Fetcher(
-            self._router,
-            FetchOptions(
-                max_wait_ms=fetch_max_wait_ms,
-                min_bytes=fetch_min_bytes,
-                max_bytes=fetch_max_bytes,
-                isolation_level=isolation_level,
-                rack=client_rack,
-            ),
-            max_partition_bytes=max_partition_fetch_bytes,
+        level = parse_isolation(isolation)
+        options = FetchOptions(
+            max_wait_ms=fetch_max_wait_ms,
+            min_bytes=fetch_min_bytes,
+            max_bytes=fetch_max_bytes,
+            isolation_level=level,
+            rack=client_rack,
         )
+        self._fetcher = Fetcher(self._router, options, max_partition_bytes=max_partition_fetch_bytes)
         self._search = StartSearch(
-            self._router,
-            self._fetcher,
-            group=group,
-            reset=_RESETS[auto_offset_reset],
-            isolation_level=isolation_level,
-            notices=self._notices,
+            self._router, self._fetcher, group=group, reset=reset, isolation_level=level, notices=self._notices
         )
         self._ahead: deque[ConsumerRecord] = deque()
         """Records that an iteration has polled and not yielded: `poll` returns them first, no commit covers them."""
@@ -416,6 +404,14 @@ class AsyncConsumer:
         """Stop reading: the group has removed this consumer, and others may read its partitions already."""
         self.assigned(())
         self._has_lost_partitions = True
+
+
+def _parse_reset(name: str) -> int | None:
+    """The offset of this auto.offset.reset; None: there is none, and no committed offset is an error."""
+    resets = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+    if name not in resets:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"auto.offset.reset {name!r}; known are {', '.join(resets)}")
+    return resets[name]
 
 
 def _offsets(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
