@@ -17,17 +17,18 @@ state would change. From then on it is fetched until a controller has decided.
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from tailrace.metadata.commands import AlterPartition, InSyncChange, LeaveReason, PartitionsAltered
+from tailrace.metadata.commands import InSyncChange, LeaveReason
 from tailrace.metadata.deciding.in_sync_changes import is_wanted
 from tailrace.metadata.deciding.state_changes import ImageCircumstances
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.server.callbacks import Alarm, run_slice
+from tailrace.server.callbacks import Alarm
 from tailrace.server.ports import Clock, Controller, Timer
+from tailrace.server.replicas.proposals import Outcomes, Proposals, codes_of, shown
 
 MOST_PER_COMMAND: Final = 1_000
 _BACKOFF_MS: Final = 50
@@ -36,8 +37,7 @@ _STANDS_ALONE_MS: Final = 1_000
 UNANSWERED_MS: Final = 10_000
 """The time without an answer after which a replica is fetched again: an election of the controllers is over by then.
 Without a controller the leader keeps the replica in sync, and acks=all waits for it."""
-_LEFT: Final = "NONE"
-"""In a log line: removed from the ISR, or not in it."""
+_LEFT: Final = ErrorCode.NONE.name  # in a log line: removed from the ISR, or not in it
 _OTHER_STATE: Final = frozenset(
     (ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NOT_CONTROLLER)
 )
@@ -112,7 +112,14 @@ class ReplicaFailures:
         self._given_up: set[TopicPartition] = set()  # chosen to lead with the rest of their log, and unable to
         self._waiting: list[OnReported] = []
         self._said: frozenset[str] = frozenset()
-        self._is_started = self._is_stopped = self._is_busy = self._is_planned = False
+        self._proposals = Proposals[_ProposedLeave](
+            broker_id=broker_id,
+            controller=controller,
+            clock=clock,
+            collect=self._proposing,
+            on_collected=self._submit,
+        )
+        self._is_started = False
         self._again: Timer | None = None
         self._ask_alone_again: Timer | None = None
 
@@ -196,7 +203,7 @@ class ReplicaFailures:
 
     def stop(self) -> None:
         """Propose nothing more; callbacks that wait are not called."""
-        self._is_stopped = True
+        self._proposals.stop()
         self._waiting.clear()
         self._unanswered.cancel()
         for timer in (self._again, self._ask_alone_again):
@@ -266,26 +273,14 @@ class ReplicaFailures:
         self._look_at(stays)
 
     def _plan(self) -> None:
-        if self._is_started and not (self._is_busy or self._is_planned or self._is_stopped):
-            self._is_planned = True
-            self._clock.call_soon(self._propose)
+        if self._is_started:
+            self._proposals.plan()
 
     def _plan_again(self) -> None:
         """Propose again after a pause: the image may have changed by then."""
         if self._again is not None:
             self._again.cancel()
         self._again = self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._plan)
-
-    def _propose(self) -> None:
-        self._is_planned = False
-        if self._is_busy or self._is_stopped:
-            return
-        proposed: list[_ProposedLeave] = []
-        run_slice(self._proposing(proposed), self._clock)
-        if proposed:
-            self._ask(proposed)
-        elif self._to_look_at:
-            self._plan()
 
     def _proposing(self, proposed: list[_ProposedLeave]) -> Iterator[None]:
         while self._to_look_at and len(proposed) < MOST_PER_COMMAND:
@@ -336,26 +331,20 @@ class ReplicaFailures:
 
     # Asking
 
-    def _ask(self, proposed: list[_ProposedLeave]) -> None:
-        self._is_busy = True
+    def _submit(self, proposed: list[_ProposedLeave]) -> None:
         self._pause(proposed)
-        registered = self._controller.image.brokers.get(self._broker_id)
-        command = AlterPartition(
-            broker_id=self._broker_id,
-            broker_epoch=-1 if registered is None else registered.broker_epoch,
-            changes=tuple(
-                InSyncChange(
-                    topic_id=one.state.topic_id,
-                    partition=one.topic_partition.partition,
-                    leader_epoch=one.state.leader_epoch,
-                    partition_epoch=one.state.partition_epoch,
-                    in_sync_replicas=(),
-                    leaving=one.leaving,
-                )
-                for one in proposed
-            ),
+        changes = (
+            InSyncChange(
+                topic_id=one.state.topic_id,
+                partition=one.topic_partition.partition,
+                leader_epoch=one.state.leader_epoch,
+                partition_epoch=one.state.partition_epoch,
+                in_sync_replicas=(),
+                leaving=one.leaving,
+            )
+            for one in proposed
         )
-        self._controller.submit(command, lambda answer: self._answered(proposed, answer))
+        self._proposals.submit(changes, lambda outcomes: self._on_outcomes(proposed, outcomes))
 
     def _pause(self, proposed: list[_ProposedLeave]) -> None:
         """Call `on_leaving` before the proposal: the decision may reach the leaders before its answer comes here."""
@@ -378,19 +367,12 @@ class ReplicaFailures:
         for topic_partition in list(self._paused):
             self._stay(topic_partition)
 
-    def _answered(self, proposed: list[_ProposedLeave], answer: Any) -> None:
-        self._is_busy = False
-        if self._is_stopped:
+    def _on_outcomes(self, proposed: list[_ProposedLeave], outcomes: Outcomes) -> None:
+        if self._proposals.is_stopped:
             return
-        if isinstance(answer, PartitionsAltered):
-            outcomes: list[PartitionState | KafkaError] = [outcome.result for outcome in answer.outcomes]
-        else:
-            assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
-            outcomes = [answer] * len(proposed)
-        answers: Counter[str] = Counter()
+        answers = codes_of(outcomes)
         self._update_undecided(outcomes)
         for one, outcome in zip(proposed, outcomes, strict=True):
-            answers[outcome.code.name if isinstance(outcome, KafkaError) else _LEFT] += 1
             self._on_outcome(one, outcome)
         self._log_answers(proposed, answers)
         if len(answers) > 1 or _LEFT not in answers:
@@ -399,7 +381,7 @@ class ReplicaFailures:
             self._plan()
         self._call_waiting()
 
-    def _update_undecided(self, outcomes: list[PartitionState | KafkaError]) -> None:
+    def _update_undecided(self, outcomes: Outcomes) -> None:
         self._unanswered.cancel()
         self._is_undecided = all(isinstance(one, KafkaError) and one.code not in _DECIDED for one in outcomes)
 
@@ -413,8 +395,8 @@ class ReplicaFailures:
             self._broker_id,
             len(proposed),
             proposed[0].topic_partition,
-            _shown(Counter(one.leaving.name for one in proposed)),
-            _shown(answers),
+            shown(Counter(one.leaving.name for one in proposed)),
+            shown(answers),
         )
 
     def _on_outcome(self, one: _ProposedLeave, outcome: PartitionState | KafkaError) -> None:
@@ -459,7 +441,3 @@ class ReplicaFailures:
         if state is None or state.topic_id != self._failed[topic_partition].topic_id:
             return False
         return self._broker_id in state.replicas and is_wanted(self._broker_id, state, LeaveReason.LOST)
-
-
-def _shown(counts: Counter[str]) -> str:
-    return ",".join(f"{name}:{count}" for name, count in sorted(counts.items()))

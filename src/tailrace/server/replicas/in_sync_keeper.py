@@ -7,28 +7,23 @@ another proposal may be due at once (`replication.leadership`, rule 4).
 """
 
 import logging
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
 
-from tailrace.metadata.commands import (
-    AlterPartition,
-    InSyncChange,
-    InSyncReplica,
-    PartitionsAltered,
-)
+from tailrace.metadata.commands import InSyncChange, InSyncReplica
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, InSyncProposal
 from tailrace.replication.partition import Partition
-from tailrace.server.callbacks import run_in_slices, run_slice
+from tailrace.server.callbacks import run_in_slices
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Controller, Timer
+from tailrace.server.replicas.proposals import Outcomes, Proposals, codes_of, shown
 
 _BACKOFF_MS: Final = 50
-_UNKNOWN: Final = -1
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -60,7 +55,6 @@ class InSyncKeeper:
     ) -> None:
         self._broker_id = broker_id
         self._partitions = partitions
-        self._controller = controller
         self._clock = clock
         self._interval_ms = max(1, replica_lag_time_max_ms // 2)
         self._waiting: dict[Partition, None] = {}
@@ -69,9 +63,14 @@ class InSyncKeeper:
         self._gone: set[BrokerId] = set()
         self._to_exclude_from: deque[Partition] = deque()
         self._repeated: list[_Proposed] = []
-        self._is_busy = self._is_planned = False
+        self._proposals = Proposals[_Proposed](
+            broker_id=broker_id,
+            controller=controller,
+            clock=clock,
+            collect=self._proposing,
+            on_collected=self._submit,
+        )
         self._timer: Timer | None = None
-        self._is_stopped = False
         self.expansions = self.shrinks = 0
         """The numbers of proposed changes that were made."""
 
@@ -82,7 +81,7 @@ class InSyncKeeper:
 
     def stop(self) -> None:
         """Propose nothing any more."""
-        self._is_stopped = True
+        self._proposals.stop()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -133,38 +132,16 @@ class InSyncKeeper:
     def consider(self, partition: Partition) -> None:
         """Have this partition make a proposal soon, if one is due."""
         self._waiting[partition] = None
-        self._plan()
+        self._proposals.plan()
 
     def _look_around(self) -> None:
         self.start()
         self._unseen = deque(self._partitions)
-        self._plan()
-
-    def _plan(self) -> None:
-        if not (self._is_busy or self._is_planned or self._is_stopped):
-            self._is_planned = True
-            self._clock.call_soon(self._propose)
-
-    def _propose(self) -> None:
-        self._is_planned = False
-        if self._is_busy or self._is_stopped:
-            return
-        repeated, self._repeated = self._repeated, []
-        proposed = [one for one in repeated if one.is_current]
-        run_slice(self._proposing(proposed), self._clock)
-        if not proposed:
-            if self._waiting or self._unseen:
-                self._plan()
-        else:
-            self._is_busy = True
-            command = AlterPartition(
-                broker_id=self._broker_id,
-                broker_epoch=self._broker_epoch,
-                changes=tuple(self._change(one) for one in proposed),
-            )
-            self._controller.submit(command, lambda answer: self._answered(proposed, answer))
+        self._proposals.plan()
 
     def _proposing(self, proposed: list[_Proposed]) -> Iterator[None]:
+        repeated, self._repeated = self._repeated, []
+        proposed += (one for one in repeated if one.is_current)
         while (partition := self._next_partition()) is not None:
             proposal = partition.in_sync.propose()
             if proposal is not None and partition.state is not None:
@@ -179,10 +156,8 @@ class InSyncKeeper:
             return partition
         return self._unseen.popleft() if self._unseen else None
 
-    @property
-    def _broker_epoch(self) -> int:
-        registered = self._controller.image.brokers.get(self._broker_id)
-        return _UNKNOWN if registered is None else registered.broker_epoch
+    def _submit(self, proposed: list[_Proposed]) -> None:
+        self._proposals.submit(map(self._change, proposed), lambda outcomes: self._on_outcomes(proposed, outcomes))
 
     def _change(self, one: _Proposed) -> InSyncChange:
         proposal = one.proposal
@@ -193,32 +168,21 @@ class InSyncKeeper:
             partition_epoch=proposal.partition_epoch,
             in_sync_replicas=tuple(
                 InSyncReplica(
-                    broker_id=member, broker_epoch=self._broker_epoch if member == self._broker_id else broker_epoch
+                    broker_id=member,
+                    broker_epoch=self._proposals.broker_epoch if member == self._broker_id else broker_epoch,
                 )
                 for member, broker_epoch in proposal.members
             ),
         )
 
-    def _answered(self, proposed: Sequence[_Proposed], answer: Any) -> None:
-        self._is_busy = False
-        if isinstance(answer, PartitionsAltered):
-            outcomes = [outcome.result for outcome in answer.outcomes]
-        else:
-            assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
-            outcomes = [answer] * len(proposed)
-        refusals: Counter[str] = Counter()
+    def _on_outcomes(self, proposed: list[_Proposed], outcomes: Outcomes) -> None:
         for one, outcome in zip(proposed, outcomes, strict=True):
-            refusals[outcome.code.name if isinstance(outcome, KafkaError) else "NONE"] += 1
             self._on_outcome(one, outcome)
-        _logger.debug(
-            "event=in-sync-answered partitions=%d answers=%s",
-            len(proposed),
-            ",".join(f"{code}:{count}" for code, count in sorted(refusals.items())),
-        )
+        _logger.debug("event=in-sync-answered partitions=%d answers=%s", len(proposed), shown(codes_of(outcomes)))
         if self._repeated:
-            self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._plan)
+            self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._proposals.plan)
         elif self._waiting or self._unseen:
-            self._plan()
+            self._proposals.plan()
 
     def _on_outcome(self, one: _Proposed, outcome: PartitionState | KafkaError) -> None:
         partition = one.partition

@@ -1,0 +1,94 @@
+"""Proposals of this broker to change partitions: collected for a few milliseconds, and sent in one command.
+
+One command is under way at a time. A proposal whose answer calls for another one is collected again by its owner.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from tailrace.metadata.commands import AlterPartition, InSyncChange, PartitionsAltered
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import PartitionState
+from tailrace.server.callbacks import run_slice
+from tailrace.server.ports import Clock, Controller
+
+T = TypeVar("T")
+
+Outcomes = list[PartitionState | KafkaError]
+"""One outcome per proposal, in order: the state of the partition after the decision, or the reason of a refusal."""
+
+
+class Proposals(Generic[T]):
+    """The proposals of one owner; `T` is one of them."""
+
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        controller: Controller,
+        clock: Clock,
+        collect: Callable[[list[T]], Iterator[None]],
+        on_collected: Callable[[list[T]], None],
+    ) -> None:
+        """`collect` adds the proposals that are due to the list, in steps. `on_collected` calls `submit` with them."""
+        self._broker_id = broker_id
+        self._controller = controller
+        self._clock = clock
+        self._collect = collect
+        self._on_collected = on_collected
+        self._is_busy = self._is_planned = False
+        self.is_stopped = False
+
+    def stop(self) -> None:
+        """Propose nothing any more."""
+        self.is_stopped = True
+
+    def plan(self) -> None:
+        """Collect after this turn; if a command is under way, its owner calls again when it is answered."""
+        if not (self._is_busy or self._is_planned or self.is_stopped):
+            self._is_planned = True
+            self._clock.call_soon(self._propose)
+
+    def _propose(self) -> None:
+        self._is_planned = False
+        if self._is_busy or self.is_stopped:
+            return
+        proposed: list[T] = []
+        is_all = run_slice(self._collect(proposed), self._clock)
+        if proposed:
+            self._is_busy = True
+            self._on_collected(proposed)
+        elif not is_all:
+            self.plan()
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration; -1 if the image has none."""
+        registered = self._controller.image.brokers.get(self._broker_id)
+        return -1 if registered is None else registered.broker_epoch
+
+    def submit(self, changes: Iterable[InSyncChange], on_outcomes: Callable[[Outcomes], None]) -> None:
+        """Send the changes in one command. `on_outcomes` is called once, perhaps before this returns."""
+        command = AlterPartition(broker_id=self._broker_id, broker_epoch=self.broker_epoch, changes=tuple(changes))
+
+        def answered(answer: Any) -> None:
+            self._is_busy = False
+            if isinstance(answer, PartitionsAltered):
+                on_outcomes([outcome.result for outcome in answer.outcomes])
+            else:
+                assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
+                on_outcomes([answer] * len(command.changes))
+
+        self._controller.submit(command, answered)
+
+
+def codes_of(outcomes: Outcomes) -> Counter[str]:
+    """The number of outcomes by their error codes; a change that was made has NONE."""
+    return Counter((outcome.code if isinstance(outcome, KafkaError) else ErrorCode.NONE).name for outcome in outcomes)
+
+
+def shown(counts: Counter[str]) -> str:
+    """The counts in a log line."""
+    return ",".join(f"{name}:{count}" for name, count in sorted(counts.items()))
