@@ -18,6 +18,8 @@ and never takes them for a short healthy log. Each further repair of a replica w
 import logging
 from typing import Final, NamedTuple, Protocol
 
+from tailrace.metadata.commands import LeaveReason
+from tailrace.metadata.deciding.in_sync_changes import is_wanted
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import NO_LEADER, BrokerId
@@ -192,7 +194,7 @@ class ReplicaRepairs:
             return False
         is_follower = self._broker_id in state.replicas and state.leader not in (NO_LEADER, self._broker_id)
         is_fetching = self._fetchers.is_fetching(topic_partition)
-        return is_follower and not is_fetching and not _is_counted_on(self._broker_id, state)
+        return is_follower and not is_fetching and not is_wanted(self._broker_id, state, LeaveReason.LOST)
 
     def _is_due(self, topic_partition: TopicPartition, now_ms: int) -> bool:
         before = self._repairs.get(topic_partition)
@@ -333,11 +335,3 @@ def _serves(response: FetchResponse) -> bool:
 def _is_same_epoch(before: PartitionState, now: PartitionState) -> bool:
     """Whether both states are of one topic and one election."""
     return (before.topic_id, before.leader_epoch) == (now.topic_id, now.leader_epoch)
-
-
-def _is_counted_on(broker_id: BrokerId, state: PartitionState) -> bool:
-    return (
-        broker_id in state.in_sync_replicas
-        or broker_id in state.eligible_leader_replicas
-        or broker_id in state.last_known_leaders
-    )
