@@ -9,12 +9,13 @@ later answer of its connection, so a failed long poll closes its connection.
 
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from heapq import heappop, heappush, heapreplace
 from typing import Final, Protocol
 
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
-from tailrace.server.callbacks import call_each
-from tailrace.server.ports import Clock, ServerConnection, Timer
+from tailrace.server.callbacks import Alarm, call_each
+from tailrace.server.ports import Clock, ServerConnection
 
 
 class Expiring(Hashable, Protocol):
@@ -25,18 +26,23 @@ class Expiring(Hashable, Protocol):
         ...
 
 
+_FEW_QUEUES: Final = 16
+
+
 class Deadlines:
     """Waiters with their deadlines.
 
     Waiters with the same timeout are in one queue, in the order of their arrival and so of their deadlines: adding and
-    removing cost one dictionary operation each. One timer runs, for the earliest head of a queue.
+    removing cost one dictionary operation each. One timer runs, for the queue that is due first. It looks at the queues
+    that are due, and at no others: clients choose timeouts, and may choose thousands of different ones.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._queues: dict[int, dict[Expiring, int]] = {}  # timeout -> waiter -> deadline
-        self._timer: Timer | None = None
-        self._timer_at_ms = 0
+        self._order: list[tuple[int, int]] = []  # a heap: of each queue its first deadline or an earlier time, timeout
+        self._most_queues = _FEW_QUEUES
+        self._alarm = Alarm(clock, self._run)
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -46,32 +52,40 @@ class Deadlines:
         deadline_ms = self._clock.monotonic_ms() + timeout_ms
         queue = self._queues.get(timeout_ms)
         if queue is None:
-            queue = self._queues[timeout_ms] = {}
+            queue = self._new_queue(timeout_ms, deadline_ms)
         queue[waiter] = deadline_ms
-        if self._timer is None or deadline_ms < self._timer_at_ms:
-            self._set_timer(deadline_ms)
 
     def remove(self, waiter: Expiring, timeout_ms: int) -> None:
         """Forget the waiter, if it is there. The timer stays: it may find nothing due."""
         queue = self._queues.get(timeout_ms)
         if queue is not None:
             queue.pop(waiter, None)
-            if not queue:  # clients choose timeouts: empty queues must not accumulate
-                del self._queues[timeout_ms]
 
-    def _set_timer(self, deadline_ms: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at_ms = deadline_ms
-        self._timer = self._clock.call_at(deadline_ms, self._run)
+    def _new_queue(self, timeout_ms: int, deadline_ms: int) -> dict[Expiring, int]:
+        if len(self._queues) >= self._most_queues:  # empty queues must not accumulate
+            self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
+            self._order = sorted(entry for entry in self._order if entry[1] in self._queues)
+            self._most_queues = max(_FEW_QUEUES, 2 * len(self._queues))
+        heappush(self._order, (deadline_ms, timeout_ms))
+        self._alarm.set(deadline_ms)
+        queue = self._queues[timeout_ms] = {}
+        return queue
 
     def _run(self) -> None:
-        self._timer = None
         now_ms = self._clock.monotonic_ms()
-        due = [waiter for queue in self._queues.values() for waiter in _take_due(queue, now_ms)]
-        self._queues = {timeout_ms: queue for timeout_ms, queue in self._queues.items() if queue}
-        if self._queues:
-            self._set_timer(min(next(iter(queue.values())) for queue in self._queues.values()))
+        due: list[Expiring] = []
+        order = self._order
+        while order and (order[0][0] <= now_ms or not self._queues[order[0][1]]):
+            timeout_ms = order[0][1]
+            queue = self._queues[timeout_ms]
+            due += _take_due(queue, now_ms)
+            if queue:
+                heapreplace(order, (next(iter(queue.values())), timeout_ms))
+            else:
+                heappop(order)
+                del self._queues[timeout_ms]
+        if order:
+            self._alarm.set(order[0][0])
         call_each(lambda waiter: waiter.expire(), due)
 
 

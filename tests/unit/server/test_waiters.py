@@ -137,6 +137,81 @@ def test_ten_thousand_waiters_need_one_timer() -> None:
     assert len(expired) == 10_000
 
 
+class ComparedTime(int):
+    """A time that counts how often times are compared with it."""
+
+    comparisons = 0
+
+    def __add__(self, other: int) -> "ComparedTime":
+        return ComparedTime(int(self) + other)
+
+    def __lt__(self, other: int) -> bool:
+        ComparedTime.comparisons += 1
+        return int(self) < int(other)
+
+    def __le__(self, other: int) -> bool:
+        ComparedTime.comparisons += 1
+        return int(self) <= int(other)
+
+    def __gt__(self, other: int) -> bool:
+        ComparedTime.comparisons += 1
+        return int(self) > int(other)
+
+
+class ComparedClock(ManualClock):
+    def monotonic_ms(self) -> int:
+        return ComparedTime(super().monotonic_ms())
+
+
+def test_a_timer_costs_what_is_due_however_many_timeouts_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client chooses its timeouts: a look at each of them at each timer would take the time of their square."""
+    monkeypatch.setattr(ComparedTime, "comparisons", 0)
+    clock, expired, timeouts = ComparedClock(), list[Waiter](), range(1, 1001)
+    deadlines = Deadlines(clock)
+    waiters = [Waiter(expired) for _ in timeouts]
+    for waiter, timeout_ms in zip(waiters, timeouts, strict=True):
+        deadlines.add(waiter, timeout_ms)
+    clock.advance(1000)
+    assert expired == waiters
+    assert ComparedTime.comparisons < 100 * len(timeouts)
+
+
+def test_a_timer_passes_over_the_timeouts_whose_waiters_are_gone() -> None:
+    timers, expired = list[int](), list[Waiter]()
+    clock = ManualClock(on_turn_end=lambda: timers.append(clock.monotonic_ms()))
+    deadlines = Deadlines(clock)
+    waiters = [Waiter(expired) for _ in range(100)]
+    for timeout_ms, waiter in enumerate(waiters, 1):
+        deadlines.add(waiter, timeout_ms)
+    for timeout_ms, waiter in enumerate(waiters[:90], 1):
+        deadlines.remove(waiter, timeout_ms)
+    clock.advance(90)
+    assert (timers, expired, len(deadlines)) == ([1], [], 10)
+    clock.advance(10)
+    assert expired == waiters[90:]
+    assert timers == [1, *range(91, 101)]
+    assert clock.calls_pending == 0
+
+
+def test_a_timeout_is_used_again_after_its_waiters_have_gone() -> None:
+    clock, expired = ManualClock(), list[Waiter]()
+    deadlines = Deadlines(clock)
+    gone, late, later = Waiter(expired), Waiter(expired), Waiter(expired)
+    deadlines.add(gone, 100)
+    deadlines.remove(gone, 100)
+    clock.advance(50)
+    deadlines.add(late, 100)
+    clock.advance(75)
+    deadlines.add(later, 100)
+    clock.advance(24)
+    assert expired == []
+    clock.advance(1)
+    assert expired == [late]
+    clock.advance(75)
+    assert expired == [late, later]
+    assert clock.calls_pending == 0
+
+
 def test_a_poll_is_tried_once_for_all_partitions_that_moved_in_a_turn(bench: LongPollsBench) -> None:
     poll = Poll(bench.a, bench.b)
     bench.polls.park(poll, bench.connection, 500)
