@@ -106,9 +106,6 @@ class PartitionTable:
         """List the logs on the disk; `add` and `create` open them one by one, as metadata names them."""
         self.directory.scan()
 
-    def __len__(self) -> int:
-        return len(self._by_name) + len(self.dormant)
-
     @property
     def departed_traffic(self) -> Traffic:
         """The traffic of partitions that were deleted."""
