@@ -47,20 +47,23 @@ class _Refusal(NamedTuple):
 
 
 class PartitionAnswer(ABC):
-    """The answer of one partition while it is made."""
+    """The answer of one partition while it is made.
+
+    Each kind sets the attributes itself: a common constructor would be one more call for each request.
+    """
 
     __slots__ = ("acks", "appended", "context", "index", "is_open", "partition", "refusal", "topic_id", "topic_name")
 
-    def __init__(self, context: RequestContext, acks: int, index: int, topic: TopicProduceData) -> None:
-        self.context = context
-        self.acks = acks
-        self.index = index
-        self.topic_name = topic.name
-        self.topic_id = topic.topic_id
-        self.is_open = False
-        self.partition: Partition | None = None
-        self.appended: Appended | None = None
-        self.refusal: _Refusal | None = None
+    context: RequestContext
+    acks: int
+    index: int
+    topic_name: str
+    topic_id: bytes
+    is_open: bool
+    partition: Partition
+    """Set before the answer is open."""
+    appended: Appended | None
+    refusal: _Refusal | None
 
     @abstractmethod
     def wait(self) -> None:
@@ -80,7 +83,6 @@ class PartitionAnswer(ABC):
             self.appended = outcome
             if self.acks == _ALL:
                 partition, end_offset = self.partition, outcome.last_offset + 1
-                assert partition is not None
                 if partition.high_watermark < end_offset:
                     self.wait()
                     partition.when_high_watermark_reaches(end_offset, self.complete)
@@ -101,16 +103,14 @@ class PartitionAnswer(ABC):
         """The producer's timeout is over: refuse the batch unless its answer is known."""
         if self.is_open:
             self.is_open = False
-            partition = self.partition
-            if partition is not None and self.appended is not None:
-                partition.cancel_wait(self.appended.last_offset + 1, self.complete)  # which may take hours
             if self.appended is None:
                 self.refusal = _Refusal(
                     ErrorCode.REQUEST_TIMED_OUT,
                     f"not verified by the transaction coordinator after {timeout_ms} ms; it may still be written later",
                 )
                 return
-            is_enough = partition is None or partition.in_sync.has_enough
+            self.partition.cancel_wait(self.appended.last_offset + 1, self.complete)  # which may take hours
+            is_enough = self.partition.in_sync.has_enough
             self.refusal = _Refusal(
                 ErrorCode.REQUEST_TIMED_OUT if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
                 f"in the leader's log, but not on enough replicas after {timeout_ms} ms",
@@ -172,13 +172,11 @@ class SoleAnswer(PartitionAnswer):
         self.index = index
         self.topic_name = topic.name
         self.topic_id = topic.topic_id
-        self.is_open = False
-        self.appended = None
-        self.refusal = None
+        self.is_open = self._is_waiting = False
+        self.appended = self.refusal = None
         self._timeout_ms = timeout_ms
         self._deadlines = deadlines
         self._endpoints = endpoints
-        self._is_waiting = False
 
     def wait(self) -> None:
         self._timeout_ms = _bounded(self._timeout_ms)
@@ -291,7 +289,10 @@ class _PartOfAnswer(PartitionAnswer):
     def __init__(
         self, several: SeveralAnswers, context: RequestContext, acks: int, index: int, topic: TopicProduceData
     ) -> None:
-        super().__init__(context, acks, index, topic)
+        self.context, self.acks, self.index = context, acks, index
+        self.topic_name, self.topic_id = topic.name, topic.topic_id
+        self.is_open = False
+        self.appended = self.refusal = None
         self._several = several
 
     def wait(self) -> None:
