@@ -27,7 +27,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.server.callbacks import Alarm
-from tailrace.server.ports import Clock, Controller, Timer
+from tailrace.server.ports import Clock, Controller
 from tailrace.server.replicas.proposals import Outcomes, Proposals, codes_of, shown
 
 MOST_PER_COMMAND: Final = 1_000
@@ -113,15 +113,11 @@ class ReplicaFailures:
         self._waiting: list[OnReported] = []
         self._said: frozenset[str] = frozenset()
         self._proposals = Proposals[_ProposedLeave](
-            broker_id=broker_id,
-            controller=controller,
-            clock=clock,
-            collect=self._proposing,
-            on_collected=self._submit,
+            broker_id=broker_id, controller=controller, clock=clock, collect=self._proposing, on_collected=self._submit
         )
         self._is_started = False
-        self._again: Timer | None = None
-        self._ask_alone_again: Timer | None = None
+        self._again = Alarm(clock, self._plan)
+        self._ask_alone_again = Alarm(clock, self._look_at_those_that_stay)
 
     # State that is seen from outside
 
@@ -205,10 +201,8 @@ class ReplicaFailures:
         """Propose nothing more; callbacks that wait are not called."""
         self._proposals.stop()
         self._waiting.clear()
-        self._unanswered.cancel()
-        for timer in (self._again, self._ask_alone_again):
-            if timer is not None:
-                timer.cancel()
+        for alarm in (self._unanswered, self._again, self._ask_alone_again):
+            alarm.cancel()
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Compare the changes with the failures."""
@@ -278,9 +272,8 @@ class ReplicaFailures:
 
     def _plan_again(self) -> None:
         """Propose again after a pause: the image may have changed by then."""
-        if self._again is not None:
-            self._again.cancel()
-        self._again = self._clock.call_at(self._clock.monotonic_ms() + _BACKOFF_MS, self._plan)
+        self._again.cancel()
+        self._again.set(self._clock.monotonic_ms() + _BACKOFF_MS)
 
     def _proposing(self, proposed: list[_ProposedLeave]) -> Iterator[None]:
         while self._to_look_at and len(proposed) < MOST_PER_COMMAND:
@@ -413,21 +406,11 @@ class ReplicaFailures:
         elif outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
             self._stay(topic_partition)
             self._stays[topic_partition] = None
-            self._ask_those_that_stay_later()
+            self._ask_alone_again.set(self._clock.monotonic_ms() + _STANDS_ALONE_MS)
         else:
             if outcome.code not in _OTHER_STATE:
                 self._stay(topic_partition)
             self._to_look_at[topic_partition] = None
-
-    def _ask_those_that_stay_later(self) -> None:
-        if self._ask_alone_again is None:
-
-            def ask() -> None:
-                self._ask_alone_again = None
-                self._look_at_those_that_stay()
-
-            due_ms = self._clock.monotonic_ms() + _STANDS_ALONE_MS
-            self._ask_alone_again = self._clock.call_at(due_ms, ask)
 
     def _call_waiting(self) -> None:
         if not self._waiting or not self._is_started or any(map(self._is_counted_on_though_lost, self.lost_replicas)):

@@ -29,7 +29,7 @@ from tailrace.replication.replica_fetcher import (
 )
 from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.ports import Clock, Peer, Timer
+from tailrace.server.ports import Clock, Peer
 from tailrace.server.replicas.follower_logs import FollowerLogs, position_of
 
 
@@ -143,7 +143,7 @@ class ReplicaFetchers:
         self._names: dict[PartitionKey, TopicPartition] = {}
         self._to_begin: dict[PartitionKey, None] = {}  # to be followed; the partition is not looked up yet
         self._missing: dict[PartitionKey, None] = {}  # looked up, and not here yet
-        self._retry: Timer | None = None
+        self._retry = Alarm(clock, self._look_again)
         self._only_in_sync = False
         self._left: dict[PartitionKey, int] = {}  # not fetched by an image with an earlier partition epoch
         self._is_closed = False
@@ -262,8 +262,7 @@ class ReplicaFetchers:
     def close(self) -> None:
         """Send no more fetches."""
         self._is_closed = True
-        if self._retry is not None:
-            self._retry.cancel()
+        self._retry.cancel()
         for host in self._hosts.values():
             host.close()
         self._hosts.clear()
@@ -322,8 +321,7 @@ class ReplicaFetchers:
         if partition is None or partition.topic_id != key.topic_id or partition.leader_epoch != leader.leader_epoch:
             # A deleted partition of this name is not removed yet, or the log cannot be opened.
             self._missing[key] = None
-            if self._retry is None:
-                self._retry = self._clock.call_at(self._clock.monotonic_ms() + _RETRY_MS, self._look_again)
+            self._retry.set(self._clock.monotonic_ms() + _RETRY_MS)
             return
 
         def flushed(fault: KafkaError | None) -> None:
@@ -333,7 +331,6 @@ class ReplicaFetchers:
         partition.following.flush(flushed)
 
     def _look_again(self) -> None:
-        self._retry = None
         missing, self._missing = self._missing, {}
         is_idle = not self._to_begin
         self._to_begin |= missing

@@ -18,9 +18,9 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, InSyncProposal
 from tailrace.replication.partition import Partition
-from tailrace.server.callbacks import run_in_slices
+from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.ports import Clock, Controller, Timer
+from tailrace.server.ports import Clock, Controller
 from tailrace.server.replicas.proposals import Outcomes, Proposals, codes_of, shown
 
 _BACKOFF_MS: Final = 50
@@ -64,26 +64,20 @@ class InSyncKeeper:
         self._to_exclude_from: deque[Partition] = deque()
         self._repeated: list[_Proposed] = []
         self._proposals = Proposals[_Proposed](
-            broker_id=broker_id,
-            controller=controller,
-            clock=clock,
-            collect=self._proposing,
-            on_collected=self._submit,
+            broker_id=broker_id, controller=controller, clock=clock, collect=self._proposing, on_collected=self._submit
         )
-        self._timer: Timer | None = None
+        self._next_look = Alarm(clock, self._look_around)
         self.expansions = self.shrinks = 0
         """The numbers of proposed changes that were made."""
 
     def start(self) -> None:
         """Check for lagging replicas, every half of replica.lag.time.max.ms."""
-        now_ms = self._clock.monotonic_ms()
-        self._timer = self._clock.call_at(now_ms + self._interval_ms, self._look_around)
+        self._next_look.set(self._clock.monotonic_ms() + self._interval_ms)
 
     def stop(self) -> None:
         """Propose nothing any more."""
         self._proposals.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._next_look.cancel()
 
     def load(self, image: ClusterImage) -> None:
         """Propose the end of the recovery of partitions that this node leads (`PartitionState.is_recovering`)."""

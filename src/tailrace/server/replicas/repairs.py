@@ -27,10 +27,11 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tailrace.replication.partition import Partition
+from tailrace.server.callbacks import Alarm
 from tailrace.server.partitions.damage_cut import DamageCut
 from tailrace.server.partitions.log_directory import KeptLogs
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.ports import Clock, Controller, Peer, Timer
+from tailrace.server.ports import Clock, Controller, Peer
 
 LOOK_MS: Final = 500
 FIRST_BACKOFF_MS: Final = 5_000
@@ -123,7 +124,7 @@ class ReplicaRepairs:
         self._repairs: dict[TopicPartition, _Repairs] = {}
         self._given_up: dict[TopicPartition, PartitionState] = {}
         """The states in which a cut has failed: the replica leaves, and each further attempt would copy the log."""
-        self._timer: Timer | None = None
+        self._next_look = Alarm(clock, self._look)
         self._is_stopped = False
         self.repaired = 0
         """The number of replicas that are in sync again after a repair."""
@@ -145,8 +146,7 @@ class ReplicaRepairs:
     def stop(self) -> None:
         """Begin no more repairs."""
         self._is_stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._next_look.cancel()
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """End the repairs of replicas that are in sync again, or deleted."""
@@ -182,7 +182,7 @@ class ReplicaRepairs:
                 self._failures.recovered(topic_partition)  # its log is short, and not damaged
             elif self._is_due(topic_partition, now_ms):
                 self._ask_leader(topic_partition, state)
-        self._timer = self._clock.call_at(now_ms + LOOK_MS, self._look)
+        self._next_look.set(now_ms + LOOK_MS)
 
     def _can_be_fetched(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
         """Whether another replica leads, and the image and the leader count on nothing of this log.
