@@ -10,11 +10,12 @@ later answer of its connection, so a failed long poll closes its connection.
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
 from heapq import heappop, heappush, heapreplace
+from itertools import takewhile
 from typing import Final, Protocol
 
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
-from tailrace.server.callbacks import Alarm, call_each
+from tailrace.server.callbacks import SLICE_MS, Alarm, call_each
 from tailrace.server.ports import Clock, ServerConnection
 
 
@@ -90,11 +91,7 @@ class Deadlines:
 
 
 def _take_due(queue: dict[Expiring, int], now_ms: int) -> list[Expiring]:
-    due: list[Expiring] = []
-    for waiter, deadline_ms in queue.items():
-        if deadline_ms > now_ms:
-            break
-        due.append(waiter)
+    due = [waiter for waiter, _ in takewhile(lambda entry: entry[1] <= now_ms, queue.items())]
     for waiter in due:
         del queue[waiter]
     return due
@@ -110,8 +107,6 @@ CROWDED_WAIT_MS: Final = 250
 """The wait of a poll that finds no room. It is not woken, but comes no more often than this."""
 _READABLE: Final = Change.HIGH_WATERMARK | Change.ROLE
 """The changes that a consumer waits for: the last stable offset moves only with the high watermark."""
-_SLICE_MS: Final = 5
-"""The time for woken polls in one turn: each may read for 50 us, and its answer leaves when the turn ends."""
 
 
 class LongPoll(Hashable, Protocol):
@@ -295,8 +290,8 @@ class LongPolls:
                 self._plan_retry()
 
     def _some_woken(self) -> Iterator[_Parked]:
-        """The woken polls, as many as one turn may try."""
-        until_ms = self._clock.monotonic_ms() + _SLICE_MS
+        """The woken polls, as many as one turn may try: each may read for 50 us, and its answer leaves at the end."""
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
         for _ in range(len(self._woken)):
             if self._clock.monotonic_ms() >= until_ms:
                 return

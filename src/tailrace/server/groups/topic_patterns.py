@@ -15,6 +15,7 @@ from tailrace.coordinators.groups.consumer_records import RegularExpressionValue
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import INTERNAL_TOPICS
+from tailrace.server.callbacks import SLICE_MS
 from tailrace.server.ports import Clock
 
 Matcher = Callable[[bytes], bool]
@@ -72,7 +73,6 @@ OnResolved = Callable[[KafkaError | None], None]
 
 _NAMES_PER_TURN: Final = 1000
 """Names per turn; about 2 us each."""
-_TURN_MS: Final = 5
 _NAMES_PER_LOOK_AT_THE_CLOCK: Final = 8
 """The slowest expression within the memory limit takes about 1 ms for a name."""
 _SHORT_MS: Final = 50
@@ -241,7 +241,7 @@ class TopicPatterns:
             # All new expressions of one turn of the event loop share the time of that turn.
             self._is_in_turn = True
             self._is_turn_of_long = not self._is_turn_of_long
-            self._until_ms, self._names_left = self._clock.monotonic_ms() + _TURN_MS, _NAMES_PER_TURN
+            self._until_ms, self._names_left = self._clock.monotonic_ms() + SLICE_MS, _NAMES_PER_TURN
             self._clock.call_soon(self._go_on)
         looked_at: _Expression | None = None
         now_ms = self._clock.monotonic_ms()

@@ -32,9 +32,10 @@ from tailrace.protocol.messages.quorum import (
 from tailrace.raft.events import AddVoter, RemoveVoter, UpdateVoter
 from tailrace.raft.rpc import FetchSnapshotReply, Response
 from tailrace.raft.voters import ReplicaKey, Voter, VoterListener
+from tailrace.server.callbacks import Alarm
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
-from tailrace.server.ports import Clock, Peer, QuorumRequest, Timer
+from tailrace.server.ports import Clock, Peer, QuorumRequest
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.raft_wire import (
     request_from_wire,
@@ -209,18 +210,17 @@ class VoterAddress:
         self._peer = peer
         self._clock = clock
         self._is_asking = False
-        self._timer: Timer | None = None
+        self._next_look = Alarm(clock, self.start)
 
     def start(self) -> None:
         """Look now, and again later."""
         if self._endpoints:
-            self._timer = self._clock.call_at(self._clock.monotonic_ms() + _INTERVAL_MS, self.start)
+            self._next_look.set(self._clock.monotonic_ms() + _INTERVAL_MS)
             self._host.perform(self._look)
 
     def stop(self) -> None:
         """Look no more."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._next_look.cancel()
 
     def _look(self) -> None:
         node = self._host.node
