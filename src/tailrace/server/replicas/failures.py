@@ -113,7 +113,7 @@ class ReplicaFailures:
         self._waiting: list[OnReported] = []
         self._said: frozenset[str] = frozenset()
         self._proposals = Proposals[_ProposedLeave](
-            broker_id=broker_id, controller=controller, clock=clock, collect=self._proposing, on_collected=self._submit
+            broker_id, controller, clock, collect=self._proposing, change=_change_of, on_outcomes=self._on_outcomes
         )
         self._is_started = False
         self._again = Alarm(clock, self._plan)
@@ -282,6 +282,7 @@ class ReplicaFailures:
             one = self._due(topic_partition)
             if one is not None:
                 proposed.append(one)
+                self._pause(one)
             else:
                 self._stay(topic_partition)
             yield
@@ -324,29 +325,13 @@ class ReplicaFailures:
 
     # Asking
 
-    def _submit(self, proposed: list[_ProposedLeave]) -> None:
-        self._pause(proposed)
-        changes = (
-            InSyncChange(
-                topic_id=one.state.topic_id,
-                partition=one.topic_partition.partition,
-                leader_epoch=one.state.leader_epoch,
-                partition_epoch=one.state.partition_epoch,
-                in_sync_replicas=(),
-                leaving=one.leaving,
-            )
-            for one in proposed
-        )
-        self._proposals.submit(changes, lambda outcomes: self._on_outcomes(proposed, outcomes))
-
-    def _pause(self, proposed: list[_ProposedLeave]) -> None:
+    def _pause(self, one: _ProposedLeave) -> None:
         """Call `on_leaving` before the proposal: the decision may reach the leaders before its answer comes here."""
         if self._is_undecided:
             return
-        for one in proposed:
-            if one.leaving is LeaveReason.STALLED:
-                self._paused[one.topic_partition] = one.state
-                self._on_leaving(one.topic_partition, one.state)
+        if one.leaving is LeaveReason.STALLED:
+            self._paused[one.topic_partition] = one.state
+            self._on_leaving(one.topic_partition, one.state)
         if self._paused:
             self._unanswered.set(self._clock.monotonic_ms() + UNANSWERED_MS)
 
@@ -424,3 +409,14 @@ class ReplicaFailures:
         if state is None or state.topic_id != self._failed[topic_partition].topic_id:
             return False
         return self._broker_id in state.replicas and is_wanted(self._broker_id, state, LeaveReason.LOST)
+
+
+def _change_of(one: _ProposedLeave) -> InSyncChange:
+    return InSyncChange(
+        topic_id=one.state.topic_id,
+        partition=one.topic_partition.partition,
+        leader_epoch=one.state.leader_epoch,
+        partition_epoch=one.state.partition_epoch,
+        in_sync_replicas=(),
+        leaving=one.leaving,
+    )

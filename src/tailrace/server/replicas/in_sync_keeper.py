@@ -64,7 +64,7 @@ class InSyncKeeper:
         self._to_exclude_from: deque[Partition] = deque()
         self._repeated: list[_Proposed] = []
         self._proposals = Proposals[_Proposed](
-            broker_id=broker_id, controller=controller, clock=clock, collect=self._proposing, on_collected=self._submit
+            broker_id, controller, clock, collect=self._proposing, change=self._change, on_outcomes=self._on_outcomes
         )
         self._next_look = Alarm(clock, self._look_around)
         self.expansions = self.shrinks = 0
@@ -149,9 +149,6 @@ class InSyncKeeper:
             del self._waiting[partition]
             return partition
         return self._unseen.popleft() if self._unseen else None
-
-    def _submit(self, proposed: list[_Proposed]) -> None:
-        self._proposals.submit(map(self._change, proposed), lambda outcomes: self._on_outcomes(proposed, outcomes))
 
     def _change(self, one: _Proposed) -> InSyncChange:
         proposal = one.proposal

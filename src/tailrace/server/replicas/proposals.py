@@ -4,7 +4,7 @@ One command is under way at a time. A proposal whose answer calls for another on
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from tailrace.metadata.commands import AlterPartition, InSyncChange, PartitionsAltered
@@ -25,19 +25,21 @@ class Proposals(Generic[T]):
 
     def __init__(
         self,
-        *,
         broker_id: BrokerId,
         controller: Controller,
         clock: Clock,
+        *,
         collect: Callable[[list[T]], Iterator[None]],
-        on_collected: Callable[[list[T]], None],
+        change: Callable[[T], InSyncChange],
+        on_outcomes: Callable[[list[T], Outcomes], None],
     ) -> None:
-        """`collect` adds the proposals that are due to the list, in steps. `on_collected` calls `submit` with them."""
+        """`collect` adds the proposals that are due to the list, in steps; `change` is the change that one proposes."""
         self._broker_id = broker_id
         self._controller = controller
         self._clock = clock
         self._collect = collect
-        self._on_collected = on_collected
+        self._change = change
+        self._on_outcomes = on_outcomes
         self._is_busy = self._is_planned = False
         self.is_stopped = False
 
@@ -46,10 +48,16 @@ class Proposals(Generic[T]):
         self.is_stopped = True
 
     def plan(self) -> None:
-        """Collect after this turn; if a command is under way, its owner calls again when it is answered."""
+        """Collect after this turn; while a command is under way, the owner has to call again at its outcomes."""
         if not (self._is_busy or self._is_planned or self.is_stopped):
             self._is_planned = True
             self._clock.call_soon(self._propose)
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of this broker's registration; -1 if the image has none."""
+        registered = self._controller.image.brokers.get(self._broker_id)
+        return -1 if registered is None else registered.broker_epoch
 
     def _propose(self) -> None:
         self._is_planned = False
@@ -59,29 +67,20 @@ class Proposals(Generic[T]):
         is_all = run_slice(self._collect(proposed), self._clock)
         if proposed:
             self._is_busy = True
-            self._on_collected(proposed)
+            changes = tuple(map(self._change, proposed))
+            command = AlterPartition(broker_id=self._broker_id, broker_epoch=self.broker_epoch, changes=changes)
+            self._controller.submit(command, lambda answer: self._answered(proposed, answer))
         elif not is_all:
             self.plan()
 
-    @property
-    def broker_epoch(self) -> int:
-        """The epoch of this broker's registration; -1 if the image has none."""
-        registered = self._controller.image.brokers.get(self._broker_id)
-        return -1 if registered is None else registered.broker_epoch
-
-    def submit(self, changes: Iterable[InSyncChange], on_outcomes: Callable[[Outcomes], None]) -> None:
-        """Send the changes in one command. `on_outcomes` is called once, perhaps before this returns."""
-        command = AlterPartition(broker_id=self._broker_id, broker_epoch=self.broker_epoch, changes=tuple(changes))
-
-        def answered(answer: Any) -> None:
-            self._is_busy = False
-            if isinstance(answer, PartitionsAltered):
-                on_outcomes([outcome.result for outcome in answer.outcomes])
-            else:
-                assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
-                on_outcomes([answer] * len(command.changes))
-
-        self._controller.submit(command, answered)
+    def _answered(self, proposed: list[T], answer: Any) -> None:
+        self._is_busy = False
+        if isinstance(answer, PartitionsAltered):
+            outcomes: Outcomes = [outcome.result for outcome in answer.outcomes]
+        else:
+            assert isinstance(answer, KafkaError), f"{answer} is no answer to AlterPartition"
+            outcomes = [answer] * len(proposed)
+        self._on_outcomes(proposed, outcomes)
 
 
 def codes_of(outcomes: Outcomes) -> Counter[str]:
