@@ -17,6 +17,7 @@ from tailrace.protocol.messages.topics import (
     DeleteRecordsTopicResult,
 )
 from tailrace.replication.partition import Partition
+from tailrace.server.callbacks import call_each
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.partitions.deletion_log import DeletionLog
@@ -91,11 +92,7 @@ class DeleteRecordsHandler:
     def _write_log_starts(self) -> None:
         waiting, self._waiting = self._waiting, []
         moved, self._moved = self._moved, {}
-
-        def written(fault: KafkaError | None) -> None:
-            for answer in waiting:
-                answer(fault)
-
         self._partitions.checkpoints.write_log_starts(
-            written, of=[partition for partition in moved if not partition.is_closed]
+            lambda fault: call_each(lambda answer: answer(fault), waiting),
+            of=[partition for partition in moved if not partition.is_closed],
         )

@@ -15,7 +15,7 @@ from tailrace.coordinators.groups.consumer_records import RegularExpressionValue
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import INTERNAL_TOPICS
-from tailrace.server.callbacks import SLICE_MS
+from tailrace.server.callbacks import SLICE_MS, call_each
 from tailrace.server.ports import Clock
 
 Matcher = Callable[[bytes], bool]
@@ -329,8 +329,7 @@ class TopicPatterns:
 
     def _notify(self, expression: _Expression, fault: KafkaError | None) -> None:
         waiting, expression.waiting = expression.waiting, {}
-        for on_resolved in waiting:
-            on_resolved(fault)
+        call_each(lambda on_resolved: on_resolved(fault), waiting)
 
     def _make_room(self, spared: _Expression) -> None:
         """Drop the expressions that were not used lately, except this one, new ones and awaited ones."""

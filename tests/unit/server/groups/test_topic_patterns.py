@@ -85,6 +85,21 @@ def test_many_topics_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> 
     assert turns >= 5
 
 
+def test_a_request_that_fails_keeps_no_other_from_its_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_patterns, "_NAMES_PER_TURN", 16)
+    topics, told = _Topics([f"t{number}" for number in range(20)]), list[KafkaError | None]()
+
+    def fail(fault: KafkaError | None) -> None:
+        raise ZeroDivisionError
+
+    for on_resolved in (fail, told.append):
+        topics.patterns.resolve("t.*5", on_resolved)
+    assert told == []
+    with pytest.raises(ZeroDivisionError):
+        topics.clock.advance(0)
+    assert told == [None]
+
+
 def test_a_slow_turn_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
     topics = _Topics([f"t{number}" for number in range(100)])
 
