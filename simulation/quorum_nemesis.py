@@ -78,18 +78,18 @@ class QuorumNemesis(Turns):
         node.files.fail_at(node.files.operations + self.between(1, 20, "operations"))
 
     def _fill_disk(self) -> None:
-        """There is room for a few bytes more, and for none after that, until space is freed."""
+        """There is space for a few bytes more, and for none after that, until space is freed."""
         node = self._victim()
         files = node.files
         if files.free_space < TOTAL_SPACE // 2:
             return
         files.free_space = self.between(0, 400, "bytes left")
-        self._world.note(f"the disk of {node.key.id} has room for {files.free_space} bytes")
+        self._world.note(f"the disk of {node.key.id} has space for {files.free_space} bytes")
 
-        def make_room() -> None:
+        def free_space_again() -> None:
             files.free_space = TOTAL_SPACE
 
-        self._world.after(self.between(300, 4000, "full"), make_room)
+        self._world.after(self.between(300, 4000, "full"), free_space_again)
 
     def _wipe(self) -> None:
         """One replica loses its disk: never a second one before the first has been removed from all sets of voters."""

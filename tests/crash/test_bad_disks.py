@@ -236,11 +236,11 @@ def small_disk(directory: Path) -> Iterator[None]:
 
 
 def fill(directory: Path, free_bytes: int) -> None:
-    """Leave so much room."""
+    """Leave so much free space."""
     with (directory / "filler").open("wb", buffering=0) as filler:
-        while (room := shutil.disk_usage(directory).free - free_bytes) > 0:
+        while (spare_bytes := shutil.disk_usage(directory).free - free_bytes) > 0:
             try:
-                filler.write(bytes(min(room, 1 << 20)))
+                filler.write(bytes(min(spare_bytes, 1 << 20)))
             except OSError:
                 return
 
@@ -264,4 +264,4 @@ def test_writes_go_on_beside_one_small_disk_that_is_filled(tmp_path: Path) -> No
         for node in cluster.node_ids:
             stack.enter_context(small_disk(cluster.data_dir(node)))
         with cluster:
-            run_faults(cluster, tmp_path / "history", begin, end, "full", "short of room")
+            run_faults(cluster, tmp_path / "history", begin, end, "full", "short of space")

@@ -311,7 +311,7 @@ class LoadedNode:
         self._connection = self.node.connection
         self.until(lambda: self.node.is_ready, "the node is ready")
         self.periodic_work = PeriodicWork(
-            self.node.table, clock=clock, disk=self.disk, config=PERIODIC_WORK, on_short_of_room=lambda _: None
+            self.node.table, clock=clock, disk=self.disk, config=PERIODIC_WORK, on_short_of_space=lambda _: None
         )
         self.periodic_work.start()
         for topic in TOPICS:

@@ -89,7 +89,7 @@ class Producer(Facade[AsyncProducer]):
         _producers.add(self)
 
     def _reset(self) -> None:
-        self._room = threading.Condition(threading.Lock())
+        self._space = threading.Condition(threading.Lock())
         self._buffered_bytes = 0
         self._waiters = 0
         self._inbox: deque[Unsent | PrebuiltBatch] = deque()
@@ -133,11 +133,11 @@ class Producer(Facade[AsyncProducer]):
         return loop_thread().call(self._client.get().partition_count(topic))
 
     def _hand_over(self, client: AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
-        with self._room:
+        with self._space:
             is_full = self._buffered_bytes + item.cost > self._buffer_memory and self._buffered_bytes
-            # A callback of a future runs on the loop's thread, which frees the room: it may not wait.
+            # A callback of a future runs on the loop's thread, which frees the space: it may not wait.
             if is_full and not loop_thread().is_current:
-                self._wait_for_room(item.cost)
+                self._wait_for_space(item.cost)
             self._buffered_bytes += item.cost
             self._inbox.append(item)
             if self._is_scheduled:
@@ -145,14 +145,14 @@ class Producer(Facade[AsyncProducer]):
             self._is_scheduled = True
         loop_thread().loop.call_soon_threadsafe(self._take_over, client)
 
-    def _wait_for_room(self, cost: int) -> None:
+    def _wait_for_space(self, cost: int) -> None:
         self._waiters += 1
-        has_room = self._room.wait_for(
+        has_space = self._space.wait_for(
             lambda: not self._buffered_bytes or self._buffered_bytes + cost <= self._buffer_memory,
             timeout=self._max_block_ms / 1000,
         )
         self._waiters -= 1
-        if not has_room:
+        if not has_space:
             detail = f"buffer.memory {self._buffer_memory} stayed full for max.block.ms {self._max_block_ms}"
             raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
 
@@ -168,10 +168,10 @@ class Producer(Facade[AsyncProducer]):
 
     def _released(self, cost: int) -> None:
         """On the loop: these bytes of buffer.memory are free again."""
-        with self._room:
+        with self._space:
             self._buffered_bytes -= cost
             if self._waiters:
-                self._room.notify_all()
+                self._space.notify_all()
 
     @property
     def trouble(self) -> KafkaError | None:

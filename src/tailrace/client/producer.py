@@ -93,7 +93,7 @@ class AsyncProducer:
     """An asyncio producer. Names and defaults of settings are Kafka's.
 
     Idempotent by default, with acks=all: every record is written once and in the order of `send` within its partition,
-    also after retries. `buffer_memory` bounds the unsent records; `send` waits for room.
+    also after retries. `buffer_memory` bounds the unsent records; `send` waits for space.
 
     A failed record is reported once: by its future if that is awaited, otherwise by the next `flush` or `close`, also
     at the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
@@ -134,7 +134,7 @@ class AsyncProducer:
         self._max_block_ms = max_block_ms
         self.buffer_memory = buffer_memory
         self._buffered_bytes = 0
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
         self._parked: dict[str, list[Unsent | PrebuiltBatch]] = {}
         self._flushing: list[asyncio.Event] = []
         self._sender: Sender | None = None
@@ -209,7 +209,7 @@ class AsyncProducer:
         record = self.checked(topic, partition, key, value, headers)
         stamp = stamp_of(timestamp)
         completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
-        await self._wait_for_room(record.cost)
+        await self._wait_for_space(record.cost)
         self.enqueue(Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion))
         return completion
 
@@ -233,7 +233,7 @@ class AsyncProducer:
         check_topic(topic)
         check_partition(partition)
         completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
-        await self._wait_for_room(len(payload))
+        await self._wait_for_space(len(payload))
         self.enqueue(PrebuiltBatch(topic, partition, payload, len(payload), completion))
         return completion
 
@@ -268,13 +268,13 @@ class AsyncProducer:
         """The fault that keeps records from being written, while it is retried; None without one."""
         return None if self._sender is None else self._sender.trouble
 
-    async def _wait_for_room(self, cost: int) -> None:
+    async def _wait_for_space(self, cost: int) -> None:
         while self._buffered_bytes + cost > self.buffer_memory and self._buffered_bytes > 0:
-            room: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._room.append(room)
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
             try:
                 async with asyncio.timeout(self._max_block_ms / 1000):
-                    await room
+                    await waiter
             except TimeoutError:
                 detail = f"buffer.memory {self.buffer_memory} stayed full for max.block.ms {self._max_block_ms}"
                 raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail) from None
@@ -374,10 +374,10 @@ class AsyncProducer:
 
     def _release(self, cost: int) -> None:
         self._buffered_bytes -= cost
-        while self._room:
-            room = self._room.popleft()
-            if not room.done():
-                room.set_result(None)
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
         if self.on_release is not None:
             self.on_release(cost)
         for flushing in self._flushing:

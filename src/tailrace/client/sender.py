@@ -182,7 +182,7 @@ class Sender:
                 if size_bytes >= self._accumulator.max_request_size:
                     break
             self._send(connection, leader, batches)
-            # Queues without room in this request come first in the next one.
+            # Queues that did not fit into this request come first in the next one.
             served, left = queues[: len(batches)], queues[len(batches) :]
             linger_ms = self._accumulator.effective_linger_ms
             queues = left + [queue for queue in served if queue.can_send(now_ms, linger_ms)]

@@ -7,7 +7,7 @@ that MB from the page cache and sending it. So buffers of more than a few pages 
 
 def new_buffer(size_bytes: int) -> bytearray:
     """A buffer of this size, all zeros, for which `has_no_views` can be asked."""
-    # One byte more, taken away again, leaves room in the allocation: has_no_views() then never moves the bytes.
+    # One byte more, taken away again, leaves space in the allocation: has_no_views() then never moves the bytes.
     buffer = bytearray(size_bytes + 1)
     buffer.pop()
     return buffer

@@ -189,7 +189,7 @@ class KafkaError(Exception):
     """A failure with a code that a client understands and a detail that a person understands.
 
     The server turns it into the error field of a response in one place, per partition where the protocol has one.
-    A long detail is cut: it may quote a name of 32,767 bytes, and a response has no room for more than that.
+    A long detail is cut: it may quote a name of 32,767 bytes, and a response cannot hold more than that.
     """
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
@@ -217,8 +217,8 @@ class CorruptRecords(KafkaError):
         super().__init__(code, detail)
 
 
-_NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT))
-_SHORTAGES = _NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+_NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
+_SHORTAGES = _NO_SPACE | {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 class StorageError(KafkaError):
@@ -236,5 +236,5 @@ class StorageError(KafkaError):
 
     @property
     def is_disk_full(self) -> bool:
-        """Whether there was no room on the disk, or no more that this user may take."""
-        return self.number in _NO_ROOM
+        """Whether the disk has no space left, or the user's quota is used up."""
+        return self.number in _NO_SPACE

@@ -108,7 +108,7 @@ class ReceiveBuffer:
         self.end = 0
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Whether more bytes can be received now."""
         return self.data is None or self.end < len(self.data)
 
@@ -133,11 +133,11 @@ class ReceiveBuffer:
             self.end = 0
             self._pool.give_back(buffer)
 
-    def make_room(self) -> bool:
+    def make_space(self) -> bool:
         """Make the buffer hold the frame that has begun, without moving bytes that may have been given away.
 
         A client may announce more than it ever sends: the buffer grows to four times what has arrived, unless this
-        client has already sent a frame as large. False: the pool has no such buffer now, and there is no room left.
+        client has already sent a frame as large. False: the pool has no such buffer now, and there is no space left.
         """
         buffer = self.data
         assert buffer is not None
@@ -148,7 +148,7 @@ class ReceiveBuffer:
         if self.start + needed <= len(buffer):
             return True
         if self.end < len(buffer) and needed > len(buffer) and self.start == 0:
-            return True  # it must grow, but there is room for the next bytes
+            return True  # it must grow, but there is space for the next bytes
         proved = max(self._expected_bytes, 4 * arrived, SMALLEST)
         larger = self._pool.draw(min(needed, proved), in_the_end=needed)
         if larger is None:

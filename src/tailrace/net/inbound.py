@@ -323,7 +323,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         del view
         if start == end:
             received.drop()
-        elif not self._pauses & Pause.CLOSED and not received.make_room():
+        elif not self._pauses & Pause.CLOSED and not received.make_space():
             self._wait_for_memory()
         if self._pauses & Pause.IN_FLIGHT and not self._may_read:
             self._stop_reading()
@@ -366,7 +366,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     @property
     def _may_read(self) -> bool:
         """Invariant 4."""
-        return not self._pauses & ~Pause.IN_FLIGHT and self._received.has_room
+        return not self._pauses & ~Pause.IN_FLIGHT and self._received.has_space
 
     def _stop_reading(self) -> None:
         if not self._is_reading_paused and self._transport is not None:

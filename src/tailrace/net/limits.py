@@ -44,8 +44,8 @@ class ListenerLimits:
         """The limits of a listener for nodes only: frames may be envelopes around clients' requests, or reports on all
         partitions of a node. A frame that is refused would come again and again, and close the connection for all that
         share it. The memory for such frames is shared with all others."""
-        room = self.other_frame_bytes + _ENVELOPE_BYTES
-        return replace(self, other_frame_bytes=max(room, self.produce_frame_bytes))
+        envelope_frame_bytes = self.other_frame_bytes + _ENVELOPE_BYTES
+        return replace(self, other_frame_bytes=max(envelope_frame_bytes, self.produce_frame_bytes))
 
     @property
     def harmless_frame_bytes(self) -> int:

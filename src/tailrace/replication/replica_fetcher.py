@@ -233,7 +233,7 @@ class _Followed:
         self.leader_high_watermark = self.leader_log_start = -1
         """As of the last answer; -1 before that."""
         self.cannot_be_stored = False
-        """The batches given last were not taken over: the bytes were damaged, or the disk had no room."""
+        """The batches given last were not taken over: the bytes were damaged, or the disk had no space."""
 
 
 class ReplicaFetcher:

@@ -102,9 +102,9 @@ MAX_POLLS: Final = 5_000
 MAX_REPLICA_POLLS: Final = 1_000
 """The same for followers, which are counted apart: clients must not displace them."""
 MAX_WATCHED: Final = 500_000
-"""The most partitions that the polls of one room may wait for together: some 200 bytes each."""
+"""The most partitions that the polls of one kind may wait for together: some 200 bytes each."""
 CROWDED_WAIT_MS: Final = 250
-"""The wait of a poll that finds no room. It is not woken, but comes no more often than this."""
+"""The wait of a poll beyond these limits. It is not woken, but comes no more often than this."""
 _READABLE: Final = Change.HIGH_WATERMARK | Change.ROLE
 """The changes that a consumer waits for: the last stable offset moves only with the high watermark."""
 
@@ -125,8 +125,8 @@ class LongPoll(Hashable, Protocol):
         ...
 
 
-class _Room:
-    """The number of waiting polls of one kind, and of their partitions."""
+class _Capacity:
+    """The limits of the waiting polls of one kind and of their partitions, and how much of both is used."""
 
     __slots__ = ("_most_polls", "polls", "watched")
 
@@ -135,18 +135,18 @@ class _Room:
         self.polls = 0
         self.watched = 0
 
-    def has_room_for(self, poll: LongPoll) -> bool:
+    def fits(self, poll: LongPoll) -> bool:
         return self.polls < self._most_polls and self.watched + len(poll.partitions) <= MAX_WATCHED
 
     @property
-    def is_half_full(self) -> bool:
+    def is_half_used(self) -> bool:
         return 2 * self.polls >= self._most_polls or 2 * self.watched >= MAX_WATCHED
 
 
 class _Parked:
     """A long poll while it waits: the watcher of its partitions."""
 
-    __slots__ = ("connection", "moved", "partitions", "poll", "polls", "room", "timeout_ms", "watched")
+    __slots__ = ("capacity", "connection", "moved", "partitions", "poll", "polls", "timeout_ms", "watched")
 
     def __init__(
         self,
@@ -154,13 +154,13 @@ class _Parked:
         poll: LongPoll,
         connection: ServerConnection,
         timeout_ms: int,
-        room: _Room,
+        capacity: _Capacity,
     ) -> None:
         self.polls = polls
         self.poll = poll
         self.connection = connection
         self.timeout_ms = timeout_ms
-        self.room = room
+        self.capacity = capacity
         self.watched = len(poll.partitions)
         self.partitions: Sequence[Partition] = ()
         """The partitions that it watches."""
@@ -207,10 +207,10 @@ def _try(parked: _Parked, *, is_last: bool) -> bool:
 class LongPolls:
     """The long polls that wait now, each with a deadline.
 
-    A poll takes memory, so their number is bounded. Followers and clients have a room each. In a room that is half full
-    a connection may have one waiting poll: later answers could not leave before that poll's anyway. A poll that finds
-    no room waits for a short time and wakes for nothing: if it were answered at once, its client would repeat it at
-    once, and the node would do nothing else.
+    A poll takes memory, so their number is bounded, for followers and for clients apart. Beyond half of the limit a
+    connection may have one waiting poll: later answers could not leave before that poll's anyway. A poll beyond the
+    limit waits for a short time and wakes for nothing: if it were answered at once, its client would repeat it at once,
+    and the node would do nothing else.
     """
 
     def __init__(self, *, clock: Clock, deadlines: Deadlines) -> None:
@@ -219,29 +219,29 @@ class LongPolls:
         self._by_connection: dict[ServerConnection, dict[_Parked, None]] = {}
         self._woken: deque[_Parked] = deque()
         self._is_retry_planned = False
-        self._of_clients = _Room(MAX_POLLS)
-        self._of_replicas = _Room(MAX_REPLICA_POLLS)
-        self._of_late_comers = _Room(MAX_POLLS)
+        self._of_clients = _Capacity(MAX_POLLS)
+        self._of_replicas = _Capacity(MAX_REPLICA_POLLS)
+        self._of_surplus = _Capacity(MAX_POLLS)
 
     def __len__(self) -> int:
-        return self._of_clients.polls + self._of_replicas.polls + self._of_late_comers.polls
+        return self._of_clients.polls + self._of_replicas.polls + self._of_surplus.polls
 
     def park(self, poll: LongPoll, connection: ServerConnection, timeout_ms: int) -> bool:
         """Have `poll` wait until it is answered, its time is over or its connection has closed.
 
-        False if it has to be answered now: another poll of its connection waits in a room that is half full, or too
-        many polls have found no room.
+        False if it has to be answered now: half of the limit is used and another poll of its connection waits, or too
+        many polls wait beyond the limit.
         """
-        room = self._of_replicas if poll.is_of_replica else self._of_clients
+        capacity = self._of_replicas if poll.is_of_replica else self._of_clients
         is_second = bool(self._by_connection.get(connection))
-        if is_second and room.is_half_full:
+        if is_second and capacity.is_half_used:
             return False
-        is_watching = room.has_room_for(poll)
+        is_watching = capacity.fits(poll)
         if not is_watching:
-            room, timeout_ms = self._of_late_comers, min(timeout_ms, CROWDED_WAIT_MS)
-            if is_second or not room.has_room_for(poll):
+            capacity, timeout_ms = self._of_surplus, min(timeout_ms, CROWDED_WAIT_MS)
+            if is_second or not capacity.fits(poll):
                 return False
-        self._let_wait(_Parked(self, poll, connection, timeout_ms, room), is_watching=is_watching)
+        self._let_wait(_Parked(self, poll, connection, timeout_ms, capacity), is_watching=is_watching)
         return True
 
     def _let_wait(self, parked: _Parked, *, is_watching: bool) -> None:
@@ -252,8 +252,8 @@ class LongPolls:
             of_connection = self._by_connection[connection] = {}
             connection.on_close(lambda: self._closed(connection))
         of_connection[parked] = None
-        parked.room.polls += 1
-        parked.room.watched += parked.watched
+        parked.capacity.polls += 1
+        parked.capacity.watched += parked.watched
         self._deadlines.add(parked, parked.timeout_ms)
         if is_watching:
             parked.watch()
@@ -320,7 +320,7 @@ class LongPolls:
             self._release(parked)
 
     def _release(self, parked: _Parked) -> None:
-        parked.room.polls -= 1
-        parked.room.watched -= parked.watched
+        parked.capacity.polls -= 1
+        parked.capacity.watched -= parked.watched
         self._deadlines.remove(parked, parked.timeout_ms)
         parked.unwatch()

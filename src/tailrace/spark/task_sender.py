@@ -22,7 +22,7 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.spark.options import SinkOptions
 
 BATCH_BYTES = 900_000
-"""Below the default of max.message.bytes (1,048,588), with room for the batch's header and for codecs that expand."""
+"""Below the default of max.message.bytes (1,048,588), with space for the batch's header and for codecs that expand."""
 
 _CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 

@@ -239,9 +239,9 @@ class SimulatedDisk:
             raise StorageError(f"cannot read {path}: {os.strerror(number)}", number)
 
     def take_write(self, path: str, size_bytes: int) -> int:
-        """The number of bytes of a write for which there is room. Raises StorageError if there is none."""
-        room = self.free_space if self.quota_bytes is None else min(self.free_space, self.quota_bytes)
-        taken = min(size_bytes, room, self._short_writes.pop(self.operations + 1, size_bytes))
+        """The number of bytes of a write for which there is space. Raises StorageError if there is none."""
+        left = self.free_space if self.quota_bytes is None else min(self.free_space, self.quota_bytes)
+        taken = min(size_bytes, left, self._short_writes.pop(self.operations + 1, size_bytes))
         if size_bytes and not taken:
             self.begin("write", path)
             raise StorageError(f"cannot write to {path}: No space left on device", errno.ENOSPC)

@@ -33,7 +33,7 @@ def test_a_partitioner_that_raises_fails_its_record_only(tailrace_cluster: Clust
 
 
 def test_a_callback_may_send_although_the_buffer_is_full(tailrace_cluster: Cluster) -> None:
-    """Callbacks run on the thread that frees the room: waiting there for room would never end."""
+    """Callbacks run on the thread that frees the space: a wait for space there would never end."""
     sent = []
     with Producer(tailrace_cluster.bootstrap_servers, buffer_memory=1_000, max_block_ms=60_000) as producer:
         first = producer.send("mistakes", b"x" * 900)

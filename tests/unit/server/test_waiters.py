@@ -325,12 +325,12 @@ def crowd(bench: LongPollsBench, polls: int = MAX_POLLS) -> None:
         assert bench.polls.park(Poll(bench.a), RecordingConnection(), 60_000)
 
 
-def test_there_is_room_for_so_many_polls_and_again_when_they_have_gone(bench: LongPollsBench) -> None:
+def test_so_many_polls_may_wait_and_as_many_again_when_they_have_gone(bench: LongPollsBench) -> None:
     crowd(bench)
     woken = Poll(bench.b)
     bench.polls.park(woken, bench.connection, 60_000)
     bench.node.produce("b", b"1")
-    assert woken.tries == [], "no room to be woken"
+    assert woken.tries == [], "beyond the limit, so not woken"
     bench.clock.advance(CROWDED_WAIT_MS)
     assert woken.tries == [True]
     bench.node.produce("a", b"1")
@@ -340,7 +340,7 @@ def test_there_is_room_for_so_many_polls_and_again_when_they_have_gone(bench: Lo
     assert woken.tries == [True, False]
 
 
-def test_a_poll_without_room_waits_a_little_and_not_longer_than_it_wants(bench: LongPollsBench) -> None:
+def test_a_poll_beyond_the_limit_waits_a_little_and_not_longer_than_it_wants(bench: LongPollsBench) -> None:
     """Were it answered at once, its client would ask again at once."""
     crowd(bench)
     patient, hasty = Poll(bench.a), Poll(bench.a)
@@ -353,19 +353,19 @@ def test_a_poll_without_room_waits_a_little_and_not_longer_than_it_wants(bench: 
     assert len(bench.polls) == len(bench.deadlines) == MAX_POLLS
 
 
-def test_polls_that_wait_without_room_are_bounded_too(bench: LongPollsBench) -> None:
+def test_polls_that_wait_beyond_the_limit_are_bounded_too(bench: LongPollsBench) -> None:
     crowd(bench, 2 * MAX_POLLS)
     assert not bench.polls.park(Poll(bench.a), bench.connection, 60_000)
 
 
-def test_a_poll_without_room_gives_back_what_it_took_when_its_connection_closes(bench: LongPollsBench) -> None:
+def test_a_poll_beyond_the_limit_no_longer_counts_when_its_connection_closes(bench: LongPollsBench) -> None:
     crowd(bench)
     assert bench.polls.park(Poll(bench.a), bench.connection, 60_000)
     bench.connection.hang_up()
     assert len(bench.polls) == len(bench.deadlines) == MAX_POLLS
 
 
-def test_one_connection_takes_half_of_the_room_and_then_one_poll(bench: LongPollsBench) -> None:
+def test_one_connection_has_half_of_the_polls_and_then_one(bench: LongPollsBench) -> None:
     parked = [bench.polls.park(Poll(bench.a), bench.connection, 60_000) for _ in range(MAX_POLLS)]
     assert parked.count(True) == MAX_POLLS // 2
     other = RecordingConnection()
@@ -373,7 +373,7 @@ def test_one_connection_takes_half_of_the_room_and_then_one_poll(bench: LongPoll
     assert not bench.polls.park(Poll(bench.a), other, 60_000), "its answer would wait for the first one's"
 
 
-def test_followers_have_a_room_of_their_own(bench: LongPollsBench) -> None:
+def test_followers_have_a_limit_of_their_own(bench: LongPollsBench) -> None:
     crowd(bench)
     fetch = Poll(bench.a)
     fetch.is_of_replica = True
@@ -384,7 +384,7 @@ def test_followers_have_a_room_of_their_own(bench: LongPollsBench) -> None:
     assert fetch.tries == [False]
 
 
-def test_followers_do_not_take_the_room_of_clients(bench: LongPollsBench) -> None:
+def test_followers_do_not_count_against_the_limit_of_clients(bench: LongPollsBench) -> None:
     for _ in range(MAX_REPLICA_POLLS):
         fetch = Poll(bench.a)
         fetch.is_of_replica = True
@@ -394,7 +394,7 @@ def test_followers_do_not_take_the_room_of_clients(bench: LongPollsBench) -> Non
     assert len(bench.polls) == MAX_REPLICA_POLLS + MAX_POLLS, "all of them still wait"
 
 
-def test_polls_of_very_many_partitions_need_the_room_of_many(bench: LongPollsBench) -> None:
+def test_polls_of_very_many_partitions_count_as_many(bench: LongPollsBench) -> None:
     halves = [Poll(*[bench.a] * (MAX_WATCHED // 2)) for _ in range(2)]
     connections = [RecordingConnection() for _ in range(2)]
     for half, connection in zip(halves, connections, strict=True):

@@ -253,7 +253,7 @@ def test_a_cut_back_that_fails_puts_the_log_offline(disk: SimulatedDisk) -> None
     assert open_log(disk, recovery_point=3).log_end_offset == 3
 
 
-def test_a_full_disk_refuses_appends_and_takes_them_again_when_there_is_room(disk: SimulatedDisk) -> None:
+def test_a_full_disk_refuses_appends_and_takes_them_again_when_there_is_space(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
     disk.free_space = 50

@@ -85,7 +85,7 @@ class TopicCreation:
         return Decision(records=() if command.validate_only else tuple(records), response=response)
 
     def _check_size(self, command: CreateTopics) -> None:
-        # A negative count is refused later; until then it must not make room for others.
+        # A negative count is refused later; until then it must not offset the counts of others.
         total = sum(max(self._partition_count(topic), 0) for topic in command.topics)
         if total > MAX_PARTITIONS_PER_REQUEST:
             raise KafkaError(

@@ -66,7 +66,7 @@ class EncodedRows(NamedTuple):
     """Rows as the records of one batch."""
 
     batch: bytearray
-    """Room for the header, zeros, then the records."""
+    """Zeros for the header, then the records."""
     row_count: int
     base_timestamp: int
     max_timestamp: int

@@ -110,20 +110,20 @@ def _joined(parts: Sequence[bytes | bytearray]) -> bytes | bytearray:
 
 def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
     parts: list[bytes] = []
-    room = limit
+    left = limit
     rest: Buffer = data
     for _ in range(_MAX_MEMBERS):
         inflate = zlib.decompressobj(_GZIP_BITS)
         try:
-            part = inflate.decompress(rest, room + 1)
+            part = inflate.decompress(rest, left + 1)
         except zlib.error as error:
             raise CorruptRecords(f"not gzip data: {error}") from error
-        if len(part) > room:
+        if len(part) > left:
             raise _too_large("gzip", limit)
         if not inflate.eof:
             raise CorruptRecords("gzip data is cut short")
         parts.append(part)
-        room -= len(part)
+        left -= len(part)
         rest = inflate.unused_data
         if not rest:
             return _joined(parts)
@@ -146,7 +146,7 @@ def _decompress_snappy(view: memoryview, limit: int) -> Buffer:
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy_block(view, limit, limit)
     parts: list[bytearray] = []
-    room = limit
+    left = limit
     position = 0
     while position < len(view):
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
@@ -159,17 +159,17 @@ def _decompress_snappy(view: memoryview, limit: int) -> Buffer:
         start, position = position + 4, position + 4 + length
         if start > len(view) or position > len(view):
             raise CorruptRecords("snappy data is cut short in a block")
-        parts.append(_decompress_snappy_block(view[start:position], room, limit))
-        room -= len(parts[-1])
+        parts.append(_decompress_snappy_block(view[start:position], left, limit))
+        left -= len(parts[-1])
     return _joined(parts)
 
 
-def _decompress_snappy_block(block: memoryview, room: int, limit: int) -> bytearray:
+def _decompress_snappy_block(block: memoryview, left: int, limit: int) -> bytearray:
     import cramjam
 
     try:
         size = cramjam.snappy.decompress_raw_len(block)
-        if size > room:
+        if size > left:
             raise _too_large("snappy", limit)
         if size > len(block) * _SNAPPY_MAX_RATIO:
             raise CorruptRecords(f"{len(block)} bytes of snappy claim to unfold to {size}")
@@ -193,20 +193,20 @@ def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
     import lz4.frame
 
     parts: list[bytes] = []
-    room = limit
+    left = limit
     rest: Buffer = data
     for _ in range(_MAX_MEMBERS):
         frame = lz4.frame.LZ4FrameDecompressor()
         try:
-            part = frame.decompress(rest, room + 1)
+            part = frame.decompress(rest, left + 1)
         except RuntimeError as error:
             raise CorruptRecords(f"not lz4 data: {error}") from error
-        if len(part) > room:
+        if len(part) > left:
             raise _too_large("lz4", limit)
         if not frame.eof:
             raise CorruptRecords("lz4 data is cut short")
         parts.append(part)
-        room -= len(part)
+        left -= len(part)
         rest = frame.unused_data
         if not rest:
             return _joined(parts)
@@ -234,34 +234,34 @@ def _decompress_zstd(view: memoryview, limit: int) -> Buffer:
         else zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
     )
     parts: list[bytes] = []
-    room = limit
+    left = limit
     for frame in split_frames(view):
         if frame.window_size > MAX_ZSTD_WINDOW:
             raise CorruptRecords(
                 f"zstd data needs a window of {frame.window_size} bytes; {MAX_ZSTD_WINDOW} is the limit"
             )
-        parts.append(_decompress_zstd_frame(decompressor, view, frame, room, limit))
-        room -= len(parts[-1])
+        parts.append(_decompress_zstd_frame(decompressor, view, frame, left, limit))
+        left -= len(parts[-1])
     _spare_decompressors.append(decompressor)
     return _joined(parts)
 
 
 def _decompress_zstd_frame(
-    decompressor: "ZstdDecompressor", view: memoryview, frame: ZstdFrame, room: int, limit: int
+    decompressor: "ZstdDecompressor", view: memoryview, frame: ZstdFrame, left: int, limit: int
 ) -> bytes:
     import zstandard
 
     if frame.max_size == 0:
         return b""
-    if frame.content_size is not None and frame.content_size > room:
+    if frame.content_size is not None and frame.content_size > left:
         raise _too_large("zstd", limit)
     try:
-        # One byte more than there is room for tells "exactly full" from "too large"; zstandard reads 0 as "no limit".
-        part = decompressor.decompress(view[frame.start : frame.end], max_output_size=min(frame.max_size, room + 1))
+        # One byte more than the limit leaves tells "exactly full" from "too large"; zstandard reads 0 as "no limit".
+        part = decompressor.decompress(view[frame.start : frame.end], max_output_size=min(frame.max_size, left + 1))
     except zstandard.ZstdError as error:
-        if frame.max_size > room:
+        if frame.max_size > left:
             raise _too_large("zstd", limit) from error
         raise CorruptRecords(f"not zstd data: {error}") from error
-    if len(part) > room:
+    if len(part) > left:
         raise _too_large("zstd", limit)
     return part

@@ -70,7 +70,7 @@ class ControllerApis:
         on_broken_invariant: Callable[[BaseException], None],
     ) -> None:
         """`deletion_enabled` is delete.topic.enable. `creating` is `controller` too, but may refuse to create topics
-        that this process has no room for."""
+        beyond this process's limit of descriptors."""
         self.cluster_id: Final = cluster_id
         self.settings: Final = LiveSettings(settings)
         self.host: Final = host

@@ -65,7 +65,7 @@ class LocalReplicas:
             clock=clock,
             config=config.periodic_work,
             disk=ports.syncing_disk,
-            on_short_of_room=partial(self.health.set_stalled, StallCause.FULL),
+            on_short_of_space=partial(self.health.set_stalled, StallCause.FULL),
         )
 
     def _partition_table(self, config: BrokerConfig, ports: BrokerPorts, leaders: ImageLeaders) -> PartitionTable:

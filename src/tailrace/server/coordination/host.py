@@ -89,7 +89,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
     @abstractmethod
     def has(self, key: K) -> bool:
-        """Whether the coordinator has this key already: then it takes no more room."""
+        """Whether the coordinator has this key already: then it does not count again."""
 
     @property
     @abstractmethod
@@ -300,11 +300,11 @@ class CoordinatorService(ABC, Generic[K, H]):
         host = self._hosts[number] = self._host(partition)
         host.load()
 
-    def host_of(self, key: K, *, check_room: bool = False) -> H:
+    def host_of(self, key: K, *, check_limit: bool = False) -> H:
         """The coordinator of this key, which is active; to be called once per request.
 
         Raises KafkaError with the code of an invalid key, NOT_COORDINATOR (16), as `CoordinatorHost.check_active`, and
-        with `check_room` INVALID_REQUEST (42) if the key is new and this node has as many keys as its limit.
+        with `check_limit` INVALID_REQUEST (42) if the key is new and this node has as many keys as its limit.
         """
         text = self._key_text(key)
         if not text or len(text) > _LONGEST_KEY:
@@ -314,11 +314,11 @@ class CoordinatorService(ABC, Generic[K, H]):
         if host is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate {self._noun} {text!r}")
         host.check_active()
-        if check_room and not host.has(key):
-            self._check_room()
+        if check_limit and not host.has(key):
+            self._check_limit()
         return host
 
-    def _check_room(self) -> None:
+    def _check_limit(self) -> None:
         if sum(host.key_count for host in self._hosts.values()) >= self._max_keys:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,

@@ -41,7 +41,7 @@ class ConsumerGroupHeartbeatHandler:
     def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
         coordinators, version = self._coordinators, context.api_version
         check_heartbeat(request, version, max_bytes=coordinators.config.group_max_metadata_bytes)
-        host = coordinators.host_of(request.group_id, check_room=request.member_epoch == JOINING)
+        host = coordinators.host_of(request.group_id, check_limit=request.member_epoch == JOINING)
 
         def answer(outcome: ConsumerGroupHeartbeatResponse | KafkaError) -> None:
             if isinstance(outcome, KafkaError):

@@ -45,7 +45,7 @@ class JoinGroupHandler:
         self._coordinators = coordinators
 
     def handle(self, request: JoinGroupRequest, context: RequestContext) -> None:
-        host = self._coordinators.host_of(request.group_id, check_room=True)
+        host = self._coordinators.host_of(request.group_id, check_limit=True)
         _check_names(request, context.client_id or "")
         if request.rebalance_timeout_ms <= 0:
             request = replace(request, rebalance_timeout_ms=request.session_timeout_ms)

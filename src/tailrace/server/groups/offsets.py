@@ -118,7 +118,7 @@ class OffsetCommitHandler:
         self._controller = controller
 
     def handle(self, request: OffsetCommitRequest, context: RequestContext) -> None:
-        host = self._coordinators.host_of(request.group_id, check_room=True)
+        host = self._coordinators.host_of(request.group_id, check_limit=True)
         commit = _Commit(request, self._controller.image, context.api_version)
 
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:

@@ -80,7 +80,7 @@ _SHORT_MS: Final = 50
 _MOST_NEW: Final = 128
 """The most new expressions, not matched with all topics yet; fewer than stay compiled."""
 _MOST_NEW_OF_GROUPS: Final = 32
-"""The most new expressions that only groups use, so that there is room for those of requests."""
+"""The most new expressions that only groups use, so that requests may have new ones too."""
 _MOST_NEW_AND_LONG: Final = 32
 """The most new expressions of requests that have taken longer than `_SHORT_MS`."""
 _MOST_EXPRESSIONS: Final = 4096
@@ -168,7 +168,7 @@ class TopicPatterns:
         self._until_ms = 0
         self._names_left = 0
         self._has_refused_group = False
-        """Whether there was no room for the expression of a group, which tries again when `version` has changed."""
+        """Whether the expression of a group was refused; the group tries again when `version` has changed."""
         self.version = 0
         """Raised at each change of the matches of an expression."""
 
@@ -264,7 +264,7 @@ class TopicPatterns:
     def _put_back(self, expression: _Expression) -> None:
         """The turn of an incomplete expression is over: the others come first now."""
         if expression.is_new and self._matches > _MOST_MATCHES:
-            self._make_room(expression)
+            self._evict(expression)
             if self._matches > _MOST_MATCHES:
                 self._give_up(expression)
                 return
@@ -324,14 +324,14 @@ class TopicPatterns:
             )
             self.version += 1
         expression.is_changed = expression.fault is not None
-        self._make_room(expression)
+        self._evict(expression)
         self._notify(expression, expression.fault)
 
     def _notify(self, expression: _Expression, fault: KafkaError | None) -> None:
         waiting, expression.waiting = expression.waiting, {}
         call_each(lambda on_resolved: on_resolved(fault), waiting)
 
-    def _make_room(self, spared: _Expression) -> None:
+    def _evict(self, spared: _Expression) -> None:
         """Drop the expressions that were not used lately, except this one, new ones and awaited ones."""
         if self._matches <= _MOST_MATCHES and len(self._expressions) <= _MOST_EXPRESSIONS:
             return

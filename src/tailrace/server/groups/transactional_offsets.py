@@ -71,7 +71,7 @@ class TxnOffsetCommitHandler:
         self._is_verified = is_verified
 
     def handle(self, request: TxnOffsetCommitRequest, context: RequestContext) -> None:
-        host = self._coordinators.host_of(request.group_id, check_room=True)
+        host = self._coordinators.host_of(request.group_id, check_limit=True)
         _TransactionalCommit(request, context, host, self._controller).carry_out(self._verifier, self._is_verified)
 
 

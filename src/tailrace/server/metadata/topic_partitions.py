@@ -85,7 +85,7 @@ class _Page:
         return None
 
     def _put(self, topic: TopicImage, first: int) -> int | None:
-        """Add the topic from this partition on; returns the first partition without room."""
+        """Add the topic from this partition on; returns the first partition that does not fit."""
         numbers = sorted(number for number in topic.partitions if number >= first)
         here = numbers[: self._left]
         self._left -= len(here)

@@ -5,7 +5,7 @@ deleted, old segments go, offsets are committed and metadata changes: all of tha
 refusal ends when the reserve and a tenth of it are free, so that it does not begin and end with every segment.
 
 An append that fails for lack of space reports a disk that another program has filled (`report_full`). That state ends
-when there is room and a file can be written: a quota may be full on a disk that is not.
+when there is space and a file can be written: a quota may be full on a disk that is not.
 
 While the directory cannot store, for lack of space or because a flush hangs, the replicas here leave
 (`server.replicas.failures`), as far as enough others are in sync, and replicas that have left are not fetched: a leader
@@ -82,7 +82,7 @@ class LogDirectoryHealth:
                 self._replicas.directory_recovered()
 
 
-_ROOM_BYTES: Final = 1 << 20
+_FREE_AGAIN_BYTES: Final = 1 << 20
 """The free space that ends a full disk where no reserve is kept."""
 
 
@@ -130,8 +130,8 @@ class DiskReserve:
             self.is_reached = False
             self._table.refuse_produce(None)
             _logger.warning("event=disk-reserve-left free_bytes=%d action=produce-accepted", free_bytes)
-        if self.is_full and free_bytes >= max(_ROOM_BYTES, self._reserve_bytes + self._reserve_bytes // 10):
-            self.is_full = not self._table.directory.can_write(_ROOM_BYTES)
+        if self.is_full and free_bytes >= max(_FREE_AGAIN_BYTES, self._reserve_bytes + self._reserve_bytes // 10):
+            self.is_full = not self._table.directory.can_write(_FREE_AGAIN_BYTES)
         self._report()
 
     def _report(self) -> None:
@@ -150,6 +150,6 @@ class DiskReserve:
         )
         self._table.refuse_produce(
             f"the broker's disk has less than {self._reserve_bytes} bytes left (log.dir.reserve.bytes); produce is"
-            " refused until there is room: delete topics, lower retention.ms, or enlarge the disk"
+            " refused until there is space: delete topics, lower retention.ms, or enlarge the disk"
         )
         self._apply_retention()

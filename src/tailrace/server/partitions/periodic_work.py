@@ -115,10 +115,10 @@ class PeriodicWork:
         clock: Clock,
         config: PeriodicWorkConfig,
         disk: Disk,
-        on_short_of_room: Callable[[bool], None],
+        on_short_of_space: Callable[[bool], None],
     ) -> None:
-        """`disk` carries out the reads of the scrubber. `on_short_of_room` is called when the disk runs short of space,
-        and when it no longer is.
+        """`disk` carries out the reads of the scrubber. `on_short_of_space` is called when the disk runs short of
+        space, and when it no longer is.
         """
         self._clock = clock
         self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
@@ -127,7 +127,7 @@ class PeriodicWork:
             table,
             reserve_bytes=config.log_dir_reserve_bytes,
             apply_retention=rounds.apply_retention,
-            on_change=on_short_of_room,
+            on_change=on_short_of_space,
         )
         table.faults.on_disk_full = self.reserve.report_full
         tasks: list[tuple[int, Callable[[], None]]] = [

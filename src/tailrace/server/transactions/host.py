@@ -35,7 +35,7 @@ from tailrace.replication.partition import Partition
 from tailrace.server.coordination.coordinator_log import CoordinatorLog
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService
 from tailrace.server.ports import Clock, Timer
-from tailrace.server.transactions.next_transactions import NextTransactions, OnDone, QueuedRequest, WaitingRoom
+from tailrace.server.transactions.next_transactions import NextTransactions, OnDone, QueuedRequest, WaitingRequests
 from tailrace.server.waiters import Deadlines
 
 OnProducerId = Callable[[ProducerId | KafkaError], None]
@@ -76,7 +76,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         marker_writer: MarkerWriter,
         clock: Clock,
         deadlines: Deadlines,
-        room: WaitingRoom,
+        waiting_requests: WaitingRequests,
     ) -> None:
         self.machine = TransactionCoordinator(config=config)
         log = CoordinatorLog(
@@ -100,7 +100,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
             is_changing=self.machine.is_changing,
             clock=clock,
             deadlines=deadlines,
-            room=room,
+            waiting_requests=waiting_requests,
         )
 
     def has(self, key: str) -> bool:
@@ -247,7 +247,7 @@ class TransactionCoordinatorService(CoordinatorService[str, TransactionCoordinat
         self._config = config
         self._allocate_producer_id = allocate_producer_id
         self._marker_writer = marker_writer
-        self._room = WaitingRoom()
+        self._waiting_requests = WaitingRequests()
 
     def _host(self, partition: Partition) -> TransactionCoordinatorHost:
         return TransactionCoordinatorHost(
@@ -257,5 +257,5 @@ class TransactionCoordinatorService(CoordinatorService[str, TransactionCoordinat
             marker_writer=self._marker_writer,
             clock=self._clock,
             deadlines=self._deadlines,
-            room=self._room,
+            waiting_requests=self._waiting_requests,
         )

@@ -7,9 +7,9 @@ fails for good. So the coordinator holds such a request for a while.
 
 Only requests of producers wait: a request of another broker has partitions of other producers too.
 
-A waiting request stays in memory. `WaitingRoom` limits this for all of a node; beyond its limits the answer is 51 at
-once, as with Kafka. A request ends with its connection: no answer could be sent, and its partitions could end up in a
-transaction that the producer has begun on another connection.
+A waiting request stays in memory. `WaitingRequests` limits this for all of a node; beyond its limits the answer is 51
+at once, as with Kafka. A request ends with its connection: no answer could be sent, and its partitions could end up in
+a transaction that the producer has begun on another connection.
 """
 
 from collections.abc import Callable
@@ -46,21 +46,21 @@ class QueuedRequest(NamedTuple):
 class _WaitingTransaction:
     """One command while it waits."""
 
-    __slots__ = ("asked", "command", "on_done", "queue")
+    __slots__ = ("command", "on_done", "queue", "request")
 
     def __init__(
-        self, command: AddPartitions, on_done: OnDone, asked: QueuedRequest, queue: "NextTransactions"
+        self, command: AddPartitions, on_done: OnDone, request: QueuedRequest, queue: "NextTransactions"
     ) -> None:
         self.command = command
         self.on_done = on_done
-        self.asked = asked
+        self.request = request
         self.queue = queue
 
     def expire(self) -> None:
         self.queue.expired(self)
 
 
-class WaitingRoom:
+class WaitingRequests:
     """The requests that wait on this node, in all its partitions of `__transaction_state` together, by connection.
 
     It lives as long as the node, so that a connection has one callback, even if coordinators come and go.
@@ -71,22 +71,22 @@ class WaitingRoom:
         self._count = 0
         self._partitions = 0
 
-    def has_room_for(self, asked: QueuedRequest) -> bool:
-        return self._count < MAX_WAITING and self._partitions + asked.size <= MAX_PARTITIONS
+    def can_add(self, request: QueuedRequest) -> bool:
+        return self._count < MAX_WAITING and self._partitions + request.size <= MAX_PARTITIONS
 
-    def enter(self, waiting: _WaitingTransaction) -> None:
-        connection = waiting.asked.connection
+    def add(self, waiting: _WaitingTransaction) -> None:
+        connection = waiting.request.connection
         if connection not in self._by_connection:
             self._by_connection[connection] = {}
             connection.on_close(lambda: self._closed(connection))
         self._by_connection[connection][waiting] = None
         self._count += 1
-        self._partitions += waiting.asked.size
+        self._partitions += waiting.request.size
 
-    def leave(self, waiting: _WaitingTransaction) -> None:
-        self._by_connection.get(waiting.asked.connection, {}).pop(waiting, None)
+    def remove(self, waiting: _WaitingTransaction) -> None:
+        self._by_connection.get(waiting.request.connection, {}).pop(waiting, None)
         self._count -= 1
-        self._partitions -= waiting.asked.size
+        self._partitions -= waiting.request.size
 
     def _closed(self, connection: ServerConnection) -> None:
         for waiting in self._by_connection.pop(connection):
@@ -103,20 +103,20 @@ class NextTransactions:
         is_changing: Callable[[str], bool],
         clock: Clock,
         deadlines: Deadlines,
-        room: WaitingRoom,
+        waiting_requests: WaitingRequests,
     ) -> None:
         """`is_changing`: whether a record of this transactional id, or the end of its transaction, is not complete."""
         self._submit = submit
         self._is_changing = is_changing
         self._clock = clock
         self._deadlines = deadlines
-        self._room = room
+        self._waiting_requests = waiting_requests
         self._by_id: dict[str, dict[_WaitingTransaction, None]] = {}
 
     def __contains__(self, transactional_id: str) -> bool:
         return transactional_id in self._by_id
 
-    def add(self, command: AddPartitions, on_done: OnDone, asked: QueuedRequest) -> None:
+    def add(self, command: AddPartitions, on_done: OnDone, request: QueuedRequest) -> None:
         """Decide the command, now or when the last transaction is complete; `on_done` is called once, after `WAIT_MS`
         at the latest. If the connection closes before, the command is dropped without a call.
         """
@@ -124,8 +124,8 @@ class NextTransactions:
         def on_outcome(outcome: Response | KafkaError) -> None:
             is_early = isinstance(outcome, KafkaError) and outcome.code is ErrorCode.CONCURRENT_TRANSACTIONS
             waiting = self._by_id.get(command.transactional_id, ())
-            if is_early and len(waiting) < MAX_OF_ID and self._room.has_room_for(asked):
-                self._park(_WaitingTransaction(command, on_done, asked, self))
+            if is_early and len(waiting) < MAX_OF_ID and self._waiting_requests.can_add(request):
+                self._park(_WaitingTransaction(command, on_done, request, self))
             else:
                 on_done(outcome)
 
@@ -133,7 +133,7 @@ class NextTransactions:
 
     def _park(self, waiting: _WaitingTransaction) -> None:
         self._by_id.setdefault(waiting.command.transactional_id, {})[waiting] = None
-        self._room.enter(waiting)
+        self._waiting_requests.add(waiting)
         self._deadlines.add(waiting, WAIT_MS)
 
     def ended(self, transactional_id: str) -> None:
@@ -167,7 +167,7 @@ class NextTransactions:
         del rest[waiting]
         if not rest:
             del self._by_id[transactional_id]
-        self._room.leave(waiting)
+        self._waiting_requests.remove(waiting)
         self._deadlines.remove(waiting, WAIT_MS)
 
     def close(self, refusal: KafkaError) -> None:

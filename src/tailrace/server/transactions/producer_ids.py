@@ -114,7 +114,7 @@ class InitProducerIdHandler:
         self._producer_ids.allocate(answer)
 
     def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
-        host = self._coordinators.host_of(transactional_id, check_room=True)
+        host = self._coordinators.host_of(transactional_id, check_limit=True)
         command = InitializeProducer(
             transactional_id=transactional_id,
             timeout_ms=request.transaction_timeout_ms,

@@ -255,11 +255,11 @@ class KeyMap:
     so that no producer can make up two keys that count as one. The lengths keep the two kinds apart.
     """
 
-    __slots__ = ("_offsets", "_room_bytes")
+    __slots__ = ("_left_bytes", "_offsets")
 
     def __init__(self, memory_bytes: int) -> None:
         self._offsets: dict[bytes, int] = {}
-        self._room_bytes = memory_bytes
+        self._left_bytes = memory_bytes
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -267,14 +267,14 @@ class KeyMap:
     @property
     def is_full(self) -> bool:
         """Whether the memory is used up. One more batch still fits, so that there is always progress."""
-        return self._room_bytes <= 0
+        return self._left_bytes <= 0
 
     def put(self, key: bytes, offset: int) -> None:
         """Note that the key occurs at this offset; the largest one counts."""
         name = name_of(key)
         known = self._offsets.get(name)
         if known is None:
-            self._room_bytes -= _ENTRY_BYTES + len(name)
+            self._left_bytes -= _ENTRY_BYTES + len(name)
         elif known >= offset:
             return
         self._offsets[name] = offset

@@ -218,7 +218,7 @@ class Compaction:
         size_bytes = sum(segment.size_bytes for segment in group)
         if self._files.free_bytes(self._directory) < size_bytes:
             raise StorageError(
-                f"{self._directory}: no room for another {size_bytes} bytes while segments are compacted"
+                f"{self._directory}: no space for another {size_bytes} bytes while segments are compacted"
             )
         cleaned = self._cleaned = Segment(
             self._directory,

@@ -127,7 +127,7 @@ class ProducerState:
             return None
         entry = self._staged.get(producer_id) or self._producers.get(producer_id)
         if entry is None:
-            self._check_room(header)
+            self._check_limit(header)
             return None
         duplicate = _duplicate_of(header, entry)
         if duplicate is None:
@@ -157,7 +157,7 @@ class ProducerState:
                 f"{entry.coordinator_epoch}",
             )
 
-    def _check_room(self, header: BatchHeader) -> None:
+    def _check_limit(self, header: BatchHeader) -> None:
         known = self._producers
         if len(known) + len(self._staged) < MOST_PRODUCERS:
             return

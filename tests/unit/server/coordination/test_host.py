@@ -140,9 +140,9 @@ class CountersService(CoordinatorService[Key, CountersHost]):
         self.host_of(key).submit(Add(key, amount, **options), self.answers.append)
         self._node.end_turn()
 
-    def refusal(self, key: Key, *, check_room: bool = False) -> ErrorCode:
+    def refusal(self, key: Key, *, check_limit: bool = False) -> ErrorCode:
         with pytest.raises(KafkaError) as caught:
-            self.host_of(key, check_room=check_room)
+            self.host_of(key, check_limit=check_limit)
         return caught.value.code
 
 
@@ -185,8 +185,8 @@ def test_a_key_has_to_fit_and_to_find_room(node: GroupPath) -> None:
     counters = CountersService(node, max_keys=1)
     node.clock.advance(0)
     counters.add(ONE, 1)
-    assert counters.host_of(ONE, check_room=True) is counters.host_of(ONE)
-    assert counters.refusal(OTHER, check_room=True) is E.INVALID_REQUEST
+    assert counters.host_of(ONE, check_limit=True) is counters.host_of(ONE)
+    assert counters.refusal(OTHER, check_limit=True) is E.INVALID_REQUEST
     assert counters.host_of(OTHER).is_active, "that is for requests that would make it"
     assert counters.refusal(Key("x" * 8192, 1)) is E.INVALID_REQUEST
 

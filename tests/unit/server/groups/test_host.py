@@ -244,9 +244,9 @@ def test_new_groups_are_refused_when_there_are_too_many() -> None:
     node.commit("g", "orders", 7)
     coordinators = _coordinators_of_another_start(node, GroupConfig(group_max_groups=1))
     node.clock.advance(0)
-    coordinators.host_of("g", check_room=True)
+    coordinators.host_of("g", check_limit=True)
     with pytest.raises(KafkaError) as caught:
-        coordinators.host_of("h", check_room=True)
+        coordinators.host_of("h", check_limit=True)
     assert caught.value.code is E.INVALID_REQUEST
 
 

@@ -234,7 +234,7 @@ def test_a_full_disk_is_no_fault_of_the_log_and_it_is_tried_again(
     node.clock.advance(16_000)
     assert cleaner.compactions == 0
     assert not partition.log.is_offline
-    assert "no room" in caplog.text
+    assert "no space" in caplog.text
     files.free_space = space
     node.clock.advance(16_000)
     assert cleaner.compactions == 1
@@ -252,7 +252,7 @@ def test_a_log_that_cannot_be_compacted_now_keeps_no_other_from_it(
     def begin_unless_stuck(log: Log, now_ms: int, **options: int) -> object:
         if log is stuck.log:
             tries.append(now_ms)
-            raise StorageError("no room for a copy")
+            raise StorageError("no space for a copy")
         return begin(log, now_ms, **options)
 
     monkeypatch.setattr(Log, "begin_compaction", begin_unless_stuck)

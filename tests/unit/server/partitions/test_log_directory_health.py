@@ -68,7 +68,7 @@ def node(files: SimulatedDisk) -> DataPath:
         clock=node.clock,
         disk=node.disk,
         config=PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE),
-        on_short_of_room=lambda _: None,
+        on_short_of_space=lambda _: None,
     ).start()
     return node
 
@@ -131,7 +131,7 @@ def test_a_node_that_starts_on_a_full_disk_refuses_from_the_first_moment(files: 
         clock=node.clock,
         disk=node.disk,
         config=PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE),
-        on_short_of_room=lambda _: None,
+        on_short_of_space=lambda _: None,
     ).start()
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -144,17 +144,17 @@ def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) ->
         clock=node.clock,
         disk=node.disk,
         config=PeriodicWorkConfig(log_dir_reserve_bytes=0),
-        on_short_of_room=lambda _: None,
+        on_short_of_space=lambda _: None,
     ).start()
     fill(node, files, 1000)
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
 
 
-def test_a_disk_that_runs_short_of_room_is_reported_once_and_when_there_is_room_again(files: SimulatedDisk) -> None:
+def test_a_disk_that_runs_short_of_space_is_reported_once_and_when_there_is_space_again(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=told.append).start()
     for free_bytes in (RESERVE - 1, RESERVE - 2, RESERVE + RESERVE // 10, RESERVE - 1):
         fill(node, files, free_bytes)
     assert told == [True, False, True]
@@ -165,7 +165,7 @@ def test_a_disk_that_was_filled_to_the_last_byte_is_reported_at_once(files: Simu
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=told.append).start()
     node.create()
     files.free_space = 20
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
@@ -178,14 +178,14 @@ def test_a_disk_that_was_filled_to_the_last_byte_is_reported_at_once(files: Simu
 
 
 @pytest.mark.parametrize("reserve", [0, RESERVE])
-def test_a_quota_that_is_full_on_a_disk_with_room_ends_when_a_file_can_be_written(
+def test_a_quota_that_is_full_on_a_disk_with_space_ends_when_a_file_can_be_written(
     files: SimulatedDisk, reserve: int
 ) -> None:
     """Otherwise the node would lead again every half second, until the next write."""
     node = DataPath("/logs", files=files)
     told: list[bool] = []
     config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_room=told.append).start()
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=told.append).start()
     node.create()
     for quota_bytes in (0, 1000):
         files.quota_bytes = quota_bytes

@@ -10,7 +10,7 @@ def test_checkpoints_are_written_by_the_clock_until_it_is_stopped() -> None:
     node = DataPath("/logs", files=files)
     partition = node.create().topic_partition
     periodic_work = PeriodicWork(
-        node.table, clock=node.clock, disk=node.disk, config=PeriodicWorkConfig(), on_short_of_room=lambda _: None
+        node.table, clock=node.clock, disk=node.disk, config=PeriodicWorkConfig(), on_short_of_space=lambda _: None
     )
     periodic_work.start()
     node.produce("orders", b"a")
@@ -45,7 +45,7 @@ def test_page_cache_durability_flushes_what_has_waited_long_enough_when_it_is_lo
         clock=node.clock,
         disk=node.disk,
         config=PeriodicWorkConfig(log_flush_scheduler_interval_ms=1_000),
-        on_short_of_room=lambda _: None,
+        on_short_of_space=lambda _: None,
     ).start()
     for topic in ("orders", "plain"):
         node.produce(topic, b"a")

@@ -471,7 +471,7 @@ def test_a_log_that_cannot_be_written_is_stalled_until_it_can() -> None:
     assert failures.all == [*[("stalled", ORDERS)] * 2, ("resumed", ORDERS)]
 
 
-def test_a_write_without_room_reports_a_full_disk_and_no_failed_log() -> None:
+def test_a_write_without_space_reports_a_full_disk_and_no_failed_log() -> None:
     files, failures = SimulatedDisk(), NotedFailures()
     node = new_node(files, failures=failures)
     told: list[bool] = []

@@ -593,7 +593,7 @@ def test_a_producer_has_two_requests_that_wait_and_no_more() -> None:
 
 
 def test_a_request_ends_with_its_connection() -> None:
-    """Its room is free, and its partitions stay out of the next transaction."""
+    """It no longer counts as waiting, and its partitions stay out of the next transaction."""
     client, disk = _ending()
     connection = RecordingConnection()
     for _ in range(2):

@@ -8,7 +8,13 @@ import pytest
 from tailrace.coordinators.transactions.commands import AddPartitions, Completed, Response
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.server.transactions import next_transactions
-from tailrace.server.transactions.next_transactions import WAIT_MS, NextTransactions, OnDone, QueuedRequest, WaitingRoom
+from tailrace.server.transactions.next_transactions import (
+    WAIT_MS,
+    NextTransactions,
+    OnDone,
+    QueuedRequest,
+    WaitingRequests,
+)
 from tailrace.server.waiters import Deadlines
 from tailrace.testing.clock import ManualClock
 from testkit.ports import RecordingConnection
@@ -23,7 +29,7 @@ def command(epoch: int, name: str = "pay") -> AddPartitions:
 class NextTransactionsBench:
     """A coordinator that decides as a test says; commands are known by their epochs."""
 
-    def __init__(self, room: WaitingRoom | None = None) -> None:
+    def __init__(self, requests: WaitingRequests | None = None) -> None:
         self.clock = ManualClock()
         self.connection = RecordingConnection()
         self.changing = {"pay"}
@@ -35,7 +41,7 @@ class NextTransactionsBench:
             is_changing=self.changing.__contains__,
             clock=self.clock,
             deadlines=self.deadlines,
-            room=room or WaitingRoom(),
+            waiting_requests=requests or WaitingRequests(),
         )
 
     def submit(self, command: AddPartitions, on_done: OnDone) -> None:
@@ -121,26 +127,26 @@ def test_all_waiting_requests_are_answered_when_the_coordinator_closes(bench: Ne
     assert bench.answers == {1: BUSY, 2: BUSY}
 
 
-def test_all_coordinators_of_a_node_share_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_coordinators_of_a_node_share_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 10)
-    room = WaitingRoom()
-    first, second = NextTransactionsBench(room), NextTransactionsBench(room)
+    requests = WaitingRequests()
+    first, second = NextTransactionsBench(requests), NextTransactionsBench(requests)
     first.add(1, size=6)
     second.add(1, size=5)
     assert (first.answers, second.answers) == ({}, {1: BUSY})
     first.end()
     second.add(2, size=5)
-    assert second.answers == {1: BUSY}, "there is room again"
+    assert second.answers == {1: BUSY}, "another request may wait again"
 
 
 @pytest.mark.parametrize("end", ["written", "expired", "closed", "gone"])
-def test_the_room_is_free_again_however_a_wait_ends(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+def test_a_request_no_longer_counts_however_its_wait_ends(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
     """However often that happens, the connection keeps one callback only."""
     monkeypatch.setattr(next_transactions, "MAX_WAITING", 1)
     monkeypatch.setattr(next_transactions, "MAX_PARTITIONS", 1)
-    room, connection, numbers = WaitingRoom(), RecordingConnection(), count()
+    requests, connection, numbers = WaitingRequests(), RecordingConnection(), count()
     for _ in range(3):
-        bench = NextTransactionsBench(room)
+        bench = NextTransactionsBench(requests)
         bench.connection = connection
         number = next(numbers)
         bench.add(number)

@@ -381,11 +381,11 @@ def test_compact_and_delete_removes_old_segments_of_a_compacted_log(disk: Simula
     assert offsets(log) == list(range(active, 30))
 
 
-def test_without_room_for_a_copy_the_log_stays_as_it_is(disk: SimulatedDisk) -> None:
+def test_without_space_for_a_copy_the_log_stays_as_it_is(disk: SimulatedDisk) -> None:
     log = open_log(disk)
     fill(log, 10)
     disk.free_space = 100
-    with pytest.raises(StorageError, match="no room"):
+    with pytest.raises(StorageError, match="no space"):
         log.compact(NOW_MS, end_offset=log.log_end_offset)
     assert not log.is_offline
     assert offsets(log) == list(range(30))

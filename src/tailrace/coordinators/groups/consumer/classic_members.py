@@ -145,16 +145,16 @@ class ClassicMembers:
                 return _existing(known, former, request.member_id, request.group_instance_id), request.member_id
             if known is None:
                 # This group has given it the id, or the classic group before the conversion did.
-                steps.check_room(self._change, self._config)
+                steps.check_size(self._change, self._config)
             return known, request.member_id
         if request.group_instance_id is None:
-            steps.check_room(self._change, self._config)
+            steps.check_size(self._change, self._config)
             return None, None if event.must_know_its_id else self._new_member_id(event.client_id)
         member_id = self._new_member_id(request.group_instance_id)
         former = group.static_member(request.group_instance_id)
         if former is not None:
             return steps.take_place(self._change, former, member_id), member_id
-        steps.check_room(self._change, self._config)
+        steps.check_size(self._change, self._config)
         return None, member_id
 
     def _member(self, member_id: str, instance_id: str | None) -> ConsumerMember:

@@ -114,7 +114,7 @@ def _find_member(
         detail = f"group.instance.id {request.instance_id!r} is in use by member {former.member_id}"
         raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, detail)
     if known is None:
-        steps.check_room(change, config)
+        steps.check_size(change, config)
     return known
 
 

@@ -22,7 +22,7 @@ from tailrace.coordinators.groups.history import GroupEventKind
 from tailrace.model.errors import ErrorCode, KafkaError
 
 
-def check_room(change: GroupChange, config: GroupConfig) -> None:
+def check_size(change: GroupChange, config: GroupConfig) -> None:
     """Raises KafkaError GROUP_MAX_SIZE_REACHED (81) if the group has as many members as its limit."""
     size = len(change.group.members)
     if size >= config.group_consumer_max_size:
@@ -169,7 +169,7 @@ def remove(change: GroupChange, member_ids: Collection[str], topics: Topics, con
 
 
 def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
-    """Make it a classic group, if only classic members are left, the settings allow it and one batch has room."""
+    """Make it a classic group, if only classic members are left, the settings allow it and the records fit a batch."""
     classic = as_classic(change.group_id, change.group, topics, config)
     if classic is None or not fits((*change.records, *retirement(change.group_id, change.group), classic)):
         return False
