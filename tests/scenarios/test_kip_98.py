@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
-from tailrace.server.partitions.periodic_work import Rounds
+from tailrace.server.partitions.periodic_work import PartitionPasses
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of
 
@@ -201,10 +201,10 @@ def test_a_producer_is_forgotten_after_producer_id_expiration_ms_and_may_start_a
     node.create()
     sent_by_producer_7(node, 0)
     node.clock.advance(999)
-    Rounds(node.table, clock=node.clock).expire_producers(1_000)
+    PartitionPasses(node.table, clock=node.clock).expire_producers(1_000)
     assert sent_by_producer_7(node, 5) == [(OUT_OF_ORDER, -1)]
     node.clock.advance(1)
-    Rounds(node.table, clock=node.clock).expire_producers(1_000)
+    PartitionPasses(node.table, clock=node.clock).expire_producers(1_000)
     assert sent_by_producer_7(node, 5) == [(0, 1)]
 
 

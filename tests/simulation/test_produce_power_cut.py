@@ -15,7 +15,7 @@ from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.log_directory import LogDirectory
-from tailrace.server.partitions.periodic_work import Rounds
+from tailrace.server.partitions.periodic_work import PartitionPasses
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.data_path import BROKER, DataPath, Exchange, batch_of, topic_id_of
@@ -50,7 +50,7 @@ class ProduceStory:
         self.retry("orders", 1)
         for number in range(3):
             self.turn(("orders", number % 2), ("invoices", 0))
-        Rounds(self.node.table, clock=self.node.clock).apply_retention()
+        PartitionPasses(self.node.table, clock=self.node.clock).apply_retention()
         self.produce("orders", 1, 5)
         self.replace_invoices()
         self.turn(("invoices", 0), ("orders", 1))

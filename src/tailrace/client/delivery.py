@@ -45,7 +45,7 @@ os.register_at_fork(after_in_child=_renew_locks)
 class Ticket(NamedTuple):
     """The token of a counted failure, given back when its future is read."""
 
-    round: int
+    reports: int
     number: int
     records: int
 
@@ -54,7 +54,7 @@ class WriteFailures:
     """The unreported failures of one producer. Every method may be called from any thread."""
 
     def __init__(self) -> None:
-        self._round = 0
+        self._reports = 0
         """Rises each time when `flush` or `close` has reported all failures so far."""
         self._next_number = 0
         self._records = 0
@@ -67,7 +67,7 @@ class WriteFailures:
         place, records = (fault.place, fault.records) if isinstance(fault, RecordNotWritten) else ("", 1)
         code = fault.code if isinstance(fault, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
         with _counting:
-            ticket = Ticket(self._round, self._next_number, records)
+            ticket = Ticket(self._reports, self._next_number, records)
             self._next_number += 1
             self._records += records
             if len(self._kept) < _MOST_KEPT:
@@ -92,7 +92,7 @@ class WriteFailures:
     def mark_read(self, ticket: Ticket) -> None:
         """Count a failure no longer: its future has been read."""
         with _counting:
-            if ticket.round == self._round:
+            if ticket.reports == self._reports:
                 self._records -= ticket.records
                 self._kept.pop(ticket.number, None)
 
@@ -100,7 +100,7 @@ class WriteFailures:
         """All unreported failures as one KafkaError; they count as reported then."""
         with _counting:
             records, kept = self._records, list(self._kept.values())
-            self._round += 1
+            self._reports += 1
             self._records = 0
             self._kept.clear()
         if not records:

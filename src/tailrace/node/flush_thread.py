@@ -1,7 +1,7 @@
 """`server.ports.Disk` with one thread per log directory: logs are flushed in groups.
 
-One round of flushes runs at a time. Every log that is asked for meanwhile goes into the next round, so the slower the
-disk, the larger the groups. A round starts at the end of the event loop's current pass: all connections that were
+One round of flushes runs at a time. Every log that is requested meanwhile goes into the next round, so the slower the
+disk, the larger the groups. A round starts at the end of the event loop's current iteration: all connections that were
 readable at once share it.
 
 A flush that fails is never tried again: after a failed fsync the kernel may have dropped the pages it could not write,

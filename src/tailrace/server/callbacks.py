@@ -1,7 +1,7 @@
 """Calls of callbacks: several of which one may fail, long work in slices, and a timer that may be set again.
 
 - `call_each`, `call_safely`: a fault in one callback does not hold back the others. A failed assertion is a broken
-  invariant: it ends the round at once, and the process with it.
+  invariant: no further callback is called, and the process ends.
 - `run_slice`, `run_in_slices`: a few milliseconds of long work, then a turn for everything else, and on. The work is an
   iterator; taking the next element does the next step, which should take well under a millisecond.
 - `Alarm`: one timer for the earliest of several times.

@@ -84,7 +84,7 @@ def test_appended_records_are_flushed_when_the_callback_comes(node: FlushThreadB
     assert seen == [1]
 
 
-def test_all_logs_asked_for_in_one_pass_of_the_loop_share_a_round(node: FlushThreadBench, tmp_path: Path) -> None:
+def test_all_logs_requested_in_one_iteration_of_the_loop_share_a_round(node: FlushThreadBench, tmp_path: Path) -> None:
     logs = [open_log(tmp_path / f"a-{number}") for number in range(5)]
     done: list[Log] = []
     for log in logs:

@@ -1,6 +1,6 @@
 """Regular work on a node's partitions: retention, checkpoints, flushes, forgetting idle producers.
 
-There may be 100,000 partitions: a round takes a few milliseconds of each turn until it is complete. Compaction and
+There may be 100,000 partitions: a pass takes a few milliseconds of each turn until it is complete. Compaction and
 scrubbing have schedules of their own (`server.partitions.cleaner`, `server.partitions.scrubber`).
 """
 
@@ -22,8 +22,8 @@ from tailrace.server.ports import Clock, Disk, Timer
 _logger = logging.getLogger("tailrace.server")
 
 
-class Rounds:
-    """The rounds over the partitions of one table. Several may be under way."""
+class PartitionPasses:
+    """The passes over the partitions of one table. Several may be under way."""
 
     def __init__(self, table: PartitionTable, *, clock: Clock) -> None:
         self._table = table
@@ -122,27 +122,27 @@ class PeriodicWork:
         """
         self._clock = clock
         self._cleaner = Cleaner(table, clock=clock, config=config.cleaner)
-        rounds = Rounds(table, clock=clock)
+        passes = PartitionPasses(table, clock=clock)
         self.reserve = DiskReserve(
             table,
             reserve_bytes=config.log_dir_reserve_bytes,
-            apply_retention=rounds.apply_retention,
+            apply_retention=passes.apply_retention,
             on_change=on_short_of_space,
         )
         table.faults.on_disk_full = self.reserve.report_full
         tasks: list[tuple[int, Callable[[], None]]] = [
-            (config.log_retention_check_interval_ms, rounds.apply_retention),
+            (config.log_retention_check_interval_ms, passes.apply_retention),
             (config.replica_high_watermark_checkpoint_interval_ms, table.checkpoints.write_high_watermarks),
             (config.log_flush_offset_checkpoint_interval_ms, table.checkpoints.write_recovery_points),
             (config.log_flush_start_offset_checkpoint_interval_ms, table.checkpoints.write_log_starts),
             (
                 config.producer_id_expiration_check_interval_ms,
-                lambda: rounds.expire_producers(config.producer_id_expiration_ms),
+                lambda: passes.expire_producers(config.producer_id_expiration_ms),
             ),
         ]
         tasks.append((DISK_CHECK_INTERVAL_MS, self.reserve.check))
         if config.log_flush_scheduler_interval_ms < _NEVER:
-            tasks.append((config.log_flush_scheduler_interval_ms, rounds.flush_by_age))
+            tasks.append((config.log_flush_scheduler_interval_ms, passes.flush_by_age))
         self.scrubber = Scrubber(table, disk=disk, clock=clock, config=config.scrubber)
         """Reads logs at rest to find damage."""
         self._tasks = tuple(tasks)

@@ -7,7 +7,7 @@ import pytest
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.bounded_lines import LINES, WINDOW_MS
 from tailrace.server.partitions.deletion_log import DeletionLog
-from tailrace.server.partitions.periodic_work import Rounds
+from tailrace.server.partitions.periodic_work import PartitionPasses
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
 
@@ -30,7 +30,7 @@ def test_retention_tells_how_many_records_went_and_why(node: DataPath, caplog: p
     for _ in range(5):
         node.produce("orders", b"x" * 60, b"y" * 40)
     node.clock.advance(2 * YEAR_MS)
-    Rounds(node.table, clock=node.clock).apply_retention()
+    PartitionPasses(node.table, clock=node.clock).apply_retention()
     node.end_turn()
     (line,) = deleted(caplog)
     assert partition.log.log_start_offset == 8
@@ -42,7 +42,7 @@ def test_a_log_that_is_too_large_names_the_other_setting(node: DataPath, caplog:
     node.create(config=TopicConfig(segment_bytes=200, retention_bytes=300))
     for _ in range(5):
         node.produce("orders", b"x" * 100)
-    Rounds(node.table, clock=node.clock).apply_retention()
+    PartitionPasses(node.table, clock=node.clock).apply_retention()
     node.end_turn()
     (line,) = deleted(caplog)
     assert " why=retention.bytes " in line
@@ -51,8 +51,8 @@ def test_a_log_that_is_too_large_names_the_other_setting(node: DataPath, caplog:
 def test_nothing_is_logged_if_nothing_was_deleted(node: DataPath, caplog: pytest.LogCaptureFixture) -> None:
     node.create(config=SMALL)
     node.produce("orders", b"x")
-    rounds = Rounds(node.table, clock=node.clock)
-    rounds.apply_retention()
+    passes = PartitionPasses(node.table, clock=node.clock)
+    passes.apply_retention()
     node.end_turn()
     assert deleted(caplog) == []
 

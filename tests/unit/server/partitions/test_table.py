@@ -13,7 +13,7 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.partitions import partition_checkpoints
 from tailrace.server.partitions.log_directory import LogDirectory
-from tailrace.server.partitions.periodic_work import Rounds
+from tailrace.server.partitions.periodic_work import PartitionPasses
 from tailrace.server.partitions.table import KnownLeader
 from tailrace.storage import Log
 from tailrace.storage.checkpoints import GAP_BOUND, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
@@ -303,7 +303,7 @@ def test_retention_deletes_old_segments_and_readers_receive_the_new_start() -> N
     node.create(config=TopicConfig(segment_bytes=200, retention_bytes=200))
     for _ in range(5):
         node.produce("orders", b"v" * 100)
-    Rounds(node.table, clock=node.clock).apply_retention()
+    PartitionPasses(node.table, clock=node.clock).apply_retention()
     answer = node.fetch("orders", 0).fetched
     assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
     assert answer.log_start_offset > 0
@@ -317,9 +317,9 @@ def test_an_idle_producer_is_forgotten() -> None:
         "orders", records=batch_of(b"a", now=node.clock.now_ms, producer_id=1, producer_epoch=0, base_sequence=0)
     )
     node.clock.advance(1000)
-    Rounds(node.table, clock=node.clock).expire_producers(1001)
+    PartitionPasses(node.table, clock=node.clock).expire_producers(1001)
     assert len(partition.log.producers) == 1
-    Rounds(node.table, clock=node.clock).expire_producers(1000)
+    PartitionPasses(node.table, clock=node.clock).expire_producers(1000)
     assert len(partition.log.producers) == 0
 
 
