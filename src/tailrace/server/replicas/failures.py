@@ -32,7 +32,7 @@ from tailrace.server.replicas.proposals import Outcomes, Proposals, codes_of, sh
 
 MOST_PER_COMMAND: Final = 1_000
 _BACKOFF_MS: Final = 50
-_STANDS_ALONE_MS: Final = 1_000
+_LAST_COPY_PAUSE_MS: Final = 1_000
 """The pause before the removal of a last copy is proposed again, if no broker comes or goes before."""
 UNANSWERED_MS: Final = 10_000
 """The time without an answer after which a replica is fetched again: an election of the controllers is over by then.
@@ -103,21 +103,21 @@ class ReplicaFailures:
         self._failed: dict[TopicPartition, _Failed] = {}
         self._is_directory_stalled = False
         self._to_look_at: dict[TopicPartition, None] = {}
-        self._stays: dict[TopicPartition, None] = {}  # stalled, and no other replica could replace them
+        self._last_copies: dict[TopicPartition, None] = {}  # stalled, and no other replica could replace them
         self._left: dict[TopicPartition, _Left] = {}
         self._paused: dict[TopicPartition, PartitionState] = {}  # `on_leaving` was called, and no other callback since
         self._is_undecided = False  # then nothing is paused until a controller has decided
-        self._unanswered = Alarm(clock, self._stay_undecided)
+        self._unanswered = Alarm(clock, self._resume_undecided)
         self._to_fence: dict[TopicPartition, None] = {}  # lost, and the leader may still count on their fetches
         self._given_up: set[TopicPartition] = set()  # chosen to lead with the rest of their log, and unable to
         self._waiting: list[OnReported] = []
-        self._said: frozenset[str] = frozenset()
+        self._logged_answers: frozenset[str] = frozenset()
         self._proposals = Proposals[_ProposedLeave](
             broker_id, controller, clock, collect=self._proposing, change=_change_of, on_outcomes=self._on_outcomes
         )
         self._is_started = False
         self._again = Alarm(clock, self._plan)
-        self._ask_alone_again = Alarm(clock, self._look_at_those_that_stay)
+        self._last_copies_due = Alarm(clock, self._look_at_last_copies)
 
     # State that is seen from outside
 
@@ -180,7 +180,7 @@ class ReplicaFailures:
         self._unanswered.cancel()
         own = self._failed
         self._left = {one: left for one, left in self._left.items() if one in own}
-        self._stays = {one: None for one in self._stays if one in own}
+        self._last_copies = {one: None for one in self._last_copies if one in own}
 
     def when_reported(self, callback: OnReported) -> None:
         """Call `callback` once the image counts on no lost replica; perhaps at once."""
@@ -201,7 +201,7 @@ class ReplicaFailures:
         """Propose nothing more; callbacks that wait are not called."""
         self._proposals.stop()
         self._waiting.clear()
-        for alarm in (self._unanswered, self._again, self._ask_alone_again):
+        for alarm in (self._unanswered, self._again, self._last_copies_due):
             alarm.cancel()
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
@@ -215,7 +215,7 @@ class ReplicaFailures:
         for topic in delta.created_topics:
             self._look_at(TopicPartition(topic.name, number) for number in topic.partitions)
         if delta.changed_brokers or delta.changed_configs:
-            self._look_at_those_that_stay()
+            self._look_at_last_copies()
         self._call_waiting()
 
     # Looking
@@ -235,8 +235,8 @@ class ReplicaFailures:
     def _forget(self, topic_partition: TopicPartition) -> None:
         self._failed.pop(topic_partition, None)
         self._left.pop(topic_partition, None)
-        self._stays.pop(topic_partition, None)
-        self._stay(topic_partition)
+        self._last_copies.pop(topic_partition, None)
+        self._resume_fetches(topic_partition)
         self._to_fence.pop(topic_partition, None)
         self._given_up.discard(topic_partition)
 
@@ -262,9 +262,9 @@ class ReplicaFailures:
             if self._broker_id in state.replicas
         )
 
-    def _look_at_those_that_stay(self) -> None:
-        stays, self._stays = self._stays, {}
-        self._look_at(stays)
+    def _look_at_last_copies(self) -> None:
+        last_copies, self._last_copies = self._last_copies, {}
+        self._look_at(last_copies)
 
     def _plan(self) -> None:
         if self._is_started:
@@ -282,9 +282,9 @@ class ReplicaFailures:
             one = self._due(topic_partition)
             if one is not None:
                 proposed.append(one)
-                self._pause(one)
+                self._pause_fetches(one)
             else:
-                self._stay(topic_partition)
+                self._resume_fetches(topic_partition)
             yield
 
     def _due(self, topic_partition: TopicPartition) -> _ProposedLeave | None:
@@ -297,11 +297,11 @@ class ReplicaFailures:
         leaving = self.leaving_of(topic_partition)
         if state is None or leaving is None or not self._counts_on(topic_partition, state, leaving):
             return None
-        if leaving is LeaveReason.LOST and self._is_named(topic_partition, state):
+        if leaving is LeaveReason.LOST and self._is_chosen_to_lead(topic_partition, state):
             return None
         is_of_directory = leaving is LeaveReason.STALLED and topic_partition not in self._failed
         if is_of_directory and not self._leaves_enough(image, state):
-            self._stays[topic_partition] = None
+            self._last_copies[topic_partition] = None
             return None
         return _ProposedLeave(topic_partition, state, leaving)
 
@@ -312,20 +312,20 @@ class ReplicaFailures:
         left = self._left.get(topic_partition)
         return left is None or left.topic_id != state.topic_id or left.partition_epoch <= state.partition_epoch
 
-    def _is_named(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
+    def _is_chosen_to_lead(self, topic_partition: TopicPartition, state: PartitionState) -> bool:
         """Whether an administrator has chosen this replica to lead in spite of its loss: `ReplicaRepairs` cuts its
         log."""
-        is_named = state.accepts_loss and state.leader == self._broker_id
-        return is_named and topic_partition not in self._given_up
+        is_chosen = state.accepts_loss and state.leader == self._broker_id
+        return is_chosen and topic_partition not in self._given_up
 
     def _leaves_enough(self, image: ClusterImage, state: PartitionState) -> bool:
         circumstances = ImageCircumstances(image)
         others = [one for one in state.in_sync_replicas if one != self._broker_id and circumstances.is_alive(one)]
         return len(others) >= min(circumstances.min_in_sync_replicas(state.topic_id), len(state.replicas))
 
-    # Asking
+    # The proposal and its answer
 
-    def _pause(self, one: _ProposedLeave) -> None:
+    def _pause_fetches(self, one: _ProposedLeave) -> None:
         """Call `on_leaving` before the proposal: the decision may reach the leaders before its answer comes here."""
         if self._is_undecided:
             return
@@ -335,15 +335,15 @@ class ReplicaFailures:
         if self._paused:
             self._unanswered.set(self._clock.monotonic_ms() + UNANSWERED_MS)
 
-    def _stay(self, topic_partition: TopicPartition) -> None:
+    def _resume_fetches(self, topic_partition: TopicPartition) -> None:
         state = self._paused.pop(topic_partition, None)
         if state is not None:
             self._on_staying(topic_partition, state)
 
-    def _stay_undecided(self) -> None:
+    def _resume_undecided(self) -> None:
         self._is_undecided = True
         for topic_partition in list(self._paused):
-            self._stay(topic_partition)
+            self._resume_fetches(topic_partition)
 
     def _on_outcomes(self, proposed: list[_ProposedLeave], outcomes: Outcomes) -> None:
         if self._proposals.is_stopped:
@@ -365,8 +365,8 @@ class ReplicaFailures:
 
     def _log_answers(self, proposed: list[_ProposedLeave], answers: Counter[str]) -> None:
         """Log one line per command with a removal; other answers have one line until they differ."""
-        is_news = _LEFT in answers or not answers.keys() <= self._said
-        self._said = frozenset() if _LEFT in answers else self._said | answers.keys()
+        is_news = _LEFT in answers or not answers.keys() <= self._logged_answers
+        self._logged_answers = frozenset() if _LEFT in answers else self._logged_answers | answers.keys()
         _logger.log(
             logging.WARNING if is_news else logging.DEBUG,
             "event=replicas-leave broker=%d partitions=%d first=%s kinds=%s answers=%s",
@@ -389,12 +389,12 @@ class ReplicaFailures:
             self._paused.pop(topic_partition, None)
             self._on_left(topic_partition, outcome)
         elif outcome.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE:
-            self._stay(topic_partition)
-            self._stays[topic_partition] = None
-            self._ask_alone_again.set(self._clock.monotonic_ms() + _STANDS_ALONE_MS)
+            self._resume_fetches(topic_partition)
+            self._last_copies[topic_partition] = None
+            self._last_copies_due.set(self._clock.monotonic_ms() + _LAST_COPY_PAUSE_MS)
         else:
             if outcome.code not in _OTHER_STATE:
-                self._stay(topic_partition)
+                self._resume_fetches(topic_partition)
             self._to_look_at[topic_partition] = None
 
     def _call_waiting(self) -> None:
