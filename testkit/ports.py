@@ -25,11 +25,11 @@ EVERY_CHANGE = (
 class RecordingWatcher:
     """A `replication.watchers.Watcher` of partitions that keeps the changes."""
 
-    def __init__(self, told: list[tuple[Partition, int]]) -> None:
-        self._told = told
+    def __init__(self, changes: list[tuple[Partition, int]]) -> None:
+        self._changes = changes
 
     def changed(self, partition: Partition, kinds: int) -> None:
-        self._told.append((partition, kinds))
+        self._changes.append((partition, kinds))
 
 
 BROKER_EPOCHS: Mapping[int, int] = MappingProxyType({1: 11, 2: 12, 3: 13})
@@ -142,19 +142,19 @@ class ScriptedVerifier:
     def __init__(self, *, is_slow: bool = False) -> None:
         self.code = ErrorCode.NONE
         self.is_slow = is_slow
-        self.asked: list[VerificationRequest] = []
+        self.requests: list[VerificationRequest] = []
         self._waiting: list[tuple[VerificationRequest, OnVerified]] = []
 
-    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
-        self.asked.append(asked)
-        self._waiting.append((asked, on_done))
+    def verify(self, request: VerificationRequest, on_done: OnVerified) -> None:
+        self.requests.append(request)
+        self._waiting.append((request, on_done))
         if not self.is_slow:
             self.answer()
 
     def answer(self) -> None:
         waiting, self._waiting = self._waiting, []
-        for asked, on_done in waiting:
-            on_done(dict.fromkeys(asked.partitions, self.code))
+        for request, on_done in waiting:
+            on_done(dict.fromkeys(request.partitions, self.code))
 
 
 class NotedFailures:

@@ -134,7 +134,7 @@ def test_acknowledged_records_outlive_kill_9_and_a_clean_stop(tmp_path: Path, mo
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "said"),
+    ("words", "code", "message"),
     [
         (["--lissten", "x"], 2, "--listen"),
         (["--data-dir", ""], 2, "a directory has a name"),
@@ -145,12 +145,12 @@ def test_acknowledged_records_outlive_kill_9_and_a_clean_stop(tmp_path: Path, mo
     ],
 )
 def test_a_node_that_cannot_start_says_why_in_one_line(
-    words: list[str], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], code: int, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     done = run("serve", "--data-dir", str(tmp_path / "data"), *words)
     assert (done.code, done.out) == (code, "")
-    assert said in done.err
+    assert message in done.err
     assert code == 2 or done.err.count("\n") == 1
 
 
@@ -255,7 +255,7 @@ def test_signals_that_come_together_interrupt_a_reader_and_a_writer_once(topic: 
     writer.stdin.write(b"c\n")
     writer.stdin.flush()
     assert reader.stdout.readline() == b"c\n", "so it runs"
-    for process, code, said in (
+    for process, code, message in (
         (writer, 1, f"1 record written to {topic}\n"),
         (reader, 0, "3 records\n"),
     ):
@@ -266,7 +266,7 @@ def test_signals_that_come_together_interrupt_a_reader_and_a_writer_once(topic: 
         done = finished(process)
         # A machine that stands still between the two makes the second another wish: to end at once.
         was_cut_short = done.code == 1 and time.monotonic() - began >= SAME_WISH_S
-        assert (done.code, done.out, done.err) == (code, "", said) or was_cut_short
+        assert (done.code, done.out, done.err) == (code, "", message) or was_cut_short
     members = ("groups", "describe", topic, "--members", "-o", "json")
     assert json.loads(run(*members).out) == [] or was_cut_short
 
@@ -297,12 +297,16 @@ def test_a_reader_whose_reader_goes_away_goes_too(topic: str) -> None:
 
 
 def test_closed_and_full_streams_end_in_one_line_at_most() -> None:
-    for redirection, code, said in ((">&-", 0, b""), ("2>&-", 0, b""), (">/dev/full", 1, b"No space left on device\n")):
+    for redirection, code, error in (
+        (">&-", 0, b""),
+        ("2>&-", 0, b""),
+        (">/dev/full", 1, b"No space left on device\n"),
+    ):
         command = f"'{sys.executable}' -m tailrace groups list -o json {redirection}"
         done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=SECONDS, check=False)
         assert done.returncode == code, redirection
         assert b"Traceback" not in done.stderr
-        assert done.stderr.endswith(said)
+        assert done.stderr.endswith(error)
 
 
 # groups

@@ -642,9 +642,9 @@ def test_the_history_tells_epochs_and_why_members_went(node: GroupPath) -> None:
     request = ConsumerGroupDescribeRequest(group_ids=("g",), include_details=True)
     (group,) = node.send(request, 1).response.groups
     (details,) = group.details
-    told = [(event.kind, event.member_id) for event in details.events]
-    assert ("join", "a") in told
-    assert told[-2:] == [("expired", "b"), ("rebalance", "")]
+    events = [(event.kind, event.member_id) for event in details.events]
+    assert ("join", "a") in events
+    assert events[-2:] == [("expired", "b"), ("rebalance", "")]
     assert "group.consumer.session.timeout.ms=45000" in details.events[-2].reason
     assert [(member.member_id, member.silent_ms) for member in details.members] == [("a", 1)]
 

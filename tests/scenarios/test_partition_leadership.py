@@ -766,8 +766,8 @@ def test_more_elections_than_one_batch_takes_are_each_refused(monkeypatch: pytes
     for number in (2, 1, 0):
         cluster.propose(2, 2, 1, partition=number)
     wanted = [TopicPartition("orders", number) for number in range(3)]
-    told = cluster.elect(ElectionType.PREFERRED, *wanted)
-    assert list(told.values()) == [None, None, ErrorCode.POLICY_VIOLATION]
+    results = cluster.elect(ElectionType.PREFERRED, *wanted)
+    assert list(results.values()) == [None, None, ErrorCode.POLICY_VIOLATION]
     assert cluster.elect(ElectionType.PREFERRED) == {wanted[2]: None}
 
 

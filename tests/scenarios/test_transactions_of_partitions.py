@@ -233,16 +233,16 @@ def test_the_coordinator_is_asked_before_the_first_batch_of_a_transaction_only(
 ) -> None:
     producer = TransactionalProducer(node, 1)
     assert [producer.send(b"a").produced.base_offset for _ in range(3)] == [0, 1, 2]
-    assert verifier.asked == [VerificationRequest("id-1", 1, 0, (ORDERS,), False)]
+    assert verifier.requests == [VerificationRequest("id-1", 1, 0, (ORDERS,), False)]
     producer.end(is_commit=True)
     producer.send(b"b")
-    assert len(verifier.asked) == 2
+    assert len(verifier.requests) == 2
 
 
 def test_a_new_client_has_its_partitions_added(node: DataPath, verifier: ScriptedVerifier) -> None:
     """KIP-890: Produce v12 adds partitions to the transaction implicitly."""
     TransactionalProducer(node, 1, version=12).send(b"a")
-    assert verifier.asked[0].adds_partitions
+    assert verifier.requests[0].adds_partitions
 
 
 def test_batches_that_come_while_the_coordinator_is_asked_keep_their_order(
@@ -251,7 +251,7 @@ def test_batches_that_come_while_the_coordinator_is_asked_keep_their_order(
     verifier.is_slow = True
     producer = TransactionalProducer(node, 1)
     sent = [producer.send(bytes([number])) for number in b"abc"]
-    assert len(verifier.asked) == 1
+    assert len(verifier.requests) == 1
     assert not any(answer.is_answered for answer in sent)
     verifier.answer()
     node.end_turn()
@@ -306,18 +306,18 @@ REFUSALS: Sequence[tuple[ErrorCode, int, ErrorCode]] = (
 )
 
 
-@pytest.mark.parametrize(("said", "version", "told"), REFUSALS)
+@pytest.mark.parametrize(("coordinator_code", "version", "produce_code"), REFUSALS)
 def test_a_producer_receives_an_error_that_its_version_knows(
-    node: DataPath, verifier: ScriptedVerifier, said: ErrorCode, version: int, told: ErrorCode
+    node: DataPath, verifier: ScriptedVerifier, coordinator_code: ErrorCode, version: int, produce_code: ErrorCode
 ) -> None:
-    verifier.code = said
-    assert TransactionalProducer(node, 1, version=version).send(b"a").produced.error_code == told
+    verifier.code = coordinator_code
+    assert TransactionalProducer(node, 1, version=version).send(b"a").produced.error_code == produce_code
 
 
 def test_a_transactional_batch_of_a_request_without_an_id_is_refused(node: DataPath) -> None:
     records = batch_of(b"a", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True)
-    told = node.produce("orders", records=records).produced.error_code
-    assert told == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    produce_code = node.produce("orders", records=records).produced.error_code
+    assert produce_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
 def test_without_verification_old_clients_are_believed(verifier: ScriptedVerifier) -> None:
@@ -325,9 +325,9 @@ def test_without_verification_old_clients_are_believed(verifier: ScriptedVerifie
     node = DataPath("/data", files=SimulatedDisk(seed=1), own_handlers=verified_by(verifier, is_verified=False))
     node.create("orders")
     assert TransactionalProducer(node, 1).send(b"a").produced.error_code == 0
-    assert verifier.asked == []
+    assert verifier.requests == []
     TransactionalProducer(node, 2, version=12).send(b"b")
-    assert len(verifier.asked) == 1
+    assert len(verifier.requests) == 1
 
 
 def test_a_transaction_whose_partitions_are_added_starts_at_0(node: DataPath) -> None:

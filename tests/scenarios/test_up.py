@@ -38,7 +38,7 @@ class Up:
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": package_path(os.environ)},
         )
-        self.said: list[str] = []
+        self.output: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -46,18 +46,18 @@ class Up:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
             for line in lines:
-                self.said.append(line.rstrip("\n"))
+                self.output.append(line.rstrip("\n"))
 
     def ready_line(self) -> str:
         """Its stdout, at the end."""
         assert self.process.stdout is not None
         found, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
-        assert found, self.said
+        assert found, self.output
         return self.process.stdout.readline().rstrip("\n")
 
     def bootstrap_servers(self) -> str:
         line = self.ready_line()
-        assert line.startswith(READY), (line, self.said)
+        assert line.startswith(READY), (line, self.output)
         return line.removeprefix(READY).split()[0]
 
     def children(self) -> list[int]:
@@ -69,10 +69,10 @@ class Up:
         """The line on stderr that has this text."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            found = next((line for line in list(self.said) if text in line), None)
+            found = next((line for line in list(self.output) if text in line), None)
             if found is not None:
                 return found
-            assert time.monotonic() < deadline, f"never said: {text}\n" + "\n".join(self.said)
+            assert time.monotonic() < deadline, f"never said: {text}\n" + "\n".join(self.output)
             time.sleep(0.01)
 
     def wait(self) -> int:
@@ -144,12 +144,12 @@ def test_all_nodes_answer_and_stop_with_it(tmp_path: Path, number: signal.Signal
         nodes = up.children()
         assert len(nodes) == 3
         up.process.send_signal(number)
-        assert up.wait() == 0, up.said
+        assert up.wait() == 0, up.output
         wait_until_gone(nodes)
-        handed_over = [line for line in up.said if "nothing-handed-over" in line]
+        handed_over = [line for line in up.output if "nothing-handed-over" in line]
         assert len(handed_over) == 3, "each knows that all stop, so that none waits for a controller that is gone"
-        assert not [line for line in up.said if "controlled-shutdown" in line]
-        assert all(line.startswith(("node-1 | ", "node-2 | ", "node-3 | ")) for line in up.said)
+        assert not [line for line in up.output if "controlled-shutdown" in line]
+        assert all(line.startswith(("node-1 | ", "node-2 | ", "node-3 | ")) for line in up.output)
 
 
 def test_every_node_tells_the_same_active_controller(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def test_signals_that_come_together_are_one_wish_to_stop(tmp_path: Path) -> None
             time.sleep(0.005)
         code = up.wait()
         # A machine that stands still between two of them makes the later one another wish: to end at once.
-        was_cut_short = "killing what still runs" in up.said and time.monotonic() - began >= SAME_WISH_S
-        assert code == (1 if was_cut_short else 0), up.said
+        was_cut_short = "killing what still runs" in up.output and time.monotonic() - began >= SAME_WISH_S
+        assert code == (1 if was_cut_short else 0), up.output
         wait_until_gone(nodes)
 
 
@@ -202,8 +202,8 @@ def test_a_later_wish_to_stop_kills_what_still_runs(tmp_path: Path) -> None:
         nodes = up.children()
         os.kill(nodes[0], signal.SIGSTOP)
         deadline = time.monotonic() + PATIENCE_S
-        while "killing what still runs" not in up.said:
-            assert time.monotonic() < deadline, up.said
+        while "killing what still runs" not in up.output:
+            assert time.monotonic() < deadline, up.output
             up.process.send_signal(signal.SIGINT)
             time.sleep(0.1)
         assert up.wait() == 1
@@ -302,7 +302,7 @@ def test_a_node_is_restarted_where_that_is_asked_for(tmp_path: Path) -> None:
         for _ in range(2):
             os.kill(up.children()[-1], signal.SIGKILL)
             up.wait_for("is back")
-            up.said.clear()
+            up.output.clear()
         assert len(up.children()) == 3
         up.process.terminate()
         assert up.wait() == 0
@@ -341,7 +341,7 @@ def test_a_node_that_cannot_start_stops_the_others_and_is_named(tmp_path: Path) 
     (tmp_path / "node-2" / "data").write_text("not a directory")
     with running(tmp_path, *ANY_PORTS) as up:
         assert up.wait() == 1
-        assert any("node-2 ended with exit code 1 before the cluster was ready" in line for line in up.said)
+        assert any("node-2 ended with exit code 1 before the cluster was ready" in line for line in up.output)
 
 
 @pytest.mark.parametrize(
@@ -359,5 +359,5 @@ def test_an_impossible_option_is_refused_before_any_node_starts(
 ) -> None:
     with running(tmp_path, *options) as up:
         assert up.wait() in (1, 2)
-        assert why in "\n".join(up.said)
+        assert why in "\n".join(up.output)
         assert not list(tmp_path.iterdir())

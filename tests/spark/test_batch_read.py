@@ -145,15 +145,15 @@ def test_several_topics_by_name_and_by_pattern(spark: SparkSession, bootstrap: s
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"startingOffsets": "latest"}, "cannot start at latest"),
         ({"subscribe": "no-such-topic"}, "no-such-topic"),
         ({"kafka.group.instance": "x", "minPartitions": "none"}, "minPartitions"),
     ],
 )
-def test_a_mistake_fails_at_planning_and_names_the_option(load: Load, options: dict[str, str], said: str) -> None:
-    with pytest.raises(PySparkException, match=said):
+def test_a_mistake_fails_at_planning_and_names_the_option(load: Load, options: dict[str, str], message: str) -> None:
+    with pytest.raises(PySparkException, match=message):
         load(**options).count()
 
 

@@ -111,7 +111,7 @@ def test_a_stream_is_written_and_goes_on_after_a_restart(
 
 
 @pytest.mark.parametrize(
-    ("query", "options", "said"),
+    ("query", "options", "message"),
     [
         ("SELECT 'k' AS key", {}, "needs the column `value`"),
         ("SELECT 1 AS value", {}, "column 'value' must be binary or string"),
@@ -121,9 +121,9 @@ def test_a_stream_is_written_and_goes_on_after_a_restart(
     ],
 )
 def test_rows_that_cannot_be_written_are_refused_by_name(
-    spark: SparkSession, save: Callable[..., None], query: str, options: dict[str, str], said: str
+    spark: SparkSession, save: Callable[..., None], query: str, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(PySparkException, match=said):
+    with pytest.raises(PySparkException, match=message):
         save(spark.sql(query), **options)
 
 

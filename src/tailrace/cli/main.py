@@ -124,10 +124,10 @@ def build_app(words: Sequence[str]) -> typer.Typer:
     app.callback()(_options)
     if _COMPLETING in os.environ:
         words = _words_to_complete()
-    asked = next((word for word in words if not word.startswith("-")), None)
+    command = next((word for word in words if not word.startswith("-")), None)
     for noun, text in NOUNS.items():
         if importlib.util.find_spec(_module_of(noun)) is not None:
-            _add(app, noun, text, is_asked=noun == asked)
+            _add(app, noun, text, is_named=noun == command)
     return app
 
 
@@ -151,8 +151,8 @@ def _options(
     """Options before the noun."""
 
 
-def _add(app: typer.Typer, noun: str, text: str, *, is_asked: bool) -> None:
-    if not is_asked:
+def _add(app: typer.Typer, noun: str, text: str, *, is_named: bool) -> None:
+    if not is_named:
         app.command(noun, help=text)(_not_loaded)
         return
     with quick_imports():

@@ -20,7 +20,7 @@ class TroubleNotice:
 
     def __init__(self) -> None:
         self._since: float | None = None
-        self._said = ""
+        self._printed = ""
 
     def check(self, trouble: KafkaError | None) -> None:
         """Print the fault, once, if it lasts. Call it about once a second."""
@@ -31,8 +31,8 @@ class TroubleNotice:
         if self._since is None:
             self._since = now
         text = describe(trouble)
-        if now - self._since >= _GRACE_SECONDS and text != self._said:
-            self._said = text
+        if now - self._since >= _GRACE_SECONDS and text != self._printed:
+            self._printed = text
             say(f"still trying: {text}")
 
 

@@ -109,15 +109,15 @@ def fetch_request(wanted: Sequence[PartitionFetch], options: FetchOptions) -> Fe
 def read_answer(response: FetchResponse, wanted: Sequence[PartitionFetch], options: FetchOptions) -> list[Fetched]:
     """The answer for each requested partition. Raises KafkaError for a fault of the whole fetch."""
     check(response.error_code, "fetch")
-    asked: dict[tuple[str, int], PartitionFetch] = {}
+    by_partition: dict[tuple[str, int], PartitionFetch] = {}
     for want in wanted:
-        asked[want.topic_partition] = want
+        by_partition[want.topic_partition] = want
     names = {want.topic_id: want.topic_partition.topic for want in wanted}
     results = []
     for topic in response.responses:
         name = topic.topic or names.get(TopicId(bytes(topic.topic_id)), "")
         for answer in topic.partitions:
-            found = asked.get((name, answer.partition_index))
+            found = by_partition.get((name, answer.partition_index))
             if found is not None:
                 results.append(_read_partition(found, answer, options))
     return results

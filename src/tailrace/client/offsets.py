@@ -85,16 +85,16 @@ async def request_offsets(
         except KafkaError as fault:
             faults[partition] = fault
 
-    async def ask(leader: BrokerAddress, asked: Mapping[TopicPartition, int]) -> None:
+    async def ask(leader: BrokerAddress, wanted: Mapping[TopicPartition, int]) -> None:
         try:
-            good, bad = await _ask_leader(router, leader, asked, isolation_level)
+            good, bad = await _ask_leader(router, leader, wanted, isolation_level)
         except KafkaError as fault:
-            faults.update(dict.fromkeys(asked, fault))
+            faults.update(dict.fromkeys(wanted, fault))
         else:
             take(good)
             faults.update(bad)
 
-    await asyncio.gather(*(ask(leader, asked) for leader, asked in by_leader.items()))
+    await asyncio.gather(*(ask(leader, wanted) for leader, wanted in by_leader.items()))
     for partition in faults:
         router.view.mark_stale(partition.topic)
     return faults
@@ -116,7 +116,7 @@ async def _ask_leader(
     request = ListOffsetsRequest(
         replica_id=_CONSUMER,
         isolation_level=isolation_level if version >= 2 else 0,
-        topics=tuple(ListOffsetsTopic(name=name, partitions=tuple(asked)) for name, asked in topics.items()),
+        topics=tuple(ListOffsetsTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()),
     )
     response = await connection.ask(request, ListOffsetsResponse, timeout_ms=router.request_timeout_ms)
     good: dict[TopicPartition, OffsetAt] = {}

@@ -91,12 +91,12 @@ class RecordReader:
         return record
 
     def _change(self, value: bytes) -> StoredChange:
-        said = value[_LISTS_AT:]
-        change = self._changes.get(said)
+        lists = value[_LISTS_AT:]
+        change = self._changes.get(lists)
         if change is None:
             change = cast("PartitionChangeRecord", decode_record(value))
             if len(self._changes) < _MOST_REMEMBERED:
-                self._changes[said] = change
+                self._changes[lists] = change
         number, topic_id = _HEAD.unpack_from(value, len(_CHANGE_FRAME))
         return StoredChange(topic_id, number, change)
 

@@ -46,7 +46,7 @@ class ControllerPlaces:
         self._founders = founders
         self._places = tuple(places)
         self._voters = voters
-        self._said: dict[int, Address] = {}
+        self._named: dict[int, Address] = {}
         """The address of the leader that an answer has named (KIP-853)."""
         self._tried: dict[int, Address] = {}
         """The address at which a node is looked for, if not the first of its addresses."""
@@ -79,7 +79,7 @@ class ControllerPlaces:
     def on_response(self, node_id: int, asked_at: Address | None, reply: QuorumResponse | None) -> None:
         """The answer to a request of the log's replica to this node, at this address; None without an answer."""
         for leader in () if reply is None else reply.node_endpoints:
-            self._said = {leader.node_id: Address(leader.host, leader.port)}
+            self._named = {leader.node_id: Address(leader.host, leader.port)}
         if node_id < 0 or asked_at is None:
             return
         response = _understood(reply)
@@ -99,7 +99,7 @@ class ControllerPlaces:
         voters = self._voters()
         voter = None if voters is None else voters.find(node_id)
         stated = [Address(one.host, one.port) for one in voter.endpoints[:1]] if voter is not None else []
-        known = [*stated, self._founders.get(node_id), self._said.get(node_id)]
+        known = [*stated, self._founders.get(node_id), self._named.get(node_id)]
         return list(dict.fromkeys(place for place in known if place is not None))
 
 

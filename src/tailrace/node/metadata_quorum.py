@@ -259,13 +259,13 @@ class MetadataQuorum:
 
     def _say_no_controller(self) -> None:
         node = self.host.node
-        asked = (self._places.address_of(name) for name in self._places.names)
+        addresses = (self._places.address_of(name) for name in self._places.names)
         _logger.warning(
             "event=no-controller node=%d epoch=%d leader=%d asked=%s",
             self._key.id,
             node.epoch,
             node.leader_id,
-            ",".join(str(address) for address in asked if address is not None),
+            ",".join(str(address) for address in addresses if address is not None),
         )
 
     # Where the others are

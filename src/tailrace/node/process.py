@@ -221,11 +221,11 @@ async def _started(node: Node, stopped: asyncio.Event) -> bool:
 
 def _read_stdin(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event, cluster_stops: asyncio.Event) -> None:
     """The end of standard input stops the node; `CLUSTER_STOPS` comes before the signal when all nodes stop."""
-    said = os.read(_STDIN, 4096)
-    if not said:
+    received = os.read(_STDIN, 4096)
+    if not received:
         loop.remove_reader(_STDIN)
         stopped.set()
-    elif CLUSTER_STOPS in said:
+    elif CLUSTER_STOPS in received:
         cluster_stops.set()
 
 

@@ -224,12 +224,12 @@ class RaftNode:
         """The reason why the state machine may not write this snapshot, or None if it may."""
         return snapshot_fault(snapshot_id, self._replica.log, self._replica.high_watermark)
 
-    def snapshot_shares(self, asked: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
-        """Bytes of one answer that each of these snapshots, asked for from these positions on, may have (KIP-630).
+    def snapshot_shares(self, positions: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
+        """Bytes of one answer that each of these snapshots, from these positions on, may have (KIP-630).
 
         Together at most `max_bytes` and `RaftConfig.snapshot_max_bytes`; 0 for a snapshot that is not here.
         """
-        return self._serving.shares(asked, max_bytes)
+        return self._serving.shares(positions, max_bytes)
 
     @property
     def next_deadline_ms(self) -> int | None:

@@ -135,10 +135,10 @@ class Serving:
             leader.served[snapshot.id] = now_ms
             self._send_part(token, request, snapshot)
 
-    def shares(self, asked: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
+    def shares(self, positions: Sequence[tuple[SnapshotId, int]], max_bytes: int) -> list[int]:
         """Bytes of one answer that each of these snapshots, from these positions on, may have (`fair_shares`)."""
         most = min(max_bytes, self._replica.config.snapshot_max_bytes)
-        return fair_shares([self._remaining(*one) for one in asked], most)
+        return fair_shares([self._remaining(*one) for one in positions], most)
 
     def _remaining(self, snapshot_id: SnapshotId, position: int) -> int:
         snapshot = self._find(snapshot_id)

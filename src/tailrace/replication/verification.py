@@ -31,7 +31,7 @@ class BatchIdentity(Protocol):
 class Verification:
     """The verification of one producer in one partition: requested, then valid until its first batch or a marker."""
 
-    __slots__ = ("_waiting", "adds_partition", "is_asked", "is_idle", "lowest_sequence", "producer_epoch")
+    __slots__ = ("_waiting", "adds_partition", "is_idle", "is_sent", "lowest_sequence", "producer_epoch")
 
     def __init__(self, producer_epoch: int, sequence: int, *, adds_partition: bool) -> None:
         self.producer_epoch = producer_epoch
@@ -39,7 +39,7 @@ class Verification:
         """The lowest of the batches that came: a higher one cannot be the first."""
         self.adds_partition = adds_partition
         """Whether the coordinator adds the partition (KIP-890): then each transaction starts with sequence 0."""
-        self.is_asked = False
+        self.is_sent = False
         """Whether the coordinator's answer is pending."""
         self.is_idle = False
         """Whether its producer has not written since the last check."""
@@ -51,7 +51,7 @@ class Verification:
 
     def answer(self, error: KafkaError | None) -> None:
         """Call back with the coordinator's answer."""
-        self.is_asked = False
+        self.is_sent = False
         waiting, self._waiting = self._waiting, []
         for verified in waiting:
             verified(error)
@@ -76,7 +76,7 @@ class Verifications:
         return len(self._by_producer)
 
     def begin(self, header: BatchIdentity, *, adds_partition: bool) -> Verification:
-        """The producer's verification, for a batch that needs one; not `is_asked` if the coordinator is to be asked.
+        """The producer's verification, for a batch that needs one; not `is_sent` if the coordinator has no request yet.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch, THROTTLING_QUOTA_EXCEEDED (89) beyond
         MOST_PRODUCERS.
@@ -106,7 +106,7 @@ class Verifications:
 
         Their batch was refused, or never came; if they do come back, their coordinator is asked anew.
         """
-        idle = [producer_id for producer_id, known in self._by_producer.items() if known.is_idle and not known.is_asked]
+        idle = [producer_id for producer_id, known in self._by_producer.items() if known.is_idle and not known.is_sent]
         for producer_id in idle:
             del self._by_producer[producer_id]
         for known in self._by_producer.values():

@@ -2,7 +2,7 @@
 
 1. Every field `error_code`, or `partition_error_code`, says the error, and every `error_message` the text for a person
    to read.
-2. A response that has an error per partition, topic or group repeats it for each one that was asked for, as Kafka does;
+2. A response that has an error per partition, topic or group repeats it for each one that was requested, as Kafka does;
    clients look there and not at the top. `_REPEATED` has the fields.
 3. A field without a default and without meaning in an error is blank: no text, no elements, 0.
 """
@@ -43,31 +43,31 @@ def error_response(request: Any, version: int, error: KafkaError) -> Any:
     kind = type(request)
     if (build := _OF_ANOTHER_SHAPE.get(kind)) is not None:
         return build(request, version, error)
-    return _said(api_of(kind).response, request, _REPEATED.get(kind, {}), error)
+    return _part(api_of(kind).response, request, _REPEATED.get(kind, {}), error)
 
 
 class _Each(NamedTuple):
     """One element of the response for each element of the request; null has none."""
 
-    asked: str
+    source: str
     """The attribute of the request, or of its part, with the elements."""
     kind: type[Any]
     fields: Mapping[str, Any]
 
 
-def _each(asked: str, kind: type[Any], **fields: Any) -> _Each:
+def _each(source: str, kind: type[Any], **fields: Any) -> _Each:
     """Fields by name: a text names an attribute of the requested element, `_ITSELF` is that element, another `_Each`
     describes its parts, and anything else is a value."""
-    return _Each(asked, kind, fields)
+    return _Each(source, kind, fields)
 
 
-def _said(kind: type[Any], asked: Any, fields: Mapping[str, Any], error: KafkaError) -> Any:
+def _part(kind: type[Any], requested: Any, fields: Mapping[str, Any], error: KafkaError) -> Any:
     """A response, or a part of one, of this kind."""
     values: dict[str, Any] = {}
     for field in schema_of(kind).fields:
         name = field.name
         if name in fields:
-            values[name] = _found(fields[name], asked, error)
+            values[name] = _found(fields[name], requested, error)
         elif name in _CODES:
             values[name] = error.code
         elif name == "error_message":
@@ -77,11 +77,11 @@ def _said(kind: type[Any], asked: Any, fields: Mapping[str, Any], error: KafkaEr
     return kind(**values)
 
 
-def _found(origin: Any, asked: Any, error: KafkaError) -> Any:
+def _found(origin: Any, requested: Any, error: KafkaError) -> Any:
     if isinstance(origin, _Each):
-        return tuple(_said(origin.kind, one, origin.fields, error) for one in getattr(asked, origin.asked) or ())
+        return tuple(_part(origin.kind, one, origin.fields, error) for one in getattr(requested, origin.source) or ())
     if isinstance(origin, str):
-        return asked if origin == _ITSELF else getattr(asked, origin)
+        return requested if origin == _ITSELF else getattr(requested, origin)
     return origin
 
 
@@ -106,9 +106,9 @@ def _message(error: KafkaError) -> str | None:
     return None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.detail or None
 
 
-def _transaction_topics(asked: str) -> _Each:
+def _transaction_topics(source: str) -> _Each:
     partitions = _each("partitions", transactions.AddPartitionsToTxnPartitionResult, partition_index=_ITSELF)
-    return _each(asked, transactions.AddPartitionsToTxnTopicResult, name="name", results_by_partition=partitions)
+    return _each(source, transactions.AddPartitionsToTxnTopicResult, name="name", results_by_partition=partitions)
 
 
 _ALTERED = {
@@ -282,7 +282,7 @@ _FETCHED = {
 def _fetch(request: fetch.FetchRequest, version: int, error: KafkaError) -> fetch.FetchResponse:
     if version >= _FIRST_FETCH_WITH_ERROR:
         return fetch.FetchResponse(error_code=error.code, responses=())
-    response: fetch.FetchResponse = _said(
+    response: fetch.FetchResponse = _part(
         fetch.FetchResponse, request, {**_FETCHED, "error_code": ErrorCode.NONE}, error
     )
     return response
@@ -315,13 +315,13 @@ def _join_group(request: membership.JoinGroupRequest, version: int, error: Kafka
 
 
 def _delete_topics(request: topics.DeleteTopicsRequest, version: int, error: KafkaError) -> topics.DeleteTopicsResponse:
-    asked = request.topics or tuple(topics.DeleteTopicState(name=name) for name in request.topic_names)
+    requested = request.topics or tuple(topics.DeleteTopicState(name=name) for name in request.topic_names)
     return topics.DeleteTopicsResponse(
         responses=tuple(
             topics.DeletableTopicResult(
                 name=topic.name, topic_id=topic.topic_id, error_code=error.code, error_message=_message(error)
             )
-            for topic in asked
+            for topic in requested
         )
     )
 
@@ -337,15 +337,15 @@ def _alter_replica_log_dirs(
 
 
 def unknown_snapshot_part(
-    asked: quorum.SnapshotPosition, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    wanted: quorum.SnapshotPosition, error: ErrorCode = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 ) -> quorum.SnapshotPart:
     """The answer for a partition without snapshots."""
     return quorum.SnapshotPart(
-        index=asked.partition,
+        index=wanted.partition,
         error_code=error,
-        snapshot_id=asked.snapshot_id,
+        snapshot_id=wanted.snapshot_id,
         size=0,
-        position=asked.position,
+        position=wanted.position,
         unaligned_records=b"",
     )
 

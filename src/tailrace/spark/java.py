@@ -54,10 +54,10 @@ def ensure_java() -> str:
 def java_version(java: str) -> int:
     """The major version of this `java`, 0 if it does not run."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+        output = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    match = re.search(r'version "(\d+)', said)
+    match = re.search(r'version "(\d+)', output)
     return int(match[1]) if match else 0
 
 

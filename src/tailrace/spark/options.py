@@ -270,8 +270,8 @@ def parse_duration_ms(text: str) -> int | None:
 def _subscription(given: _Given) -> Subscription:
     named = [name for name in ("assign", "subscribe", "subscribePattern") if given.text(name) is not None]
     if len(named) != 1:
-        said = "none is" if not named else f"{' and '.join(named)} are"
-        raise fault("subscribe", f"exactly one of assign, subscribe and subscribePattern must be given; {said}")
+        problem = "none is" if not named else f"{' and '.join(named)} are"
+        raise fault("subscribe", f"exactly one of assign, subscribe and subscribePattern must be given; {problem}")
     if assign := given.text("assign"):
         return Subscription(assigned=parse_assignment(assign, what="assign"))
     if pattern := given.text("subscribePattern"):

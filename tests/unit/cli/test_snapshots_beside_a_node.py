@@ -11,7 +11,7 @@ from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
+def output_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
     with pytest.raises(SystemExit) as ended:
         main(("snapshots", *words, "-o", "json"))
     assert not ended.value.code
@@ -33,15 +33,15 @@ def test_snapshots_are_listed_described_and_verified_while_the_node_runs(
         (log,) = tmp_path.rglob("__cluster_metadata-0")
         number = 0
         deadline = time.monotonic() + 60
-        while len(told(capsys, "list", "--data-dir", str(log))) < 2:
+        while len(output_of(capsys, "list", "--data-dir", str(log))) < 2:
             assert time.monotonic() < deadline, cluster.log_text()
             admin.create_topics({f"topic-{number}": 5})
             number += 1
         before = snapshots_in(log)
-        newest = told(capsys, "describe", "--data-dir", str(log.parent))[0]
+        newest = output_of(capsys, "describe", "--data-dir", str(log.parent))[0]
         assert "PartitionRecord" in str(newest["RecordTypes"])
         assert newest["EndOffset"] != 0
-        verdicts = told(capsys, "verify", "--data-dir", str(log.parent))
+        verdicts = output_of(capsys, "verify", "--data-dir", str(log.parent))
         assert [verdict["Valid"] for verdict in verdicts] == [True] * len(verdicts)
         # The node may be about to add one; what was there the commands have left as it was.
         assert before.items() <= snapshots_in(log).items()

@@ -24,7 +24,7 @@ class Queue:
     def __init__(self, batches: int, *, identity: Identity | None = IDENTITY) -> None:
         self.queue = PartitionQueue(PARTITION)
         self.identity = identity
-        self.settled: list[tuple[int, BatchOutcome]] = []
+        self.outcomes: list[tuple[int, BatchOutcome]] = []
         for number in range(batches):
             self.add(number)
 
@@ -46,14 +46,14 @@ class Queue:
 
     def answer(self, batch: OutgoingBatch, code: ErrorCode) -> BatchOutcome:
         verdict = self.queue.verdict(batch, code)
-        self.settled += [(each.number, verdict) for each in self.queue.settle(batch, verdict, not_before_ms=0)]
+        self.outcomes += [(each.number, verdict) for each in self.queue.settle(batch, verdict, not_before_ms=0)]
         return verdict
 
     def begun(self, *, in_flight: int) -> list[OutgoingBatch]:
         """Batches in flight, after a first batch that is written, so that the broker knows the producer."""
         (first,) = self.take()
         self.answer(first, ErrorCode.NONE)
-        self.settled.clear()
+        self.outcomes.clear()
         return self.take(in_flight)
 
 
@@ -161,9 +161,9 @@ def test_batches_unknown_to_a_restarted_broker_are_written_if_the_next_one_is() 
     for batch in sent:
         queue.answer(batch, LOST)
     assert [queue.answer(queue.take()[0], OUT_OF_ORDER) for _ in range(3)] == [BatchOutcome.DOUBT] * 3
-    assert queue.settled == []
+    assert queue.outcomes == []
     assert queue.answer(queue.take()[0], ErrorCode.NONE) is BatchOutcome.DONE
-    assert queue.settled == [(number, BatchOutcome.DONE) for number in (1, 2, 3, 4)]
+    assert queue.outcomes == [(number, BatchOutcome.DONE) for number in (1, 2, 3, 4)]
     assert queue.queue.is_empty
 
 
@@ -182,7 +182,7 @@ def test_batches_in_doubt_are_given_up_if_no_later_one_was_written() -> None:
     for _ in range(2):
         queue.answer(queue.take()[0], OUT_OF_ORDER)
     assert queue.answer(queue.take()[0], OUT_OF_ORDER) is BatchOutcome.GIVE_UP
-    assert queue.settled == [(number, BatchOutcome.GIVE_UP) for number in (1, 2, 3)]
+    assert queue.outcomes == [(number, BatchOutcome.GIVE_UP) for number in (1, 2, 3)]
 
 
 def test_a_batch_in_doubt_is_never_sent_under_other_numbers() -> None:

@@ -44,92 +44,92 @@ def notices(group: str | None = "g", timeout_ms: int = 10_000) -> ReadNotices:
 
 
 def test_it_warns_at_once_and_every_30_seconds(caplog: pytest.LogCaptureFixture) -> None:
-    told = notices(timeout_ms=10**9)
+    notice = notices(timeout_ms=10**9)
     for now_ms in range(0, 60_001, 1_000):
-        told.check(UNREACHABLE, now_ms, has_answered=False)
+        notice.check(UNREACHABLE, now_ms, has_answered=False)
     assert lines(caplog) == ["group g cannot read: cannot connect to 127.0.0.1:1: Connection refused"] * 3
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
 def test_a_fault_that_comes_and_goes_is_reported_no_more_often(caplog: pytest.LogCaptureFixture) -> None:
-    told = notices(None, timeout_ms=10**9)
+    notice = notices(None, timeout_ms=10**9)
     for now_ms in range(0, 29_000, 10):
-        told.check(UNREACHABLE if now_ms % 20 else None, now_ms, has_answered=False)
+        notice.check(UNREACHABLE if now_ms % 20 else None, now_ms, has_answered=False)
     assert lines(caplog) == ["consumer tests cannot read: cannot connect to 127.0.0.1:1: Connection refused"]
 
 
 def test_a_fault_of_less_than_two_seconds_is_not_reported(caplog: pytest.LogCaptureFixture) -> None:
-    told = notices()
-    told.check(NO_LEADER, 0, has_answered=True)
-    told.check(NO_LEADER, 1_900, has_answered=True)
-    told.check(None, 2_000, has_answered=True)
-    told.check(NO_LEADER, 2_100, has_answered=True)
+    notice = notices()
+    notice.check(NO_LEADER, 0, has_answered=True)
+    notice.check(NO_LEADER, 1_900, has_answered=True)
+    notice.check(None, 2_000, has_answered=True)
+    notice.check(NO_LEADER, 2_100, has_answered=True)
     assert lines(caplog) == []
-    told.check(NO_LEADER, 4_100, has_answered=True)
-    told.check(None, 4_200, has_answered=True)
-    told.check(None, 4_300, has_answered=True)
+    notice.check(NO_LEADER, 4_100, has_answered=True)
+    notice.check(None, 4_200, has_answered=True)
+    notice.check(None, 4_300, has_answered=True)
     assert lines(caplog) == ["group g cannot read: partition orders-0 has no leader now", "group g reads again"]
 
 
 def test_a_cluster_that_was_never_reached_raises_each_time_its_time_is_over() -> None:
-    told = notices(timeout_ms=1_000)
-    told.begin_poll(0)
-    told.check(UNREACHABLE, 0, has_answered=False)
-    told.check(UNREACHABLE, 999, has_answered=False)
+    notice = notices(timeout_ms=1_000)
+    notice.begin_poll(0)
+    notice.check(UNREACHABLE, 0, has_answered=False)
+    notice.check(UNREACHABLE, 999, has_answered=False)
     with pytest.raises(KafkaError, match=r"no broker has answered within bootstrap\.timeout\.ms 1000: cannot connect"):
-        told.check(UNREACHABLE, 1_000, has_answered=False)
-    told.begin_poll(1_000)
-    told.check(UNREACHABLE, 1_500, has_answered=False)
+        notice.check(UNREACHABLE, 1_000, has_answered=False)
+    notice.begin_poll(1_000)
+    notice.check(UNREACHABLE, 1_500, has_answered=False)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.check(None, 2_500, has_answered=False)
-    told.begin_poll(2_500)
-    told.check(UNREACHABLE, 3_000, has_answered=False)
-    told.check(UNREACHABLE, 9_000, has_answered=True)
-    told.check(UNREACHABLE, 99_000, has_answered=True)
+        notice.check(None, 2_500, has_answered=False)
+    notice.begin_poll(2_500)
+    notice.check(UNREACHABLE, 3_000, has_answered=False)
+    notice.check(UNREACHABLE, 9_000, has_answered=True)
+    notice.check(UNREACHABLE, 99_000, has_answered=True)
 
 
 def test_only_the_time_of_polls_counts() -> None:
     """Between two polls a program processes records, or sleeps, and sends no request."""
-    told = notices(timeout_ms=1_000)
+    notice = notices(timeout_ms=1_000)
     for began_ms in range(0, 100_000, 10_000):
-        told.begin_poll(began_ms)
-        told.check(UNREACHABLE, began_ms, has_answered=False)
-        told.check(UNREACHABLE, began_ms + 90, has_answered=False, failed_attempt_ms=began_ms)
-    told.begin_poll(100_000)
+        notice.begin_poll(began_ms)
+        notice.check(UNREACHABLE, began_ms, has_answered=False)
+        notice.check(UNREACHABLE, began_ms + 90, has_answered=False, failed_attempt_ms=began_ms)
+    notice.begin_poll(100_000)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.check(UNREACHABLE, 100_100, has_answered=False, failed_attempt_ms=100_000)
+        notice.check(UNREACHABLE, 100_100, has_answered=False, failed_attempt_ms=100_000)
 
 
 def test_after_a_pause_an_attempt_has_to_fail_first() -> None:
-    told = notices(timeout_ms=1_000)
-    told.begin_poll(0)
-    told.check(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
-    told.begin_poll(60_000)
-    told.check(UNREACHABLE, 60_000, has_answered=False, failed_attempt_ms=900)
-    told.check(UNREACHABLE, 60_500, has_answered=False, failed_attempt_ms=59_999)
+    notice = notices(timeout_ms=1_000)
+    notice.begin_poll(0)
+    notice.check(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
+    notice.begin_poll(60_000)
+    notice.check(UNREACHABLE, 60_000, has_answered=False, failed_attempt_ms=900)
+    notice.check(UNREACHABLE, 60_500, has_answered=False, failed_attempt_ms=59_999)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.check(UNREACHABLE, 60_501, has_answered=False, failed_attempt_ms=60_001)
+        notice.check(UNREACHABLE, 60_501, has_answered=False, failed_attempt_ms=60_001)
 
 
 def test_an_attempt_that_hangs_is_not_waited_for_longer_than_the_time_itself() -> None:
-    told = notices(timeout_ms=1_000)
-    told.begin_poll(0)
-    told.check(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
-    told.begin_poll(60_000)
-    told.check(UNREACHABLE, 60_999, has_answered=False, failed_attempt_ms=900)
+    notice = notices(timeout_ms=1_000)
+    notice.begin_poll(0)
+    notice.check(UNREACHABLE, 999, has_answered=False, failed_attempt_ms=900)
+    notice.begin_poll(60_000)
+    notice.check(UNREACHABLE, 60_999, has_answered=False, failed_attempt_ms=900)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.check(UNREACHABLE, 61_000, has_answered=False, failed_attempt_ms=900)
+        notice.check(UNREACHABLE, 61_000, has_answered=False, failed_attempt_ms=900)
 
 
 def test_polls_with_short_pauses_count_as_one() -> None:
     """An attempt to connect to an address that drops packets takes longer than most polls."""
-    told = notices(timeout_ms=10_000)
+    notice = notices(timeout_ms=10_000)
     for began_ms in range(0, 10_000, 1_000):
-        told.begin_poll(began_ms)
-        told.check(None, began_ms + 990, has_answered=False)
-    told.begin_poll(10_000)
+        notice.begin_poll(began_ms)
+        notice.check(None, began_ms + 990, has_answered=False)
+    notice.begin_poll(10_000)
     with pytest.raises(KafkaError, match="no broker has answered"):
-        told.check(None, 10_100, has_answered=False)
+        notice.check(None, 10_100, has_answered=False)
 
 
 # a cluster that is not there
@@ -273,11 +273,11 @@ def test_a_group_whose_offset_was_removed_says_what_it_skips(
 
 
 def test_a_partition_that_comes_again_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
-    told = notices()
+    notice = notices()
     first, second = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    told.report_skipped({first: 1}, has_offsets=True)
-    assert told.unreported([first, second]) == [second]
-    told.report_skipped({second: 0}, has_offsets=False)
+    notice.report_skipped({first: 1}, has_offsets=True)
+    assert notice.unreported([first, second]) == [second]
+    notice.report_skipped({second: 0}, has_offsets=False)
     (line,) = lines(caplog)
     assert line == (
         "group 'g' has no offsets in 1 of its partitions: it starts at the end of orders and skips 1 older record; "

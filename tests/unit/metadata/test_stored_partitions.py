@@ -89,10 +89,10 @@ def test_any_change_in_any_version_and_the_same_change_of_another_partition(
     for record, version, number, topic_id in found:
         for one in (record, replace_record(record, partition_id=number, topic_id=topic_id)):
             value = encode_record_in(one, version)
-            assert said(reader.read(value)) == decode_record(value)
+            assert as_record(reader.read(value)) == decode_record(value)
 
 
-def said(read: StoredRecord) -> MetadataRecord | StoredPartition:
+def as_record(read: StoredRecord) -> MetadataRecord | StoredPartition:
     """A change as the record that it is."""
     if not isinstance(read, StoredChange):
         return read
@@ -112,7 +112,7 @@ def test_bytes_that_are_no_record_are_refused_in_the_same_way(data: st.DataObjec
         with pytest.raises(type(refusal)):
             RecordReader().read(damaged)
     else:
-        read = said(RecordReader().read(damaged))
+        read = as_record(RecordReader().read(damaged))
         if isinstance(decoded, PartitionRecord):
             assert read == StoredPartition(decoded.partition_id, created_partition(TopicId(decoded.topic_id), decoded))
         else:

@@ -15,7 +15,7 @@ def test_a_topics_own_setting_wins_over_the_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "message"),
     [
         ("retention.ms", "soon", "retention.ms"),
         ("retention.ms", "-2", "between -1 and"),
@@ -25,8 +25,8 @@ def test_a_topics_own_setting_wins_over_the_default() -> None:
         ("min.cleanable.dirty.ratio", "1.5", "between 0 and 1"),
     ],
 )
-def test_an_illegal_value_is_refused_with_its_limits(name: str, text: str, said: str) -> None:
-    with pytest.raises(KafkaError, match=said) as refusal:
+def test_an_illegal_value_is_refused_with_its_limits(name: str, text: str, message: str) -> None:
+    with pytest.raises(KafkaError, match=message) as refusal:
         TopicConfig().with_overrides({name: text})
     assert refusal.value.code == ErrorCode.INVALID_CONFIG
 

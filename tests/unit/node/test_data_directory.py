@@ -74,7 +74,7 @@ def test_a_directory_of_a_cluster_whose_metadata_log_is_gone_is_another_director
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ("", "it has no node.id; restore it from a copy"),
         ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ\n", "it has no node.id; restore it from a copy"),
@@ -82,9 +82,9 @@ def test_a_directory_of_a_cluster_whose_metadata_log_is_gone_is_another_director
         ("cluster.id=AAAAAAAAAAAAAAAAAAAAAQ\nnode.id=x\n", "cannot be used"),
     ],
 )
-def test_an_identity_that_cannot_be_read_is_never_replaced(tmp_path: Path, content: str, said: str) -> None:
+def test_an_identity_that_cannot_be_read_is_never_replaced(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "meta.properties").write_text(content)
-    with pytest.raises(KafkaError, match=said):
+    with pytest.raises(KafkaError, match=message):
         claim_identity(OsFiles(), str(tmp_path), node_id=4)
     assert (tmp_path / "meta.properties").read_text() == content
 

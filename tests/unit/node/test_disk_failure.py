@@ -161,7 +161,7 @@ process.run(config, command=("tailrace", "--disk-failures"), disk_failures=failu
 
 @pytest.mark.usefixtures("hangups_are_heard")
 @pytest.mark.parametrize(
-    ("moment", "failures", "code", "said"),
+    ("moment", "failures", "code", "output"),
     [
         ("start", 0, 1, ""),
         ("start", 1, 3, "begins anew 2\n"),
@@ -172,14 +172,14 @@ process.run(config, command=("tailrace", "--disk-failures"), disk_failures=failu
     ],
 )
 def test_a_node_begins_anew_if_nothing_tells_it_to_stop(
-    tmp_path: Path, moment: str, failures: int, code: int, said: str
+    tmp_path: Path, moment: str, failures: int, code: int, output: str
 ) -> None:
     """It fails in its start; after a signal to stop that it has not read yet; or in its clean stop.
 
     The fresh process handles signals, all but a SIGHUP that `nohup` has ignored.
     """
     done = run_program(FAILING, str(tmp_path), moment, str(failures))
-    assert (done.returncode, done.stdout) == (code, said), done.stderr
+    assert (done.returncode, done.stdout) == (code, output), done.stderr
     assert "no disk" in done.stderr
 
 

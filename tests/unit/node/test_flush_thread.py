@@ -223,17 +223,17 @@ def test_a_slow_round_is_logged(
     node.thread.carry_out(lambda: None, lambda: done.append("long"))
     node.loop.run_until(lambda: done == ["short", "long"])
 
-    def told() -> list[str]:
+    def slow_lines() -> list[str]:
         return [record.getMessage() for record in caplog.records if record.name == "tailrace.node"]
 
-    (line,) = told()
+    (line,) = slow_lines()
     assert line.startswith("event=flush-round-slow directory=test seconds=")
     assert " logs=0 works=1 rounds=1 longest=" in line
     for number in range(2, 5):
         node.thread.carry_out(lambda: None, lambda: done.append("long"))
         node.loop.run_until(partial(lambda number: len(done) == 1 + number, number))
-    assert told() == [line], "once a minute"
+    assert slow_lines() == [line], "once a minute"
     monkeypatch.setattr("tailrace.node.flush_thread.perf_counter", lambda: perf_counter() + 60)
     node.thread.carry_out(lambda: None, lambda: done.append("long"))
     node.loop.run_until(lambda: len(done) == 6)
-    assert " rounds=4 " in told()[1], "with those in between"
+    assert " rounds=4 " in slow_lines()[1], "with those in between"

@@ -10,25 +10,25 @@ class Thread:
 
 def test_a_round_that_takes_too_long_is_reported_once_and_when_it_is_done() -> None:
     clock, quick, slow = ManualClock(), Thread(), Thread()
-    told: list[bool] = []
-    watch = HangWatch((quick, slow), clock=clock, timeout_ms=1_000, on_change=told.append)
+    reports: list[bool] = []
+    watch = HangWatch((quick, slow), clock=clock, timeout_ms=1_000, on_change=reports.append)
     watch.start()
     slow.round_seconds = 1.0
     clock.advance(500)
-    assert told == []
+    assert reports == []
     slow.round_seconds = 1.1
     clock.advance(100)
     clock.advance(5_000)
-    assert (told, watch.is_hung) == ([True], True)
+    assert (reports, watch.is_hung) == ([True], True)
     slow.round_seconds, quick.round_seconds = 0.0, 0.5
     clock.advance(1_900)
-    assert told == [True], "the next round may hang as well"
+    assert reports == [True], "the next round may hang as well"
     clock.advance(100)
-    assert (told, watch.is_hung) == ([True, False], False)
+    assert (reports, watch.is_hung) == ([True, False], False)
     watch.stop()
     quick.round_seconds = 9.0
     clock.advance(5_000)
-    assert told == [True, False]
+    assert reports == [True, False]
 
 
 class SlowThread:
@@ -49,8 +49,8 @@ class HangWatchBench:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.thread = SlowThread(self.clock)
-        self.told: list[bool] = []
-        watch = HangWatch((self.thread,), clock=self.clock, timeout_ms=2_500, on_change=self.told.append)
+        self.reports: list[bool] = []
+        watch = HangWatch((self.thread,), clock=self.clock, timeout_ms=2_500, on_change=self.reports.append)
         watch.start()
 
     def back_after(self) -> int:
@@ -59,14 +59,14 @@ class HangWatchBench:
             self.clock.advance(100)
         self.thread.is_quick = True
         begun = self.clock.monotonic_ms()
-        while self.told[-1]:
+        while self.reports[-1]:
             self.clock.advance(100)
         return round((self.clock.monotonic_ms() - begun) / 1000)
 
     def be_slow(self) -> None:
         """Be slow until the watch reports it."""
         self.thread.is_quick = False
-        while not (self.told and self.told[-1]):
+        while not (self.reports and self.reports[-1]):
             self.clock.advance(100)
 
 
@@ -74,9 +74,9 @@ def test_a_disk_that_is_slow_in_every_round_hangs_from_the_first_to_the_last() -
     """Its replicas would leave and join in every round."""
     disk = HangWatchBench()
     disk.clock.advance(30_000)
-    assert disk.told == [True]
+    assert disk.reports == [True]
     disk.back_after()
-    assert disk.told == [True, False]
+    assert disk.reports == [True, False]
 
 
 def test_a_disk_that_hangs_again_soon_stays_away_longer() -> None:

@@ -172,50 +172,50 @@ def test_acks_all_needs_enough_in_sync_replicas_and_acks_one_does_not(bench: Par
 
 
 def test_a_waiter_is_called_when_the_high_watermark_is_there_or_with_why_it_never_will(bench: PartitionBench) -> None:
-    told: list[KafkaError | None] = []
+    outcomes: list[KafkaError | None] = []
     bench.stage(b"a", b"b")
     bench.write()
-    bench.partition.when_high_watermark_reaches(2, told.append)
-    bench.partition.when_high_watermark_reaches(3, told.append)
+    bench.partition.when_high_watermark_reaches(2, outcomes.append)
+    bench.partition.when_high_watermark_reaches(3, outcomes.append)
     bench.disk.run()
-    assert told == [None]
-    bench.partition.when_high_watermark_reaches(1, told.append)
-    assert told == [None, None]
+    assert outcomes == [None]
+    bench.partition.when_high_watermark_reaches(1, outcomes.append)
+    assert outcomes == [None, None]
     bench.partition.step_down()
-    assert told[2] is not None
-    assert told[2].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert outcomes[2] is not None
+    assert outcomes[2].code is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_watcher_of_the_high_watermark_is_notified_until_it_is_removed(
     bench: PartitionBench,
 ) -> None:
-    told: list[tuple[Partition, int]] = []
-    watcher = RecordingWatcher(told)
+    changes: list[tuple[Partition, int]] = []
+    watcher = RecordingWatcher(changes)
     for _ in range(2):
         bench.partition.watch(watcher, Change.HIGH_WATERMARK)
     bench.stage(b"a")
     bench.write()
-    assert told == []
+    assert changes == []
     bench.disk.run()
-    assert told == [(bench.partition, Change.HIGH_WATERMARK)]
+    assert changes == [(bench.partition, Change.HIGH_WATERMARK)]
     bench.stage(b"b")
     bench.write()
     bench.disk.run()
-    assert len(told) == 2
+    assert len(changes) == 2
     bench.partition.unwatch(watcher)
     bench.stage(b"c")
     bench.write()
     bench.disk.run()
-    assert len(told) == 2
+    assert len(changes) == 2
 
 
 def test_a_watcher_is_notified_of_each_kind_of_change(bench: PartitionBench) -> None:
-    told: list[tuple[Partition, int]] = []
-    bench.partition.watch(RecordingWatcher(told), EVERY_CHANGE)
+    changes: list[tuple[Partition, int]] = []
+    bench.partition.watch(RecordingWatcher(changes), EVERY_CHANGE)
 
     def kinds() -> list[int]:
-        found = [kinds for _, kinds in told]
-        told.clear()
+        found = [kinds for _, kinds in changes]
+        changes.clear()
         return found
 
     bench.stage(b"a", b"b")
@@ -232,8 +232,8 @@ def test_a_watcher_is_notified_of_each_kind_of_change(bench: PartitionBench) -> 
 
 
 def test_open_transactions_hold_the_last_stable_offset_and_its_watchers_back(bench: PartitionBench) -> None:
-    told: list[tuple[Partition, int]] = []
-    bench.partition.watch(RecordingWatcher(told), Change.LAST_STABLE_OFFSET)
+    changes: list[tuple[Partition, int]] = []
+    bench.partition.watch(RecordingWatcher(changes), Change.LAST_STABLE_OFFSET)
     bench.partition.append_records(
         [(b"k", b"v")], now_ms=0, on_done=lambda _: None, producer_id=7, producer_epoch=0, verification=UNVERIFIED
     )
@@ -241,12 +241,12 @@ def test_open_transactions_hold_the_last_stable_offset_and_its_watchers_back(ben
         bench.stage(b"a")
         bench.write()
         bench.disk.run()
-    assert told == []
+    assert changes == []
     marker = EndTransactionMarker(ControlType.COMMIT, 0)
     bench.partition.append_marker(marker, producer_id=7, producer_epoch=0, now_ms=0, on_done=lambda _: None)
     bench.write()
     bench.disk.run()
-    assert told == [(bench.partition, Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET)]
+    assert changes == [(bench.partition, Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET)]
 
 
 def test_nothing_at_or_above_the_high_watermark_is_read(bench: PartitionBench) -> None:

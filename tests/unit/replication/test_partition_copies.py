@@ -47,7 +47,7 @@ def state(
     )
 
 
-class CopiesBench:
+class CopyBench:
     """Broker 1, with a copy of one partition; its disk flushes when the test says so."""
 
     def __init__(self, first: PartitionState, *, is_flushed: bool = True, min_in_sync: int = 2) -> None:
@@ -96,7 +96,7 @@ class CopiesBench:
 
 
 def test_acks_all_is_answered_when_the_leaders_disk_and_all_in_sync_have_it() -> None:
-    bench = CopiesBench(state(1, 2, 3))
+    bench = CopyBench(state(1, 2, 3))
     bench.produce(b"a", b"b")
     bench.fetch(2, 2)
     bench.fetch(3, 2)
@@ -106,7 +106,7 @@ def test_acks_all_is_answered_when_the_leaders_disk_and_all_in_sync_have_it() ->
 
 
 def test_the_slowest_in_sync_holds_the_high_watermark() -> None:
-    bench = CopiesBench(state(1, 2, 3))
+    bench = CopyBench(state(1, 2, 3))
     bench.produce(b"a", b"b")
     bench.disk.run()
     bench.fetch(2, 2)
@@ -118,7 +118,7 @@ def test_the_slowest_in_sync_holds_the_high_watermark() -> None:
 
 
 def test_under_page_cache_durability_written_records_are_committed() -> None:
-    bench = CopiesBench(state(1, 2), is_flushed=False)
+    bench = CopyBench(state(1, 2), is_flushed=False)
     bench.produce(b"a")
     assert bench.marks == (0, 0, 1)
     bench.fetch(2, 1)
@@ -126,7 +126,7 @@ def test_under_page_cache_durability_written_records_are_committed() -> None:
 
 
 def test_below_min_insync_replicas_nothing_is_appended_and_nothing_committed() -> None:
-    bench = CopiesBench(state(1, 2, 3))
+    bench = CopyBench(state(1, 2, 3))
     bench.produce(b"a")
     bench.disk.run()
     bench.take(state(1, partition_epoch=1))
@@ -150,7 +150,7 @@ def test_below_min_insync_replicas_nothing_is_appended_and_nothing_committed() -
 def test_settings_and_a_state_that_change_at_once_commit_nothing_between(
     before: int, after: int, changed: PartitionState
 ) -> None:
-    bench = CopiesBench(state(1, 2, replicas=(1, 2)) if before == 1 else state(1, replicas=(1, 2)), min_in_sync=before)
+    bench = CopyBench(state(1, 2, replicas=(1, 2)) if before == 1 else state(1, replicas=(1, 2)), min_in_sync=before)
     bench.stage(b"a", acks=1)
     bench.node.table.write_staged()
     bench.disk.run()
@@ -163,7 +163,7 @@ def test_settings_and_a_state_that_change_at_once_commit_nothing_between(
 
 
 def test_an_isr_that_shrinks_lets_the_high_watermark_pass() -> None:
-    bench = CopiesBench(state(1, 2, 3))
+    bench = CopyBench(state(1, 2, 3))
     bench.produce(b"a")
     bench.disk.run()
     bench.fetch(2, 1)
@@ -173,13 +173,13 @@ def test_an_isr_that_shrinks_lets_the_high_watermark_pass() -> None:
 
 
 def test_an_older_state_of_the_same_epoch_changes_nothing() -> None:
-    bench = CopiesBench(state(1, 2, partition_epoch=4))
+    bench = CopyBench(state(1, 2, partition_epoch=4))
     bench.take(state(1, 2, 3, partition_epoch=3))
     assert bench.partition.state == state(1, 2, partition_epoch=4)
 
 
 def test_a_proposal_is_made_once_and_its_answer_taken() -> None:
-    bench = CopiesBench(state(1, 2))
+    bench = CopyBench(state(1, 2))
     assert bench.partition.in_sync.propose() is None
     assert bench.fetch(3, 0)
     proposal = bench.partition.in_sync.propose()
@@ -193,7 +193,7 @@ def test_a_proposal_is_made_once_and_its_answer_taken() -> None:
 
 def test_a_smaller_isr_is_in_force_when_it_comes_with_the_image() -> None:
     """The image may bring a higher min.insync.replicas first, by which the controller has decided."""
-    bench = CopiesBench(state(1, 2, replicas=(1, 2)), min_in_sync=1)
+    bench = CopyBench(state(1, 2, replicas=(1, 2)), min_in_sync=1)
     bench.produce(b"a")
     bench.disk.run()
     bench.clock.advance(100_000)
@@ -208,7 +208,7 @@ def test_a_smaller_isr_is_in_force_when_it_comes_with_the_image() -> None:
 
 
 def test_an_answer_after_the_leadership_has_gone_changes_nothing() -> None:
-    bench = CopiesBench(state(1, 2))
+    bench = CopyBench(state(1, 2))
     bench.fetch(3, 0)
     proposal = bench.partition.in_sync.propose()
     assert proposal is not None
@@ -218,7 +218,7 @@ def test_an_answer_after_the_leadership_has_gone_changes_nothing() -> None:
 
 
 def test_a_dead_broker_that_is_not_in_sync_is_not_waited_for() -> None:
-    bench = CopiesBench(state(1, 2))
+    bench = CopyBench(state(1, 2))
     bench.fetch(3, 0)
     bench.produce(b"a")
     bench.disk.run()
@@ -229,7 +229,7 @@ def test_a_dead_broker_that_is_not_in_sync_is_not_waited_for() -> None:
 
 
 def test_a_partition_with_one_replica_has_no_followers() -> None:
-    bench = CopiesBench(state(1, replicas=(1,)))
+    bench = CopyBench(state(1, replicas=(1,)))
     assert bench.partition.in_sync.leadership is None
     with pytest.raises(KafkaError) as refusal:
         bench.fetch(2, 0)
@@ -238,7 +238,7 @@ def test_a_partition_with_one_replica_has_no_followers() -> None:
 
 
 def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() -> None:
-    bench = CopiesBench(state(1, 2))
+    bench = CopyBench(state(1, 2))
     bench.produce(b"a")
     for_replica = bench.partition.read_for_replica(ReadLimits(0, 1000))
     assert for_replica.size_bytes > 0, "flushed or not: both disks may be busy at once"
@@ -247,7 +247,7 @@ def test_a_follower_reads_to_the_log_end_and_a_consumer_to_the_high_watermark() 
 
 
 def test_a_watcher_of_a_follower_is_notified_of_the_log_end_and_of_the_high_watermark() -> None:
-    bench = CopiesBench(state(1, 2))
+    bench = CopyBench(state(1, 2))
     heard: list[tuple[Partition, int]] = []
     watcher = RecordingWatcher(heard)
     bench.partition.watch(watcher, Change.LOG_END | Change.HIGH_WATERMARK)
@@ -262,7 +262,7 @@ def test_a_watcher_of_a_follower_is_notified_of_the_log_end_and_of_the_high_wate
 
 
 def test_a_watcher_of_a_follower_is_notified_of_appends_and_truncations() -> None:
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     heard: list[tuple[Partition, int]] = []
     bench.partition.watch(RecordingWatcher(heard), EVERY_CHANGE)
     bench.receive(0, b"a", b"b")
@@ -287,7 +287,7 @@ def test_a_watcher_of_a_follower_is_notified_of_appends_and_truncations() -> Non
 
 
 def test_a_leader_that_resigns_answers_all_waiting_and_staged_requests() -> None:
-    bench = CopiesBench(state(1, 2))
+    bench = CopyBench(state(1, 2))
     bench.produce(b"a")
     bench.stage(b"b")
     bench.take(state(1, 2, leader=2, epoch=1, partition_epoch=1))
@@ -301,7 +301,7 @@ def test_a_leader_that_resigns_answers_all_waiting_and_staged_requests() -> None
 
 
 def test_batches_staged_in_one_epoch_are_not_written_in_the_next() -> None:
-    bench = CopiesBench(state(1, 2))
+    bench = CopyBench(state(1, 2))
     bench.stage(b"a")
     bench.take(state(1, 2, epoch=2, partition_epoch=1))
     bench.node.table.write_staged()
@@ -313,7 +313,7 @@ def test_batches_staged_in_one_epoch_are_not_written_in_the_next() -> None:
 
 
 def test_an_epoch_without_records_is_forgotten_by_followers() -> None:
-    bench = CopiesBench(state(1, 2, leader=2, epoch=3))
+    bench = CopyBench(state(1, 2, leader=2, epoch=3))
     bench.receive(0, b"a", epoch=3)
     bench.take(state(1, 2, epoch=4, partition_epoch=1))
     assert bench.partition.log.epochs.latest_epoch == 4
@@ -323,7 +323,7 @@ def test_an_epoch_without_records_is_forgotten_by_followers() -> None:
 
 
 def test_a_new_leader_waits_for_its_followers_before_it_commits() -> None:
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     bench.receive(0, b"a", b"b")
     bench.disk.run()
     bench.take(state(1, 2, epoch=1, partition_epoch=1))
@@ -337,7 +337,7 @@ def test_a_new_leader_waits_for_its_followers_before_it_commits() -> None:
 
 
 def test_a_followers_append_is_stored_when_it_is_flushed() -> None:
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     counted: list[int] = []
     bench.receive(0, b"a", b"b")
     bench.partition.following.flush(lambda _: counted.append(bench.partition.log.flushed_offset))
@@ -352,7 +352,7 @@ def test_a_followers_append_is_stored_when_it_is_flushed() -> None:
 
 
 def test_under_page_cache_durability_a_followers_append_is_stored_at_once() -> None:
-    bench = CopiesBench(state(1, 2, leader=2), is_flushed=False)
+    bench = CopyBench(state(1, 2, leader=2), is_flushed=False)
     bench.receive(0, b"a")
     counted: list[int] = []
     bench.partition.following.flush(lambda _: counted.append(1))
@@ -361,7 +361,7 @@ def test_under_page_cache_durability_a_followers_append_is_stored_at_once() -> N
 
 
 def test_the_flush_of_a_deleted_follower_fails() -> None:
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     bench.receive(0, b"a")
     faults: list[KafkaError | None] = []
     bench.partition.following.flush(faults.append)
@@ -372,7 +372,7 @@ def test_the_flush_of_a_deleted_follower_fails() -> None:
 
 def test_the_flush_of_a_follower_whose_log_fails_fails_too() -> None:
     """Its next fetch must not acknowledge records that may be lost, nor wait for the disk for ever."""
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     bench.receive(0, b"a")
     faults: list[KafkaError | None] = []
     bench.partition.following.flush(faults.append)
@@ -389,7 +389,7 @@ def test_the_flush_of_a_follower_whose_log_fails_fails_too() -> None:
 
 
 def test_a_follower_refuses_batches_that_do_not_continue_its_log() -> None:
-    bench = CopiesBench(state(1, 2, leader=2, epoch=3))
+    bench = CopyBench(state(1, 2, leader=2, epoch=3))
     bench.receive(0, b"a", epoch=3)
     for base_offset, epoch in ((0, 2), (2, 3), (1, 2), (1, 4)):
         if (base_offset, epoch) == (0, 2):
@@ -402,7 +402,7 @@ def test_a_follower_refuses_batches_that_do_not_continue_its_log() -> None:
 
 def test_a_follower_accepts_missing_offsets_when_the_leader_has_sent_them_twice() -> None:
     """The topic was compacted once, and is not any more; or the bytes that say where a batch stands were damaged."""
-    bench = CopiesBench(state(2, leader=2))
+    bench = CopyBench(state(2, leader=2))
     bench.receive(0, b"a")
     with pytest.raises(CorruptRecords, match="a batch at offset 7, where 1 was expected"):
         bench.receive(7, b"b")
@@ -417,7 +417,7 @@ def test_a_follower_accepts_missing_offsets_when_the_leader_has_sent_them_twice(
 
 def test_missing_offsets_of_one_leader_are_not_accepted_from_the_next() -> None:
     """Its log may be whole: then a batch that stands elsewhere is damage, as it was before."""
-    bench = CopiesBench(state(2, leader=2))
+    bench = CopyBench(state(2, leader=2))
     with pytest.raises(CorruptRecords):
         bench.receive(5, b"a")
     bench.receive(5, b"a")
@@ -433,7 +433,7 @@ def test_missing_offsets_of_one_leader_are_not_accepted_from_the_next() -> None:
 
 
 def test_a_doubt_ends_with_the_next_batch_that_continues_the_log() -> None:
-    bench = CopiesBench(state(2, leader=2))
+    bench = CopyBench(state(2, leader=2))
     with pytest.raises(CorruptRecords):
         bench.receive(7, b"b")
     bench.receive(0, b"a")
@@ -444,7 +444,7 @@ def test_a_doubt_ends_with_the_next_batch_that_continues_the_log() -> None:
 
 def test_a_follower_whose_log_starts_within_a_batch_appends_all_of_it() -> None:
     """DeleteRecords has moved the leader's log start there."""
-    bench = CopiesBench(state(2, leader=2))
+    bench = CopyBench(state(2, leader=2))
     bench.partition.following.restart_at(12)
     bench.receive(10, b"a", b"b", b"c", b"d")
     assert bench.marks == (12, 12, 14)
@@ -460,7 +460,7 @@ def test_a_follower_whose_log_starts_within_a_batch_appends_all_of_it() -> None:
 
 
 def test_the_log_start_follows_the_leaders_and_never_passes_the_high_watermark() -> None:
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     bench.receive(0, b"a", b"b", b"c")
     bench.partition.following.flush(lambda _: None)
     bench.disk.run()
@@ -471,7 +471,7 @@ def test_the_log_start_follows_the_leaders_and_never_passes_the_high_watermark()
 
 
 def test_a_cut_log_has_its_high_watermark_within() -> None:
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     for offset in range(4):
         bench.receive(offset, b"a")
     bench.partition.following.flush(lambda _: None)
@@ -485,17 +485,17 @@ def test_a_cut_log_has_its_high_watermark_within() -> None:
 
 
 def test_no_recovery_point_is_above_where_a_log_is_about_to_be_cut() -> None:
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     for offset in range(4):
         bench.receive(offset, b"a")
     bench.partition.following.flush(lambda _: None)
     bench.disk.run()
-    told: list[KafkaError | None] = []
-    bench.node.table.checkpoints.lower_recovery_point(bench.partition, 1, told.append)
-    assert (bench.partition.following.recovery_point, told) == (1, [])
+    errors: list[KafkaError | None] = []
+    bench.node.table.checkpoints.lower_recovery_point(bench.partition, 1, errors.append)
+    assert (bench.partition.following.recovery_point, errors) == (1, [])
     bench.node.table.checkpoints.write_recovery_points()
     bench.disk.run()
-    assert told == [None]
+    assert errors == [None]
     assert bench.node.table.directory.checkpoint("recovery-point-offset-checkpoint").get(ORDERS) == 1
     bench.partition.following.truncate_to(2)
     assert bench.partition.following.recovery_point == 2
@@ -503,7 +503,7 @@ def test_no_recovery_point_is_above_where_a_log_is_about_to_be_cut() -> None:
 
 def test_the_offset_of_a_pending_truncation_holds_until_there_is_another_leader() -> None:
     """The in-sync replicas may change meanwhile: a recovery point that rose again would make damage of the cut."""
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     bench.receive(0, b"a")
     bench.partition.following.flush(lambda _: None)
     bench.disk.run()
@@ -515,7 +515,7 @@ def test_the_offset_of_a_pending_truncation_holds_until_there_is_another_leader(
 
 
 def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
-    bench = CopiesBench(state(1, 2, leader=2))
+    bench = CopyBench(state(1, 2, leader=2))
     bench.partition.update_config(TopicConfig(segment_bytes=100, retention_bytes=0, file_delete_delay_ms=0))
     for offset in range(4):
         bench.receive(offset, b"a" * 20)
@@ -531,7 +531,7 @@ def test_only_what_lies_below_the_log_start_is_retired_on_a_follower() -> None:
 
 def test_a_follower_below_the_high_watermark_is_sent_no_bytes_with_a_wrong_checksum() -> None:
     """It would refuse them and ask again for ever: only the leader can find out that its own copy is damaged."""
-    bench = CopiesBench(state(1, 2))
+    bench = CopyBench(state(1, 2))
     bench.produce(b"first")
     bench.produce(b"second")
     bench.disk.run()

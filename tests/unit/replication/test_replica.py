@@ -5,17 +5,17 @@ from tailrace.replication.replica import HighWatermark
 
 
 def test_a_waiting_callback_runs_when_the_offset_is_reached_or_never_will_be() -> None:
-    high_watermark, told = HighWatermark(3), list[object]()
-    high_watermark.wait(5, told.append)
-    high_watermark.wait(9, told.append)
+    high_watermark, outcomes = HighWatermark(3), list[object]()
+    high_watermark.wait(5, outcomes.append)
+    high_watermark.wait(9, outcomes.append)
     high_watermark.rise(4)
-    assert told == []
+    assert outcomes == []
     high_watermark.rise(6)
-    assert (high_watermark.offset, told) == (6, [None])
+    assert (high_watermark.offset, outcomes) == (6, [None])
     error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "gone")
     high_watermark.fail(error)
     high_watermark.rise(9)
-    assert told == [None, error]
+    assert outcomes == [None, error]
 
 
 def test_written_bytes_are_readable_once_the_high_watermark_has_passed_them() -> None:

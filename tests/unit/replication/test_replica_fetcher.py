@@ -31,7 +31,7 @@ A, B = (PartitionKey(TopicId(b"t" * 16), number) for number in (0, 1))
 START = Position(0, -1, 0, 0)
 
 
-class FollowerBench:
+class ReplicaFetcherBench:
     """A follower, and the partitions of its last fetch."""
 
     def __init__(self, *keys: PartitionKey) -> None:
@@ -63,7 +63,7 @@ class FollowerBench:
         return self.step(Stored(key=key, leader_epoch=epoch, position=Position(end, 3, 0, 0)))
 
     @property
-    def asked(self) -> list[tuple[PartitionKey, int]]:
+    def requested(self) -> list[tuple[PartitionKey, int]]:
         """The partitions and offsets for which the last step has asked the leader."""
         return list(self.wanted.items()) if self.fetches else []
 
@@ -75,7 +75,7 @@ class FollowerBench:
         return fetches
 
     @property
-    def told(self) -> tuple[list[PartitionKey], list[PartitionKey]]:
+    def changes(self) -> tuple[list[PartitionKey], list[PartitionKey]]:
         """The partitions that the fetch of the last step adds or changes, and those that it forgets."""
         (fetch,) = self.fetches
         return [one.key for one in fetch.changed], list(fetch.forgotten)
@@ -94,37 +94,37 @@ def error(key: PartitionKey, code: ErrorCode, *, log_start: int = -1) -> FetchAn
 
 
 def test_one_fetch_is_in_flight_at_a_time() -> None:
-    bench = FollowerBench(A)
-    assert bench.asked == [(A, 0)]
+    bench = ReplicaFetcherBench(A)
+    assert bench.requested == [(A, 0)]
     bench.follow(B)
-    assert bench.asked == []
+    assert bench.requested == []
     bench.answer()
-    assert bench.asked == [(A, 0), (B, 0)]
+    assert bench.requested == [(A, 0), (B, 0)]
 
 
 def test_the_next_fetch_leaves_when_the_last_answer_is_stored() -> None:
-    bench = FollowerBench(A, B)
+    bench = ReplicaFetcherBench(A, B)
     bench.answer(records(A), records(B))
     assert [type(effect) for effect in bench.effects] == [Store, Store]
     bench.stored(B, 5)
-    assert bench.asked == []
+    assert bench.requested == []
     bench.later(100_000)
-    assert bench.asked == []
+    assert bench.requested == []
     bench.stored(A, 7)
-    assert bench.asked == [(B, 5), (A, 7)]
+    assert bench.requested == [(B, 5), (A, 7)]
 
 
 def test_an_answer_without_news_is_followed_by_the_next_fetch() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.answer(records(A, 0))
     assert [type(effect) for effect in bench.effects] == [Store], "the first one tells a high watermark"
     bench.stored(A, 0)
     bench.answer(records(A, 0))
-    assert bench.asked == [(A, 0)]
+    assert bench.requested == [(A, 0)]
 
 
 def test_a_high_watermark_without_records_is_news() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.answer(records(A, 0))
     bench.stored(A, 0)
     (effect,) = bench.answer(records(A, 0, high_watermark=4))
@@ -135,60 +135,60 @@ def test_a_high_watermark_without_records_is_news() -> None:
 
 
 def test_a_partition_with_records_goes_to_the_end_of_the_next_fetch() -> None:
-    bench = FollowerBench(A, B)
+    bench = ReplicaFetcherBench(A, B)
     bench.answer(records(A))
     bench.stored(A, 1)
-    assert [key for key, _ in bench.asked] == [B, A]
+    assert [key for key, _ in bench.requested] == [B, A]
 
 
 def test_a_fetch_says_only_what_has_changed_since_the_last_one() -> None:
-    bench = FollowerBench(A, B)
-    assert bench.told == ([A, B], [])
+    bench = ReplicaFetcherBench(A, B)
+    assert bench.changes == ([A, B], [])
     bench.answer(records(A))
     bench.stored(A, 1)
-    assert bench.told == ([A], [])
+    assert bench.changes == ([A], [])
     bench.answer()
-    assert bench.told == ([], [])
+    assert bench.changes == ([], [])
     bench.step(Answered(answers=None))
     bench.later(50)
-    assert bench.told == ([], []), "the wanted partitions outlive a fetch without an answer"
+    assert bench.changes == ([], []), "the wanted partitions outlive a fetch without an answer"
     bench.answer(error(B, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-    assert bench.told == ([], [B])
+    assert bench.changes == ([], [B])
     bench.later(50)
     bench.answer()
-    assert bench.told == ([B], [])
+    assert bench.changes == ([B], [])
 
 
 def test_a_partition_that_comes_and_goes_between_two_fetches_is_in_neither() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.follow(B)
     bench.step(Unfollow(key=B))
     bench.answer()
-    assert bench.told == ([], [])
+    assert bench.changes == ([], [])
     bench.step(Unfollow(key=A))
     bench.follow(A, epoch=4)
     bench.step(Unfollow(key=A))
     bench.follow(B)
     bench.answer()
-    assert bench.told == ([B], [A])
+    assert bench.changes == ([B], [A])
 
 
 def test_a_second_answer_for_a_partition_is_ignored() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.answer(records(A, 0))
     bench.stored(A, 0)
     bench.answer(records(A, 0), records(A))
-    assert bench.asked == [(A, 0)]
+    assert bench.requested == [(A, 0)]
 
 
 def test_an_answer_without_a_fetch_is_dropped() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.step(Answered(answers=None))
     assert bench.answer(records(A)) == []
 
 
 def test_a_pause_ends_with_the_epoch_in_which_it_began() -> None:
-    bench = FollowerBench(A, B)
+    bench = ReplicaFetcherBench(A, B)
     bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER), error(B, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     bench.follow(A, epoch=4)
     bench.step(Tick())
@@ -196,24 +196,24 @@ def test_a_pause_ends_with_the_epoch_in_which_it_began() -> None:
     bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER))
     assert bench.machine.next_deadline_ms == 50
     bench.later(40)
-    assert bench.asked == [(B, 0)]
+    assert bench.requested == [(B, 0)]
     assert bench.machine.next_deadline_ms == 60
     bench.step(Unfollow(key=A))
     assert bench.machine.next_deadline_ms is None
 
 
 def test_a_partition_in_error_pauses_alone_and_ever_longer() -> None:
-    bench = FollowerBench(A, B)
+    bench = ReplicaFetcherBench(A, B)
     pauses = []
     for _ in range(7):
         bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        assert [key for key, _ in bench.asked] == [B]
+        assert [key for key, _ in bench.requested] == [B]
         until_ms = bench.machine.next_deadline_ms
         assert until_ms is not None
         pauses.append(until_ms - bench.now_ms)
         bench.later(until_ms - bench.now_ms)
         bench.answer()
-        assert {key for key, _ in bench.asked} == {A, B}
+        assert {key for key, _ in bench.requested} == {A, B}
     assert pauses == [50, 100, 200, 400, 800, 1000, 1000]
     bench.answer(records(A, 0))
     bench.stored(A, 0)
@@ -223,46 +223,46 @@ def test_a_partition_in_error_pauses_alone_and_ever_longer() -> None:
 
 
 def test_a_leader_that_does_not_answer_is_asked_again_later() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.step(Answered(answers=None))
-    assert (bench.asked, bench.machine.next_deadline_ms) == ([], 50)
+    assert (bench.requested, bench.machine.next_deadline_ms) == ([], 50)
     assert bench.later(49) == []
     bench.later(1)
-    assert bench.asked == [(A, 0)]
+    assert bench.requested == [(A, 0)]
     bench.step(Answered(answers=None))
     assert bench.machine.next_deadline_ms == bench.now_ms + 100
     assert bench.machine.failed_fetches == 2
 
 
 def test_a_new_leader_epoch_ends_the_wait_for_a_silent_leader() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.step(Answered(answers=None))
     bench.follow(A, epoch=4)
     assert bench.machine.next_deadline_ms == 0
     bench.step(Tick())
-    assert bench.asked == [(A, 0)]
+    assert bench.requested == [(A, 0)]
 
 
 def test_an_answer_of_an_older_leader_epoch_is_ignored() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.follow(A, epoch=4)
     bench.answer(records(A))
-    assert bench.asked == [(A, 0)]
+    assert bench.requested == [(A, 0)]
 
 
 def test_a_store_of_an_older_leader_epoch_is_ignored() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.answer(records(A))
     bench.follow(A, epoch=4, position=Position(2, 3, 0, 0))
     bench.step(Tick())
-    assert bench.asked == [(A, 2)]
+    assert bench.requested == [(A, 2)]
     bench.stored(A, 9, epoch=3)
     bench.answer()
-    assert bench.asked == [(A, 2)]
+    assert bench.requested == [(A, 2)]
 
 
 def test_an_answer_for_a_partition_that_is_not_followed_any_more_is_ignored() -> None:
-    bench = FollowerBench(A, B)
+    bench = ReplicaFetcherBench(A, B)
     bench.step(Unfollow(key=A))
     bench.answer(records(A), records(B))
     assert [type(effect) for effect in bench.effects] == [Store]
@@ -270,32 +270,32 @@ def test_an_answer_for_a_partition_that_is_not_followed_any_more_is_ignored() ->
 
 
 def test_a_partition_that_leaves_while_it_is_stored_does_not_hold_up_others() -> None:
-    bench = FollowerBench(A, B)
+    bench = ReplicaFetcherBench(A, B)
     bench.answer(records(A))
     bench.step(Unfollow(key=A))
-    assert bench.asked == [(B, 0)]
+    assert bench.requested == [(B, 0)]
 
 
 def test_nothing_is_asked_for_when_nothing_is_followed() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.step(Unfollow(key=A))
     bench.answer()
     assert (bench.effects, bench.machine.is_idle, bench.machine.next_deadline_ms) == ([], True, None)
 
 
 def test_a_log_that_diverges_is_cut_while_the_others_go_on() -> None:
-    bench = FollowerBench(A, B)
+    bench = ReplicaFetcherBench(A, B)
     parting = OffsetAndEpoch(4, LeaderEpoch(2))
     bench.answer(FetchAnswer(A, ErrorCode.NONE, 9, 0, b"", parting))
     assert bench.effects[0] == Cut(key=A, leader_epoch=3, diverging=parting)
-    assert bench.asked == [(B, 0)]
+    assert bench.requested == [(B, 0)]
     bench.stored(A, 4)
     bench.answer()
-    assert bench.asked == [(B, 0), (A, 4)]
+    assert bench.requested == [(B, 0), (A, 4)]
 
 
 def test_a_log_that_ends_before_its_leaders_begins_starts_anew_there() -> None:
-    bench = FollowerBench()
+    bench = ReplicaFetcherBench()
     bench.follow(A, position=Position(5, 2, 0, 5))
     bench.step(Tick())
     assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == [
@@ -304,7 +304,7 @@ def test_a_log_that_ends_before_its_leaders_begins_starts_anew_there() -> None:
 
 
 def test_an_empty_log_out_of_range_starts_where_its_leaders_begins() -> None:
-    bench = FollowerBench()
+    bench = ReplicaFetcherBench()
     bench.follow(A, position=Position(50, -1, 50, 50))
     bench.step(Tick())
     assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == [
@@ -313,7 +313,7 @@ def test_an_empty_log_out_of_range_starts_where_its_leaders_begins() -> None:
 
 
 def test_a_log_with_records_is_not_dropped_because_a_leader_says_out_of_range() -> None:
-    bench = FollowerBench()
+    bench = ReplicaFetcherBench()
     bench.follow(A, position=Position(50, 2, 0, 50))
     bench.step(Tick())
     assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == []
@@ -322,17 +322,17 @@ def test_a_log_with_records_is_not_dropped_because_a_leader_says_out_of_range() 
 
 def test_a_leader_epoch_that_no_leader_had_is_cut_off() -> None:
     """No checksum covers the leader epoch: after one damaged bit the leader would never know the epoch of the fetch."""
-    bench = FollowerBench()
+    bench = ReplicaFetcherBench()
     bench.follow(A, position=Position(160, 536870916, 0, 150))
     bench.step(Tick())
     cut = Cut(key=A, leader_epoch=3, diverging=OffsetAndEpoch(160, LeaderEpoch(3)))
     assert bench.answer(error(A, ErrorCode.OFFSET_OUT_OF_RANGE, log_start=8)) == [cut]
     assert cut_offset(epochs((0, 0), (2, 100), (536870916, 155)), 160, cut.diverging) == 155
     bench.stored(A, 155)
-    assert bench.asked == [(A, 155)]
+    assert bench.requested == [(A, 155)]
 
 
-def refuse(bench: FollowerBench, code: ErrorCode, *, for_ms: int) -> list[ReportRefusal]:
+def refuse(bench: ReplicaFetcherBench, code: ErrorCode, *, for_ms: int) -> list[ReportRefusal]:
     """Answer every fetch of A like this for a while; the reports."""
     reports = []
     until_ms = bench.now_ms + for_ms
@@ -345,7 +345,7 @@ def refuse(bench: FollowerBench, code: ErrorCode, *, for_ms: int) -> list[Report
 
 
 def test_a_partition_that_is_refused_for_ever_is_reported_at_once_and_then_each_minute() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     code = ErrorCode.OFFSET_OUT_OF_RANGE
     assert refuse(bench, code, for_ms=REFUSED_AFTER_MS - 1000) == []
     assert bench.machine.refused == 0
@@ -357,7 +357,7 @@ def test_a_partition_that_is_refused_for_ever_is_reported_at_once_and_then_each_
 
 
 def test_another_reason_is_another_refusal_and_a_good_answer_ends_it() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_ID] * 4
     assert [refuse(bench, code, for_ms=REFUSED_AFTER_MS - 1000) for code in codes] == [[]] * 8
     assert refuse(bench, ErrorCode.KAFKA_STORAGE_ERROR, for_ms=2 * REFUSED_AFTER_MS)
@@ -386,11 +386,11 @@ def test_below_its_high_watermark_a_log_is_cut_after_an_unclean_election_only(
 
 @pytest.mark.parametrize("is_final", [True, False])
 def test_a_failed_store_pauses_or_ends_the_partition(is_final: bool) -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     bench.answer(records(A))
     bench.step(StoreFailed(key=A, leader_epoch=3, is_final=is_final))
     bench.later(1_000)
-    assert bench.asked == ([] if is_final else [(A, 0)])
+    assert bench.requested == ([] if is_final else [(A, 0)])
     assert bench.machine.broken == 1
     bench.follow(A, epoch=4)
     assert bench.machine.broken == 0
@@ -398,7 +398,7 @@ def test_a_failed_store_pauses_or_ends_the_partition(is_final: bool) -> None:
 
 def test_a_partition_that_cannot_be_stored_is_counted_and_lags() -> None:
     """The bytes of its leader are damaged, say: then it is asked again and again, and the copy falls behind."""
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     damaged = records(A, high_watermark=7)
     bench.answer(damaged)
     bench.step(StoreFailed(key=A, leader_epoch=3, is_final=False))
@@ -414,7 +414,7 @@ def test_a_partition_that_cannot_be_stored_is_counted_and_lags() -> None:
 
 
 def test_the_lag_is_counted_against_the_leaders_high_watermark() -> None:
-    bench = FollowerBench(A)
+    bench = ReplicaFetcherBench(A)
     assert bench.machine.max_lag == 0
     bench.answer(records(A, high_watermark=30))
     bench.stored(A, 12)

@@ -57,17 +57,17 @@ def test_a_marker_ends_the_verifications_before_it(adds_partition: bool, marker_
 
 
 def test_waiting_batches_are_answered_in_order() -> None:
-    asked = Verifications().begin(first(), adds_partition=False)
-    told: list[tuple[str, KafkaError | None]] = []
-    asked.wait(lambda error: told.append(("a", error)))
-    asked.wait(lambda error: told.append(("b", error)))
-    asked.is_asked = True
+    begun = Verifications().begin(first(), adds_partition=False)
+    outcomes: list[tuple[str, KafkaError | None]] = []
+    begun.wait(lambda error: outcomes.append(("a", error)))
+    begun.wait(lambda error: outcomes.append(("b", error)))
+    begun.is_sent = True
     refused = KafkaError(ErrorCode.INVALID_TXN_STATE)
-    asked.answer(refused)
-    assert told == [("a", refused), ("b", refused)]
-    assert not asked.is_asked
-    asked.answer(None)
-    assert len(told) == 2
+    begun.answer(refused)
+    assert outcomes == [("a", refused), ("b", refused)]
+    assert not begun.is_sent
+    begun.answer(None)
+    assert len(outcomes) == 2
 
 
 def test_a_batch_that_cannot_be_the_first_is_refused() -> None:
@@ -113,11 +113,11 @@ def test_a_producer_that_began_and_then_was_silent_is_forgotten() -> None:
     verifications = Verifications()
     for producer_id in (1, 2, 3):
         verifications.begin(first(producer_id=producer_id), adds_partition=False)
-    asked = verifications.begin(first(producer_id=3), adds_partition=False)
-    asked.is_asked = True
+    begun = verifications.begin(first(producer_id=3), adds_partition=False)
+    begun.is_sent = True
     verifications.forget_idle()
     again = verifications.begin(first(producer_id=2), adds_partition=False)
     verifications.forget_idle()
     assert len(verifications) == 2
     assert verifications.begin(first(producer_id=2), adds_partition=False) is again
-    assert verifications.begin(first(producer_id=3), adds_partition=False) is asked
+    assert verifications.begin(first(producer_id=3), adds_partition=False) is begun

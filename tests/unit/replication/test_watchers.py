@@ -7,23 +7,23 @@ ROLE, LOG_END = Change.ROLE, Change.LOG_END
 
 
 class Named:
-    def __init__(self, name: str, told: list[tuple[str, str, int]]) -> None:
+    def __init__(self, name: str, changes: list[tuple[str, str, int]]) -> None:
         self._name = name
-        self._told = told
+        self._changes = changes
 
     def changed(self, subject: str, kinds: int) -> None:
-        self._told.append((self._name, subject, kinds))
+        self._changes.append((self._name, subject, kinds))
 
 
 def test_watchers_are_notified_in_order_each_of_the_kinds_that_it_wants() -> None:
-    watchers, told = Watchers("x"), list[tuple[str, str, int]]()
-    a, b, c = (Named(name, told) for name in "abc")
+    watchers, changes = Watchers("x"), list[tuple[str, str, int]]()
+    a, b, c = (Named(name, changes) for name in "abc")
     watchers.add(a, ROLE)
     watchers.add(b, LOG_END)
     watchers.add(c, ROLE | LOG_END)
     watchers.notify(LOG_END)
     watchers.notify(ROLE | LOG_END)
-    assert told == [
+    assert changes == [
         ("b", "x", LOG_END),
         ("c", "x", LOG_END),
         *((name, "x", ROLE | LOG_END) for name in "abc"),
@@ -31,26 +31,26 @@ def test_watchers_are_notified_in_order_each_of_the_kinds_that_it_wants() -> Non
 
 
 def test_a_watcher_stays_until_it_is_removed_and_counts_once() -> None:
-    watchers, told = Watchers("x"), list[tuple[str, str, int]]()
-    a, b = (Named(name, told) for name in "ab")
+    watchers, changes = Watchers("x"), list[tuple[str, str, int]]()
+    a, b = (Named(name, changes) for name in "ab")
     for _ in range(2):
         watchers.add(a, ROLE)
     watchers.add(b, LOG_END)
     for _ in range(2):
         watchers.notify(ROLE)
-    assert told == 2 * [("a", "x", ROLE)]
+    assert changes == 2 * [("a", "x", ROLE)]
     watchers.remove(a)
     watchers.remove(a)
     assert watchers.wanted & LOG_END
     watchers.notify(ROLE)
     watchers.remove(b)
     assert watchers.wanted == 0
-    assert len(told) == 2
+    assert len(changes) == 2
 
 
 def test_a_watcher_may_remove_itself_and_add_others_while_it_is_notified() -> None:
-    watchers, told = Watchers("x"), list[tuple[str, str, int]]()
-    late = Named("late", told)
+    watchers, changes = Watchers("x"), list[tuple[str, str, int]]()
+    late = Named("late", changes)
 
     class Leaving(Named):
         def changed(self, subject: str, kinds: int) -> None:
@@ -58,12 +58,12 @@ def test_a_watcher_may_remove_itself_and_add_others_while_it_is_notified() -> No
             watchers.remove(self)
             watchers.add(late, kinds)
 
-    watchers.add(Leaving("a", told), ROLE)
-    watchers.add(Named("b", told), ROLE)
+    watchers.add(Leaving("a", changes), ROLE)
+    watchers.add(Named("b", changes), ROLE)
     watchers.notify(ROLE)
-    assert [name for name, _, _ in told] == ["a", "b"]
+    assert [name for name, _, _ in changes] == ["a", "b"]
     watchers.notify(ROLE)
-    assert [name for name, _, _ in told[2:]] == ["b", "late"]
+    assert [name for name, _, _ in changes[2:]] == ["b", "late"]
 
 
 def test_waiters_are_called_once_and_in_the_order_of_their_offsets() -> None:
@@ -97,14 +97,14 @@ def test_a_waiter_that_waits_again_from_its_callback_is_not_lost() -> None:
 
 
 def test_a_failure_is_raised_to_all_and_ends_their_wait() -> None:
-    told: list[KafkaError | None] = []
+    errors: list[KafkaError | None] = []
     waiters = OffsetWaiters()
-    waiters.add(1, told.append)
-    waiters.add(2, told.append)
+    waiters.add(1, errors.append)
+    waiters.add(2, errors.append)
     error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     waiters.fail(error)
     waiters.reached(9)
-    assert told == [error, error]
+    assert errors == [error, error]
 
 
 def test_a_cancelled_callback_does_not_run_and_the_others_do() -> None:

@@ -24,7 +24,7 @@ def test_names_are_known_in_any_case() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_options", "said"),
+    ("given_options", "message"),
     [
         ({"subscribe": "a"}, "kafka.bootstrap.servers: is required"),
         ({**BASE, "assign": '{"a":[0]}'}, "assign and subscribe are"),
@@ -48,13 +48,13 @@ def test_names_are_known_in_any_case() -> None:
         ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "("}, "subscribePattern: not a Python regular"),
     ],
 )
-def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str], said: str) -> None:
-    with pytest.raises(KafkaError, match=said):
+def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str], message: str) -> None:
+    with pytest.raises(KafkaError, match=message):
         parse_source_options(given_options, streaming=False)
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [
         ("startingOffset", "did you mean startingOffsets?"),
         ("maxoffsetpertrigger", "did you mean maxOffsetsPerTrigger?"),
@@ -62,10 +62,10 @@ def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str
         ("kafka.fetch.min.bytes", "option kafka.fetch.min.bytes has no meaning here and is ignored"),
     ],
 )
-def test_an_unknown_option_is_ignored_with_a_warning(name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unknown_option_is_ignored_with_a_warning(name: str, message: str, caplog: pytest.LogCaptureFixture) -> None:
     """As in Spark's connector, but with a log line: a misspelt option may change the start of a read."""
     parse_source_options({**BASE, name: "1"}, streaming=True)
-    assert said in caplog.text
+    assert message in caplog.text
 
 
 SINK = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "flights"}
@@ -81,7 +81,7 @@ NOBODY = (
 )
 
 
-def _said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Log lines of the options here: threads that other tests have left behind may log too."""
     ours = (parse_source_options.__module__, threading.get_ident())
     return [record.getMessage() for record in caplog.records if (record.name, record.thread) == ours]
@@ -95,7 +95,7 @@ def _parse(kind: str, options: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "names", "said"),
+    ("kind", "names", "message"),
     [
         ("batch read", STREAMS, "is for streaming reads and is ignored"),
         ("batch read", WRITES, "is for writes and is ignored"),
@@ -108,13 +108,13 @@ def _parse(kind: str, options: dict[str, str]) -> None:
     ],
 )
 def test_an_option_without_effect_is_ignored_with_a_warning(
-    kind: str, names: tuple[str, ...], said: str, caplog: pytest.LogCaptureFixture
+    kind: str, names: tuple[str, ...], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An option that limits or compresses a batch read is ignored with a warning."""
     for name in names:
         caplog.clear()
         _parse(kind, {name: "15m" if name == "maxTriggerDelay" else "15"})
-        assert _said(caplog) == [f"option {name.lower() if names is NOBODY else name} {said}"]
+        assert _warnings(caplog) == [f"option {name.lower() if names is NOBODY else name} {message}"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_options_with_an_effect_and_sparks_own_give_no_warning(
     kind: str, options: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     _parse(kind, options)
-    assert _said(caplog) == []
+    assert _warnings(caplog) == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_request_for_security_never_leads_to_a_plain_connection(
 
 def test_a_plain_connection_may_be_asked_for_by_name(caplog: pytest.LogCaptureFixture) -> None:
     parse_source_options({**BASE, "kafka.security.protocol": "plaintext"}, streaming=True)
-    assert _said(caplog) == []
+    assert _warnings(caplog) == []
 
 
 def test_the_isolation_level_is_that_of_the_consumer() -> None:

@@ -149,12 +149,12 @@ async def abort_transaction(router: Router, topic_partition: TopicPartition, sta
 
 
 async def _producer_at(router: Router, topic_partition: TopicPartition, start_offset: int) -> ActiveProducer:
-    asked = DescribedPartitions(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
+    wanted = DescribedPartitions(name=topic_partition.topic, partition_indexes=(topic_partition.partition,))
 
     async def attempt() -> tuple[ActiveProducer, ...]:
         connection = await router.leader_connection(topic_partition)
         response = await connection.ask(
-            DescribeProducersRequest(topics=(asked,)), DescribeProducersResponse, timeout_ms=router.request_timeout_ms
+            DescribeProducersRequest(topics=(wanted,)), DescribeProducersResponse, timeout_ms=router.request_timeout_ms
         )
         (found,) = response.topics[0].partitions
         if found.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:

@@ -43,8 +43,8 @@ class DescribeConfigsHandler:
         self._settings = settings
 
     def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
-        asked = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-        twice = {resource for resource, times in asked.items() if times > 1}
+        counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
+        twice = {resource for resource, times in counts.items() if times > 1}
         inherited = InheritedEntries(self._settings.at(self._controller.image))
         return DescribeConfigsResponse(
             results=tuple(self._describe(resource, request, twice, inherited) for resource in request.resources)

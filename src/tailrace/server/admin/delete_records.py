@@ -38,7 +38,7 @@ class DeleteRecordsHandler:
         self._moved: dict[Partition, None] = {}  # in this turn
 
     def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | None:
-        asked = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
+        times = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
         response = DeleteRecordsResponse(
             topics=tuple(
                 DeleteRecordsTopicResult(
@@ -47,7 +47,7 @@ class DeleteRecordsHandler:
                         self._delete(
                             topic.name,
                             wanted,
-                            is_twice=asked[topic.name, wanted.partition_index] > 1,
+                            is_twice=times[topic.name, wanted.partition_index] > 1,
                             requested_by=context.requested_by,
                         )
                         for wanted in topic.partitions

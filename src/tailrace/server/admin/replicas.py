@@ -195,13 +195,13 @@ class ListPartitionReassignmentsHandler:
         self, request: ListPartitionReassignmentsRequest, context: RequestContext
     ) -> ListPartitionReassignmentsResponse:
         image = self._controller.image
-        asked: dict[str, dict[int, None]] = defaultdict(dict)
+        numbers_by_topic: dict[str, dict[int, None]] = defaultdict(dict)
         if request.topics is None:
-            asked.update((name, dict.fromkeys(topic.partitions)) for name, topic in image.topics.items())
+            numbers_by_topic.update((name, dict.fromkeys(topic.partitions)) for name, topic in image.topics.items())
         else:
             for topic in request.topics:  # a topic may be named several times
-                asked[topic.name].update(dict.fromkeys(topic.partition_indexes))
-        topics = ((name, tuple(_moves(image, name, partitions))) for name, partitions in asked.items())
+                numbers_by_topic[topic.name].update(dict.fromkeys(topic.partition_indexes))
+        topics = ((name, tuple(_moves(image, name, partitions))) for name, partitions in numbers_by_topic.items())
         return ListPartitionReassignmentsResponse(
             error_message=None,
             topics=tuple(OngoingTopicReassignment(name=name, partitions=moves) for name, moves in topics if moves),

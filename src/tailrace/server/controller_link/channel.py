@@ -142,7 +142,7 @@ _KINDS: Final[dict[type[Any], _Kind]] = {
     RegisterController: _Kind(
         lambda command, _: wire.controller_registration_request(command),
         lambda _, response, __: (
-            wire.refusal(response.error_code, "the registration", said=response.error_message) or Done()
+            wire.refusal(response.error_code, "the registration", message=response.error_message) or Done()
         ),
     ),
     AllocateProducerIds: _Kind(

@@ -164,15 +164,15 @@ def producer_id_block(response: transactions.AllocateProducerIdsResponse) -> Pro
     return error or ProducerIdBlock(first=ProducerId(response.producer_id_start), size=response.producer_id_len)
 
 
-def refusal(code: int, what: str, *, said: str | None = None) -> KafkaError | None:
-    """The error of an answer, with the text `said` if there is one. An unknown code becomes UNKNOWN_SERVER_ERROR."""
+def refusal(code: int, what: str, *, message: str | None = None) -> KafkaError | None:
+    """The error of an answer, with its `message` if there is one. An unknown code becomes UNKNOWN_SERVER_ERROR."""
     if code == ErrorCode.NONE:
         return None
     try:
         known = ErrorCode(code)
     except ValueError:
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the controller refuses {what} with error {code}")
-    return KafkaError(known, said or f"the controller refuses {what}")
+    return KafkaError(known, message or f"the controller refuses {what}")
 
 
 CREATE_TOPICS_VERSION: Final = 7

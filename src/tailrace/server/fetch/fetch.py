@@ -36,8 +36,8 @@ class WaitingFetch:
 
     __slots__ = (
         "_answer",
-        "_asked",
         "_available_bytes",
+        "_params",
         "_readable_bytes",
         "_stable_ends",
         "is_of_replica",
@@ -46,9 +46,9 @@ class WaitingFetch:
 
     def __init__(self, first: Reading, answer: Callable[[Reading], FetchResponse]) -> None:
         """`first` has too few bytes. `answer` makes the response of the reading that ends the wait."""
-        self._asked = first.asked
+        self._params = first.params
         self._answer = answer
-        self.is_of_replica = first.asked.reader.is_replica
+        self.is_of_replica = first.params.reader.is_replica
         self._record(first)
 
     def _record(self, reading: Reading) -> None:
@@ -59,7 +59,7 @@ class WaitingFetch:
         self._readable_bytes = {partition: partition.readable_bytes for partition in counted}
         self._stable_ends: dict[Partition, int] = {}
         """The last stable offsets that were below the high watermark at the last reading."""
-        if self._asked.isolation == READ_COMMITTED:
+        if self._params.isolation == READ_COMMITTED:
             for partition in counted:
                 if partition.last_stable_offset < partition.high_watermark:
                     self._stable_ends[partition] = partition.last_stable_offset
@@ -68,9 +68,9 @@ class WaitingFetch:
         """Answer if enough has become readable since the last reading, the answer is urgent, or the time is over."""
         if not (is_last or self._may_have_enough(moved)):
             return False
-        reading = Reading(self._asked, is_last=is_last)
+        reading = Reading(self._params, is_last=is_last)
         if reading.ends_wait or is_last:
-            self._asked.context.respond(self._answer(reading))
+            self._params.context.respond(self._answer(reading))
             return True
         self._record(reading)
         return False
@@ -90,7 +90,7 @@ class WaitingFetch:
                 return True  # within one write, or before the start of this node: not counted
             self._available_bytes += gained
             self._readable_bytes[partition] = readable_bytes
-        return self._available_bytes >= self._asked.wanted_bytes
+        return self._available_bytes >= self._params.wanted_bytes
 
 
 FIRST_WITH_ENDPOINTS: Final = 16
@@ -122,10 +122,10 @@ class FetchHandler:
         version, table = context.api_version, self._partitions
         replica = self._followers.reader(request, version)
         reader = replica or FetchingConsumer(version)
-        asked = FetchParams(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
+        params = FetchParams(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
         timeout_ms = wait_ms(request)
-        may_wait = timeout_ms > 0 and asked.wanted_bytes > 0
-        reading = Reading(asked, is_last=not may_wait)
+        may_wait = timeout_ms > 0 and params.wanted_bytes > 0
+        reading = Reading(params, is_last=not may_wait)
         if replica is not None:
             replica.mark_recorded()
         if may_wait and not reading.ends_wait:
@@ -142,7 +142,7 @@ class FetchHandler:
 
     def _leader_endpoints(self, reading: Reading) -> tuple[NodeEndpoint, ...]:
         """The addresses of the leaders that are named in errors."""
-        context = reading.asked.context
+        context = reading.params.context
         if not reading.is_urgent or context.api_version < FIRST_WITH_ENDPOINTS:
             return ()
         named = (answer.current_leader.leader_id for topic in reading.topics for answer in topic.partitions)

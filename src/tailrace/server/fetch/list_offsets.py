@@ -52,7 +52,7 @@ class ListOffsetsHandler:
         self._partitions = partitions
 
     def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        asked = Counter(
+        times = Counter(
             (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
         )
         return ListOffsetsResponse(
@@ -61,7 +61,7 @@ class ListOffsetsHandler:
                     name=topic.name,
                     partitions=tuple(
                         self._answer(
-                            topic.name, wanted, request, context, is_twice=asked[topic.name, wanted.partition_index] > 1
+                            topic.name, wanted, request, context, is_twice=times[topic.name, wanted.partition_index] > 1
                         )
                         for wanted in topic.partitions
                     ),

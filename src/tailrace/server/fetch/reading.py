@@ -27,12 +27,12 @@ _UNKNOWN: Final = -1
 class Reading:
     """The result of one pass. A waiting fetch does not keep it, and makes a new one later."""
 
-    __slots__ = ("_budget", "_is_last", "asked", "available_bytes", "given", "is_urgent", "topics")
+    __slots__ = ("_budget", "_is_last", "available_bytes", "given", "is_urgent", "params", "topics")
 
-    def __init__(self, asked: FetchParams, *, is_last: bool) -> None:
+    def __init__(self, params: FetchParams, *, is_last: bool) -> None:
         """Read every partition. `is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78)."""
-        self.asked = asked
-        self._budget = asked.budget()
+        self.params = params
+        self._budget = params.budget()
         self._is_last = is_last
         self.is_urgent = False
         """Whether there is an error, a divergence or, for a follower, news without records: the fetch must not wait."""
@@ -47,21 +47,21 @@ class Reading:
                     topic_id=topic.topic_id,
                     partitions=tuple([self._read(topic, wanted) for wanted in topic.partitions]),
                 )
-                for topic in asked.topics
+                for topic in params.topics
             ]
         )
 
     @property
     def ends_wait(self) -> bool:
         """Whether the answer is sent now: it is urgent, has enough bytes, or there is no partition to wait for."""
-        return self.is_urgent or not self.given or self.available_bytes >= self.asked.wanted_bytes
+        return self.is_urgent or not self.given or self.available_bytes >= self.params.wanted_bytes
 
     def _read(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
-        asked, budget = self.asked, self._budget
-        reader, isolation, offset = asked.reader, asked.isolation, wanted.fetch_offset
+        params, budget = self.params, self._budget
+        reader, isolation, offset = params.reader, params.isolation, wanted.fetch_offset
         partition: Partition | None = None
         try:
-            partition = asked.partition(topic, wanted)
+            partition = params.partition(topic, wanted)
             reader.check(partition, wanted)
             if wanted.last_fetched_epoch >= 0 and (diverging := _divergence(partition, wanted)) is not None:
                 self.is_urgent = True
@@ -72,10 +72,10 @@ class Reading:
             )
             got = reader.read(partition, wanted, limits)
             if self._is_last and offset > got.high_watermark and not reader.is_replica:
-                _refuse_unknown(offset, got.high_watermark, asked.version)
+                _refuse_unknown(offset, got.high_watermark, params.version)
         except KafkaError as error:
             self.is_urgent = True
-            return _error_data(wanted.partition, error, partition, asked.version)
+            return _error_data(wanted.partition, error, partition, params.version)
         self.is_urgent = self.is_urgent or reader.is_behind(partition, wanted)
         self.given.append((partition, got.size_bytes))
         self.available_bytes += got.size_bytes if got.reaches_end else max(got.size_bytes, limit_bytes)

@@ -144,10 +144,10 @@ class _Commit:
         self._knows_epochs = version >= _FIRST_COMMIT_WITH_EPOCHS
         by_id = version >= _FIRST_WITH_IDS
         absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self._asked = RequestedOffsets()
+        self._requested = RequestedOffsets()
         for topic in request.topics:
             found = _find_topic(image, topic.name, topic.topic_id, by_id=by_id)
-            self._asked.add_topic(found, topic.partitions, code_if_absent=absent)
+            self._requested.add_topic(found, topic.partitions, code_if_absent=absent)
 
     def command(self) -> CommitOffsets:
         return CommitOffsets(
@@ -157,7 +157,7 @@ class _Commit:
             group_instance_id=self._request.group_instance_id,
             knows_epochs=self._knows_epochs,
             retention_time_ms=self._request.retention_time_ms,
-            offsets=self._asked.offsets,
+            offsets=self._requested.offsets,
         )
 
     def refused(self, error: KafkaError) -> OffsetCommitResponse:
@@ -176,7 +176,7 @@ class _Commit:
                         for partition, code in zip(topic.partitions, codes, strict=True)
                     ),
                 )
-                for topic, codes in zip(self._request.topics, self._asked.codes(outcome), strict=True)
+                for topic, codes in zip(self._request.topics, self._requested.codes(outcome), strict=True)
             )
         )
 
@@ -200,16 +200,16 @@ class OffsetFetchHandler:
                 OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
                 for topic in request.topics
             )
-        asked = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-        found = self._group(asked, by_id=False, require_stable=request.require_stable)
+        group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+        found = self._group(group, by_id=False, require_stable=request.require_stable)
         return OffsetFetchResponse(topics=tuple(map(_as_before, found.topics)))
 
     def _groups(
-        self, asked: Iterable[OffsetFetchRequestGroup], *, by_id: bool, require_stable: bool
+        self, groups: Iterable[OffsetFetchRequestGroup], *, by_id: bool, require_stable: bool
     ) -> Iterator[OffsetFetchResponseGroup]:
         """Each group once for all its topics and once for some: more forms would multiply the work."""
         answered: set[tuple[str, bool]] = set()
-        for group in dict.fromkeys(asked):
+        for group in dict.fromkeys(groups):
             form = group.group_id, group.topics is None
             if form in answered:
                 yield OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.INVALID_REQUEST)
@@ -218,37 +218,37 @@ class OffsetFetchHandler:
                 yield self._group_or_error(group, by_id=by_id, require_stable=require_stable)
 
     def _group_or_error(
-        self, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool
+        self, group: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool
     ) -> OffsetFetchResponseGroup:
         try:
-            return self._group(asked, by_id=by_id, require_stable=require_stable)
+            return self._group(group, by_id=by_id, require_stable=require_stable)
         except KafkaError as refusal:
-            return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=refusal.code)
+            return OffsetFetchResponseGroup(group_id=group.group_id, error_code=refusal.code)
 
-    def _group(self, asked: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool) -> OffsetFetchResponseGroup:
-        machine = self._coordinators.host_of(asked.group_id).machine
-        machine.check_reader(asked.group_id, asked.member_id, asked.member_epoch)
+    def _group(self, group: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool) -> OffsetFetchResponseGroup:
+        machine = self._coordinators.host_of(group.group_id).machine
+        machine.check_reader(group.group_id, group.member_id, group.member_epoch)
         view = _OffsetsView(
-            machine.committed_offsets(asked.group_id),
-            machine.unstable_partitions(asked.group_id) if require_stable else frozenset(),
+            machine.committed_offsets(group.group_id),
+            machine.unstable_partitions(group.group_id) if require_stable else frozenset(),
         )
-        if asked.topics is None:
+        if group.topics is None:
             topics = _all_topics(view, self._controller.image)
         else:
-            topics = tuple(self._topic(topic, view, by_id=by_id) for topic in _once(asked.topics))
-        return OffsetFetchResponseGroup(group_id=asked.group_id, topics=topics)
+            topics = tuple(self._topic(topic, view, by_id=by_id) for topic in _once(group.topics))
+        return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     def _topic(
-        self, asked: OffsetFetchRequestTopics, view: "_OffsetsView", *, by_id: bool
+        self, topic: OffsetFetchRequestTopics, view: "_OffsetsView", *, by_id: bool
     ) -> OffsetFetchResponseTopics:
-        name, code = asked.name, ErrorCode.NONE
+        name, code = topic.name, ErrorCode.NONE
         if by_id:
-            found = _find_topic(self._controller.image, "", asked.topic_id, by_id=True)
+            found = _find_topic(self._controller.image, "", topic.topic_id, by_id=True)
             name, code = ("", ErrorCode.UNKNOWN_TOPIC_ID) if found is None else (found.name, code)
         return OffsetFetchResponseTopics(
             name=name,
-            topic_id=asked.topic_id,
-            partitions=tuple(view.partition(name, index, code) for index in asked.partition_indexes),
+            topic_id=topic.topic_id,
+            partitions=tuple(view.partition(name, index, code) for index in topic.partition_indexes),
         )
 
 
@@ -330,10 +330,10 @@ class OffsetDeleteHandler:
 
     def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> None:
         image = self._controller.image
-        asked = dict.fromkeys(
+        requested = dict.fromkeys(
             TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         )
-        there = tuple(partition for partition in asked if image.partition(*partition) is not None)
+        there = tuple(partition for partition in requested if image.partition(*partition) is not None)
 
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
             if isinstance(outcome, KafkaError):

@@ -89,21 +89,21 @@ class _TransactionalCommit:
         self._context = context
         self._host = host
         self._controller = controller
-        self._asked = self._looked_up()
+        self._requested = self._looked_up()
 
     def _looked_up(self) -> RequestedOffsets:
         """The requested offsets, checked against the topics of the present image."""
-        asked, topics = RequestedOffsets(), self._controller.image.topics
+        requested, topics = RequestedOffsets(), self._controller.image.topics
         for topic in self._request.topics:
-            asked.add_topic(
+            requested.add_topic(
                 topics.get(topic.name), topic.partitions, code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-        return asked
+        return requested
 
     def carry_out(self, verifier: TransactionVerifier, is_verified: bool) -> None:
         request, partition = self._request, self._host.partition
         adds = self._context.api_version >= _FIRST_THAT_ADDS
-        if not self._asked.offsets:
+        if not self._requested.offsets:
             self._answer(ErrorCode.NONE)
         elif request.producer_id < 0:
             # The batch of the offsets would be outside of any transaction, and no marker would end it.
@@ -118,13 +118,13 @@ class _TransactionalCommit:
             batch = _FirstBatch(request.producer_id, request.producer_epoch)
             verification = partition.verifications.begin(batch, adds_partition=adds)
             verification.wait(partial(self._verified, verification))
-            if not verification.is_asked:
-                verification.is_asked = True
+            if not verification.is_sent:
+                verification.is_sent = True
                 here = partition.topic_partition
-                asked = VerificationRequest(
+                to_verify = VerificationRequest(
                     request.transactional_id, request.producer_id, request.producer_epoch, (here,), adds
                 )
-                verifier.verify(asked, partial(self._has_answer, verification, here))
+                verifier.verify(to_verify, partial(self._has_answer, verification, here))
 
     def _has_answer(
         self, verification: Verification, here: TopicPartition, codes: Mapping[TopicPartition, ErrorCode]
@@ -138,7 +138,7 @@ class _TransactionalCommit:
         if error is not None:
             self._refuse(error)
             return
-        self._asked = self._looked_up()  # topics may have been deleted meanwhile
+        self._requested = self._looked_up()  # topics may have been deleted meanwhile
         try:
             self._host.check_active()  # another broker may lead its partition now
             self._commit(verification)
@@ -154,7 +154,7 @@ class _TransactionalCommit:
             generation_id=request.generation_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
-            offsets=self._asked.offsets,
+            offsets=self._requested.offsets,
         )
         within = InTransaction(request.producer_id, request.producer_epoch, verification)
         self._host.submit(command, self._committed, within=within)
@@ -186,7 +186,7 @@ class _TransactionalCommit:
                             for partition, code in zip(topic.partitions, codes, strict=True)
                         ),
                     )
-                    for topic, codes in zip(self._request.topics, self._asked.codes(outcome), strict=True)
+                    for topic, codes in zip(self._request.topics, self._requested.codes(outcome), strict=True)
                 )
             )
         )

@@ -208,13 +208,13 @@ class MetadataHandler:
             topics = tuple(view.topic(topic) for topic in image.topics.values())
         else:
             topics = tuple(view.wanted(topic, unseen) for topic in wanted)
-        asked = request.include_cluster_authorized_operations
+        with_cluster_operations = request.include_cluster_authorized_operations
         return MetadataResponse(
             brokers=view.brokers(),
             cluster_id=self._cluster_id,
             controller_id=broker_for_administration(image, self._broker_id, context.connection.listener_name),
             topics=topics,
-            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED,
+            cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if with_cluster_operations else NOT_ASKED,
         )
 
 

@@ -46,7 +46,7 @@ class TransactionVerifier(Protocol):
     With Produce v12 and later the coordinator adds the partition; before v12 the producer does (AddPartitionsToTxn).
     """
 
-    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
+    def verify(self, request: VerificationRequest, on_done: OnVerified) -> None:
         """Send the request; `on_done` is called once, within a time limit, perhaps before this returns.
 
         The codes are the coordinator's, one per partition, NONE for one that may be written to. If the coordinator
@@ -94,7 +94,7 @@ class TransactionalAppends:
         self._adds_partitions = produce_version >= FIRST_THAT_ADDS_PARTITIONS
         self._is_verified = is_verified or self._adds_partitions
         self._producer: tuple[int, int] | None = None
-        self._asked: dict[TopicPartition, tuple[Partition, Verification]] = {}
+        self._verifications: dict[TopicPartition, tuple[Partition, Verification]] = {}
 
     @property
     def default(self) -> Verification | None:
@@ -123,24 +123,24 @@ class TransactionalAppends:
         verification = partition.verifications.begin(header, adds_partition=self._adds_partitions)
         assert records is not None
         verification.wait(partial(_answered, bytearray(records), verification, append, refuse))
-        if not verification.is_asked:
-            verification.is_asked = True
-            self._asked[partition.topic_partition] = (partition, verification)
+        if not verification.is_sent:
+            verification.is_sent = True
+            self._verifications[partition.topic_partition] = (partition, verification)
         return True
 
     def ask(self) -> None:
         """Send the request for the partitions of held batches that no other request has verified yet."""
-        if self._asked:
+        if self._verifications:
             assert self._producer is not None
             producer_id, producer_epoch = self._producer
-            asked = VerificationRequest(
-                self._transactional_id, producer_id, producer_epoch, tuple(self._asked), self._adds_partitions
+            request = VerificationRequest(
+                self._transactional_id, producer_id, producer_epoch, tuple(self._verifications), self._adds_partitions
             )
-            self._verifier.verify(asked, self._verified)
+            self._verifier.verify(request, self._verified)
 
     def _verified(self, codes: Mapping[TopicPartition, ErrorCode]) -> None:
         assert self._producer is not None
-        for topic_partition, (partition, verification) in self._asked.items():
+        for topic_partition, (partition, verification) in self._verifications.items():
             code = codes.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
             refusal = refusal_of(code, topic_partition, produce_version=self._version)
             if refusal is not None and not refusal.code.retriable:

@@ -56,30 +56,30 @@ class RaftRpcHandler:
         if isinstance(request, FetchSnapshotRequest):
             self._send_snapshots(request, context)
             return
-        asked = request_from_wire(request)
+        received = request_from_wire(request)
         listener_name = context.connection.listener_name
 
         def answer(response: Response) -> None:
             leader = self._host.leader_endpoint(listener_name, response.leader_id)
             context.respond(response_to_wire(response, request, leader=leader))
 
-        self._host.receive(asked, answer)
+        self._host.receive(received, answer)
 
     def _send_snapshots(self, request: FetchSnapshotRequest, context: RequestContext) -> None:
-        asked = snapshots_from_wire(request)
-        shares = self._host.node.snapshot_shares([(one.snapshot_id, one.position) for one in asked], request.max_bytes)
+        wanted = snapshots_from_wire(request)
+        shares = self._host.node.snapshot_shares([(one.snapshot_id, one.position) for one in wanted], request.max_bytes)
         listener_name = context.connection.listener_name
         answers: dict[int, FetchSnapshotReply] = {}
 
         def answered(place: int, response: Response) -> None:
             assert isinstance(response, FetchSnapshotReply), f"not an answer to a FetchSnapshot: {response}"
             answers[place] = response
-            if len(answers) == len(asked):
-                in_order = [answers[place] for place in range(len(asked))]
+            if len(answers) == len(wanted):
+                in_order = [answers[place] for place in range(len(wanted))]
                 leader = self._host.leader_endpoint(listener_name, in_order[0].leader_id)
                 context.respond(response_for_snapshots(in_order, request, leader=leader))
 
-        for place, (one, share) in enumerate(zip(asked, shares, strict=True)):
+        for place, (one, share) in enumerate(zip(wanted, shares, strict=True)):
             self._host.receive(replace(one, max_bytes=share), partial(answered, place))
 
 

@@ -98,10 +98,10 @@ def request_from_wire(message: QuorumRequest) -> Request:
         case fetch.FetchRequest():
             return fetches.fetch_asked(message)
         case quorum.FetchSnapshotRequest():
-            asked = snapshots_from_wire(message)
-            if len(asked) > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(asked)} snapshots are asked for at once")
-            return asked[0]
+            snapshots = snapshots_from_wire(message)
+            if len(snapshots) > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(snapshots)} snapshots are requested at once")
+            return snapshots[0]
     assert_never(message)
 
 

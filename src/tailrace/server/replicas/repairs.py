@@ -116,7 +116,7 @@ class ReplicaRepairs:
         self._fetchers = fetchers
         self._keeper = keeper
         self._peer = peer
-        self._asked: set[TopicPartition] = set()  # a read of their leader is under way
+        self._read_from: set[TopicPartition] = set()  # a read of their leader is under way
         self._controller = controller
         self._clock = clock
         self._under_way: set[TopicPartition] = set()  # being renamed, or not durable yet
@@ -202,12 +202,12 @@ class ReplicaRepairs:
 
     def _ask_leader(self, topic_partition: TopicPartition, state: PartitionState) -> None:
         """Send the leader a read, and repair the replica when it is answered."""
-        if topic_partition in self._asked:
+        if topic_partition in self._read_from:
             return
-        self._asked.add(topic_partition)
+        self._read_from.add(topic_partition)
 
         def answered(response: FetchResponse | None) -> None:
-            self._asked.discard(topic_partition)
+            self._read_from.discard(topic_partition)
             now = self._controller.image.partition(*topic_partition)
             if self._is_stopped or now is None or response is None or not _serves(response):
                 return  # the next look tries again

@@ -51,28 +51,28 @@ class TransactionChannel:
         self._peer = peer
         self._clock = clock
 
-    def verify(self, asked: VerificationRequest, on_done: OnVerified) -> None:
+    def verify(self, request: VerificationRequest, on_done: OnVerified) -> None:
         """As `TransactionVerifier.verify`."""
-        self._try(asked, on_done, retries=_RETRIES if asked.adds_partitions else 0)
+        self._try(request, on_done, retries=_RETRIES if request.adds_partitions else 0)
 
-    def _try(self, asked: VerificationRequest, on_done: OnVerified, *, retries: int) -> None:
+    def _try(self, request: VerificationRequest, on_done: OnVerified, *, retries: int) -> None:
         def on_codes(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             if retries and ErrorCode.CONCURRENT_TRANSACTIONS in codes.values():
-                again = partial(self._try, asked, on_done, retries=retries - 1)
+                again = partial(self._try, request, on_done, retries=retries - 1)
                 self._clock.call_at(self._clock.monotonic_ms() + _RETRY_MS, again)
             else:
                 on_done(codes)
 
-        leader = self._leader_of(asked.transactional_id)
+        leader = self._leader_of(request.transactional_id)
         if leader == NO_LEADER:
-            on_codes(dict.fromkeys(asked.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            on_codes(dict.fromkeys(request.partitions, ErrorCode.COORDINATOR_NOT_AVAILABLE))
         elif leader == self._broker_id:
-            self._ask_here(asked, on_codes)
+            self._verify_here(request, on_codes)
         else:
             self._peer.send(
                 leader,
-                _request(asked),
-                lambda response: on_codes(_codes(asked, response)),
+                _request(request),
+                lambda response: on_codes(_codes(request, response)),
                 oldest_version=_FIRST_OF_BROKERS,
                 timeout_ms=_TIMEOUT_MS,
             )
@@ -84,51 +84,51 @@ class TransactionChannel:
             return NO_LEADER
         return topic.partitions[coordinator_partition(transactional_id, len(topic.partitions))].leader
 
-    def _ask_here(self, asked: VerificationRequest, on_done: OnVerified) -> None:
+    def _verify_here(self, request: VerificationRequest, on_done: OnVerified) -> None:
         command = AddPartitions(
-            transactional_id=asked.transactional_id,
-            producer_id=asked.producer_id,
-            producer_epoch=asked.producer_epoch,
-            partitions=frozenset(asked.partitions),
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            partitions=frozenset(request.partitions),
             client_version=EPOCH_PER_TRANSACTION,
         )
 
         def added(outcome: Response | KafkaError) -> None:
             code = outcome.code if isinstance(outcome, KafkaError) else ErrorCode.NONE
-            on_done(dict.fromkeys(asked.partitions, code))
+            on_done(dict.fromkeys(request.partitions, code))
 
         try:
-            host = self._coordinators.host_of(asked.transactional_id)
-            if not asked.adds_partitions:
+            host = self._coordinators.host_of(request.transactional_id)
+            if not request.adds_partitions:
                 codes = host.machine.verify(command)
         except KafkaError as refusal:
             added(refusal)
             return
-        if asked.adds_partitions:
+        if request.adds_partitions:
             host.submit(command, added)
         else:
             on_done(codes)
 
 
-def _request(asked: VerificationRequest) -> AddPartitionsToTxnRequest:
+def _request(request: VerificationRequest) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
         transactions=(
             AddPartitionsToTxnTransaction(
-                transactional_id=asked.transactional_id,
-                producer_id=asked.producer_id,
-                producer_epoch=asked.producer_epoch,
-                verify_only=not asked.adds_partitions,
-                topics=topics_to_add(asked.partitions),
+                transactional_id=request.transactional_id,
+                producer_id=request.producer_id,
+                producer_epoch=request.producer_epoch,
+                verify_only=not request.adds_partitions,
+                topics=topics_to_add(request.partitions),
             ),
         )
     )
 
 
-def _codes(asked: VerificationRequest, response: AddPartitionsToTxnResponse | None) -> dict[TopicPartition, ErrorCode]:
+def _codes(wanted: VerificationRequest, response: AddPartitionsToTxnResponse | None) -> dict[TopicPartition, ErrorCode]:
     if response is None:
-        return dict.fromkeys(asked.partitions, ErrorCode.NETWORK_EXCEPTION)
+        return dict.fromkeys(wanted.partitions, ErrorCode.NETWORK_EXCEPTION)
     if response.error_code:
-        return dict.fromkeys(asked.partitions, known_code(response.error_code))
+        return dict.fromkeys(wanted.partitions, known_code(response.error_code))
     return {
         TopicPartition(topic.name, partition.partition_index): known_code(partition.partition_error_code)
         for result in response.results_by_transaction

@@ -143,12 +143,12 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
             return
         self.submit(_with_producer_id(command, fresh), on_done)
 
-    def begin(self, command: AddPartitions, on_done: OnDone, asked: QueuedRequest) -> None:
+    def begin(self, command: AddPartitions, on_done: OnDone, request: QueuedRequest) -> None:
         """As `submit`, for the request of a producer: it waits while the end of the last transaction is not complete.
 
         After `next_transactions.WAIT_MS` the answer is CONCURRENT_TRANSACTIONS (51). None if the connection closes.
         """
-        self._next.add(command, on_done, asked)
+        self._next.add(command, on_done, request)
 
     def _committed(self, records: Sequence[TransactionRecord]) -> None:
         super()._committed(records)

@@ -82,8 +82,8 @@ class MarkerSender:
 
     def _send_all(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
-        for leader, asked in sorted(outgoing.items()):
-            for together in _requests(asked):
+        for leader, markers in sorted(outgoing.items()):
+            for together in _requests(markers):
                 request = WriteTxnMarkersRequest(markers=tuple(_on_the_wire(marker) for marker, _ in together.values()))
                 self.peer.send(leader, request, partial(_distribute, together), timeout_ms=_REQUEST_TIMEOUT_MS)
 
@@ -189,11 +189,11 @@ class Sending:
 OutgoingMarker = tuple[TransactionMarker, OnCodes]
 
 
-def _requests(asked: Iterable[OutgoingMarker]) -> Iterator[dict[int, OutgoingMarker]]:
+def _requests(markers: Iterable[OutgoingMarker]) -> Iterator[dict[int, OutgoingMarker]]:
     """The markers in groups, each for one request, by producer id: the answers are identified by it."""
     together: dict[int, OutgoingMarker] = {}
     partitions = 0
-    for each in asked:
+    for each in markers:
         marker, _ = each
         is_full = partitions + len(marker.partitions) > _MOST_PARTITIONS
         if together and (is_full or marker.producer_id in together):
@@ -204,10 +204,10 @@ def _requests(asked: Iterable[OutgoingMarker]) -> Iterator[dict[int, OutgoingMar
     yield together
 
 
-def _distribute(asked: Mapping[int, OutgoingMarker], response: WriteTxnMarkersResponse | None) -> None:
+def _distribute(markers: Mapping[int, OutgoingMarker], response: WriteTxnMarkersResponse | None) -> None:
     """Call the callback of each marker with its codes in the answer; with none if there is no answer."""
     codes = {} if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
-    for producer_id, (_, on_codes) in asked.items():
+    for producer_id, (_, on_codes) in markers.items():
         on_codes(codes.get(producer_id, {}))
 
 

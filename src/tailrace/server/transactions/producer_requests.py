@@ -62,12 +62,12 @@ class AddPartitionsToTxnHandler:
 
     def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> AddPartitionsToTxnResponse | None:
         if context.api_version < _FIRST_OF_BROKERS:
-            asked: tuple[AddPartitionsToTxnTransaction, ...] = (_sole(request),)
+            transactions: tuple[AddPartitionsToTxnTransaction, ...] = (_sole(request),)
         else:
-            asked = request.transactions
-        if not asked:
+            transactions = request.transactions
+        if not transactions:
             return AddPartitionsToTxnResponse()
-        _Addition(asked, context, self._coordinators, self._controller).carry_out()
+        _Addition(transactions, context, self._coordinators, self._controller).carry_out()
         return None
 
 
@@ -86,31 +86,31 @@ class _Addition:
 
     def __init__(
         self,
-        asked: tuple[AddPartitionsToTxnTransaction, ...],
+        transactions: tuple[AddPartitionsToTxnTransaction, ...],
         context: RequestContext,
         coordinators: TransactionCoordinatorService,
         controller: Controller,
     ) -> None:
-        self._asked = asked
+        self._transactions = transactions
         self._context = context
         self._coordinators = coordinators
         self._controller = controller
         self._results: dict[int, AddPartitionsToTxnResult] = {}
 
     def carry_out(self) -> None:
-        for index, transaction in enumerate(self._asked):
+        for index, transaction in enumerate(self._transactions):
             self._carry_out_one(transaction, partial(self._has_result, index))
 
-    def _carry_out_one(self, asked: AddPartitionsToTxnTransaction, on_done: Callable[[Codes], None]) -> None:
-        partitions = frozenset(_partitions(asked.topics))
+    def _carry_out_one(self, transaction: AddPartitionsToTxnTransaction, on_done: Callable[[Codes], None]) -> None:
+        partitions = frozenset(_partitions(transaction.topics))
         faults = self._faults(partitions)
         if faults:
             on_done({one: faults.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED) for one in partitions})
             return
         command = AddPartitions(
-            transactional_id=asked.transactional_id,
-            producer_id=asked.producer_id,
-            producer_epoch=asked.producer_epoch,
+            transactional_id=transaction.transactional_id,
+            producer_id=transaction.producer_id,
+            producer_epoch=transaction.producer_epoch,
             partitions=partitions,
             client_version=EPOCH_PER_TRANSACTION if self._is_from_broker else 0,
         )
@@ -122,13 +122,13 @@ class _Addition:
             on_done(dict.fromkeys(partitions, code))
 
         try:
-            host = self._coordinators.host_of(asked.transactional_id)
-            if asked.verify_only:
+            host = self._coordinators.host_of(transaction.transactional_id)
+            if transaction.verify_only:
                 on_done(host.machine.verify(command))
             elif self._is_from_broker:
                 host.submit(command, done)
             else:
-                host.begin(command, done, QueuedRequest(self._context.connection, sum(map(_size, asked.topics))))
+                host.begin(command, done, QueuedRequest(self._context.connection, sum(map(_size, transaction.topics))))
         except KafkaError as refusal:
             done(refusal)
 
@@ -147,9 +147,9 @@ class _Addition:
         return faults
 
     def _has_result(self, index: int, codes: Codes) -> None:
-        asked = self._asked[index]
+        transaction = self._transactions[index]
         self._results[index] = AddPartitionsToTxnResult(
-            transactional_id=asked.transactional_id,
+            transactional_id=transaction.transactional_id,
             topic_results=tuple(
                 AddPartitionsToTxnTopicResult(
                     name=topic.name,
@@ -161,10 +161,10 @@ class _Addition:
                         for number in topic.partitions
                     ),
                 )
-                for topic in asked.topics
+                for topic in transaction.topics
             ),
         )
-        if len(self._results) == len(self._asked):
+        if len(self._results) == len(self._transactions):
             self._context.respond(self._response())
 
     def _as_version_says(self, code: ErrorCode) -> ErrorCode:
@@ -173,7 +173,7 @@ class _Addition:
         return code
 
     def _response(self) -> AddPartitionsToTxnResponse:
-        results = tuple(self._results[index] for index in range(len(self._asked)))
+        results = tuple(self._results[index] for index in range(len(self._transactions)))
         if self._is_from_broker:
             return AddPartitionsToTxnResponse(results_by_transaction=results)
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)

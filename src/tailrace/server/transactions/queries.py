@@ -128,13 +128,13 @@ class DescribeProducersHandler:
         self._partitions = partitions
 
     def handle(self, request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
-        asked: dict[str, dict[int, None]] = {}
+        indexes_by_topic: dict[str, dict[int, None]] = {}
         for topic in request.topics:
-            asked.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
+            indexes_by_topic.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
         return DescribeProducersResponse(
             topics=tuple(
                 TopicProducers(name=name, partitions=tuple(self._describe(name, index) for index in indexes))
-                for name, indexes in asked.items()
+                for name, indexes in indexes_by_topic.items()
             )
         )
 

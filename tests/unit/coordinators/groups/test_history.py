@@ -22,7 +22,7 @@ def _events(scene: GroupScene) -> tuple[GroupEvent, ...]:
     return scene.coordinator.insight("g", now_ms=scene.now_ms, wall_ms=scene.wall_ms).events
 
 
-def _told(scene: GroupScene, *kinds: GroupEventKind) -> list[tuple[GroupEventKind, str, str]]:
+def _of_kinds(scene: GroupScene, *kinds: GroupEventKind) -> list[tuple[GroupEventKind, str, str]]:
     return [(event.kind, event.member_id, event.reason) for event in _events(scene) if event.kind in kinds]
 
 
@@ -34,9 +34,9 @@ def test_the_history_of_a_group_is_in_order() -> None:
     assert kinds[:2] == [K.JOIN, K.REBALANCE]
     assert kinds[-2:] == [K.LEAVE, K.REBALANCE]
     assert K.ASSIGNED in kinds
-    assert _told(scene, K.REBALANCE)[-1][2] == f"{b} left"
-    assert "of client 'c' at /127.0.0.1" in _told(scene, K.JOIN)[0][2]
-    assert _told(scene, K.GENERATION)[-1][2].startswith("generation 1: members: 2, protocol: range, leader: " + a)
+    assert _of_kinds(scene, K.REBALANCE)[-1][2] == f"{b} left"
+    assert "of client 'c' at /127.0.0.1" in _of_kinds(scene, K.JOIN)[0][2]
+    assert _of_kinds(scene, K.GENERATION)[-1][2].startswith("generation 1: members: 2, protocol: range, leader: " + a)
 
 
 def test_an_end_of_session_names_its_timeout() -> None:
@@ -44,8 +44,8 @@ def test_an_end_of_session_names_its_timeout() -> None:
     (a,), _ = scene.form_group("a", session_timeout_ms=10_000)
     scene.pass_time(10_000)
     assert scene.state is GroupState.EMPTY
-    assert _told(scene, K.EXPIRED) == [(K.EXPIRED, a, "no heartbeat within session.timeout.ms=10000")]
-    assert _told(scene, K.REBALANCE)[-1][2] == f"{a} expired"
+    assert _of_kinds(scene, K.EXPIRED) == [(K.EXPIRED, a, "no heartbeat within session.timeout.ms=10000")]
+    assert _of_kinds(scene, K.REBALANCE)[-1][2] == f"{a} expired"
 
 
 def test_a_late_rejoin_names_the_rebalance_timeout() -> None:
@@ -53,9 +53,9 @@ def test_a_late_rejoin_names_the_rebalance_timeout() -> None:
     (a, b), generation_id = scene.form_group("a", "b", rebalance_timeout_ms=5_000, session_timeout_ms=60_000)
     scene.join(a, protocols={"range": b"other"}, rebalance_timeout_ms=5_000, session_timeout_ms=60_000)
     scene.pass_time(5_000)
-    ((_, member, reason),) = _told(scene, K.EXPIRED)
+    ((_, member, reason),) = _of_kinds(scene, K.EXPIRED)
     assert (member, "it did not join again within rebalance.timeout.ms=5000" in reason) == (b, True)
-    assert _told(scene, K.REBALANCE)[-1][2] == f"{a} changed its subscription or protocols"
+    assert _of_kinds(scene, K.REBALANCE)[-1][2] == f"{a} changed its subscription or protocols"
     assert scene.heartbeat(b, generation_id) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -68,7 +68,7 @@ def test_a_fenced_static_member_is_recorded_with_its_successor() -> None:
     scene.sync(a, generation_id + 1, {})
     scene.join(instance_id="i")
     assert scene.heartbeat(member, generation_id + 1, instance_id="i") is ErrorCode.FENCED_INSTANCE_ID
-    fenced = _told(scene, K.FENCED)
+    fenced = _of_kinds(scene, K.FENCED)
     assert fenced[0][:2] == (K.FENCED, member)
     assert "another process came as 'i'" in fenced[0][2]
     assert fenced[1] == (K.FENCED, member, "Heartbeat: its group.instance.id is another's now")

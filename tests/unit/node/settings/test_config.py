@@ -63,8 +63,8 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
 
 def test_an_unknown_name_refuses_the_start_and_offers_the_nearest(tmp_path: Path) -> None:
     assert "did you mean log.retention.ms?" in refusal(overrides=["log.retension.ms=5"])
-    said = refusal(environment={"TAILRACE_NODE_IDD": "5"})
-    assert said == "unknown environment variable TAILRACE_NODE_IDD; did you mean TAILRACE_NODE_ID?"
+    message = refusal(environment={"TAILRACE_NODE_IDD": "5"})
+    assert message == "unknown environment variable TAILRACE_NODE_IDD; did you mean TAILRACE_NODE_ID?"
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_a_setting_by_which_kafka_protects_a_node_refuses_the_start(name: str, t
     """A node that took it would look protected, and be open to every client that reaches it."""
     file = tmp_path / "server.properties"
     file.write_text(f"{name}=anything\n")
-    for said in (refusal(file=file), refusal(overrides=[f"{name}=anything"])):
-        assert f"{name}: in Kafka this " in said
-        assert "Leave it out" in said
+    for message in (refusal(file=file), refusal(overrides=[f"{name}=anything"])):
+        assert f"{name}: in Kafka this " in message
+        assert "Leave it out" in message
 
 
 def test_kafkas_settings_that_protect_nothing_are_accepted_without_effect(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_fetch_waits_for_less_time_than_its_sender_allows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"process.roles": ""}, "process.roles: say broker, controller or broker,controller"),
         ({"process.roles": "broker"}, "a broker has to know its controllers; say controller.quorum.voters="),
@@ -100,8 +100,8 @@ def test_a_fetch_waits_for_less_time_than_its_sender_allows() -> None:
         ({"inter.broker.listener.name": "INSIDE"}, "inter.broker.listener.name=INSIDE: there is no listener"),
     ],
 )
-def test_settings_that_do_not_fit_refuse_the_start_and_name_the_way_out(settings: dict[str, str], said: str) -> None:
+def test_settings_that_do_not_fit_refuse_the_start_and_name_the_way_out(settings: dict[str, str], message: str) -> None:
     with pytest.raises(KafkaError) as caught:
         NodeConfig(settings)
     assert caught.value.code is ErrorCode.INVALID_CONFIG
-    assert said in caught.value.detail
+    assert message in caught.value.detail

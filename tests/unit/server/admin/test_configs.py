@@ -351,14 +351,14 @@ def test_a_brokers_setting_that_kafka_knows_is_altered_without_effect(node: Admi
         assert alter(node, ResourceType.BROKER, "1", (name, 0, value)).error_code == 0
         found = entry(describe(node, "1", kind=ResourceType.BROKER), name)
         assert (found.value, found.config_source, found.read_only) == (value, 2, False)
-    for name, told in (
+    for name, message in (
         ("auto.leader.rebalance.enable", "cannot be changed while the broker runs"),
         ("num.replica.fetcher", "did you mean num.replica.fetchers?"),
         ("ssl.keystore.location", "unknown setting"),
     ):
         refusal = alter(node, ResourceType.BROKER, "1", (name, 0, "false"))
         assert refusal.error_code == ErrorCode.INVALID_REQUEST
-        assert told in (refusal.error_message or "")
+        assert message in (refusal.error_message or "")
 
 
 GROUP, CLIENT_METRICS = ResourceType.GROUP, ResourceType.CLIENT_METRICS
@@ -406,7 +406,7 @@ def test_client_metrics_are_subscribed_to_and_forgotten(node: AdminPath) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "change", "code", "told"),
+    ("kind", "name", "change", "code", "message"),
     [
         (GROUP, "g", ("consumer.session.timeout.ms", 0, "44999"), 40, "must be between 45000 and 60000"),
         (GROUP, "g", ("consumer.heartbeat.interval.ms", 0, "15001"), 40, "must be between 5000 and 15000"),
@@ -421,11 +421,11 @@ def test_client_metrics_are_subscribed_to_and_forgotten(node: AdminPath) -> None
     ],
 )
 def test_a_setting_of_a_group_or_of_client_metrics_that_cannot_be_is_refused(
-    node: AdminPath, kind: int, name: str, change: tuple[str, int, str | None], code: int, told: str
+    node: AdminPath, kind: int, name: str, change: tuple[str, int, str | None], code: int, message: str
 ) -> None:
     refusal = alter(node, kind, name, change)
     assert refusal.error_code == code
-    assert told in (refusal.error_message or "")
+    assert message in (refusal.error_message or "")
     assert describe(node, "", kind=kind).error_code == ErrorCode.INVALID_REQUEST
 
 

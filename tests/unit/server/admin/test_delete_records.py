@@ -82,8 +82,8 @@ def test_a_log_cannot_start_above_its_high_watermark(node: AdminPath, offset: in
 
 
 def test_each_partition_has_an_error_of_its_own(node: AdminPath) -> None:
-    told = results(ask(node, "orders", (0, 4), (1, 1), (2, 0)))
-    assert [(each.low_watermark, each.error_code) for each in told] == [
+    answers = results(ask(node, "orders", (0, 4), (1, 1), (2, 0)))
+    assert [(each.low_watermark, each.error_code) for each in answers] == [
         (4, ErrorCode.NONE),
         (-1, ErrorCode.OFFSET_OUT_OF_RANGE),
         (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
@@ -117,8 +117,8 @@ def test_only_the_leader_moves_the_log_start(node: AdminPath) -> None:
 
 
 def test_a_partition_named_twice_keeps_its_records(node: AdminPath) -> None:
-    told = results(ask(node, "orders", (0, 4), (0, 5)))
-    assert [each.error_code for each in told] == [ErrorCode.INVALID_REQUEST] * 2
+    answers = results(ask(node, "orders", (0, 4), (0, 5)))
+    assert [each.error_code for each in answers] == [ErrorCode.INVALID_REQUEST] * 2
     assert node.table.get("orders", 0).log.log_start_offset == 0
 
 

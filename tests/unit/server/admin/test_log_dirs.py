@@ -103,8 +103,8 @@ def move(node: AdminPath, path: str, partition: int, *, version: int = 2) -> int
     """The code for moving a partition of `orders` to this directory."""
     topic = AlterReplicaLogDirTopic(name="orders", partitions=(partition,))
     request = AlterReplicaLogDirsRequest(dirs=(AlterReplicaLogDir(path=path, topics=(topic,)),))
-    (told,) = node.send(request, version).response.results
-    ((index, code),) = ((each.partition_index, each.error_code) for each in told.partitions)
+    (result,) = node.send(request, version).response.results
+    ((index, code),) = ((each.partition_index, each.error_code) for each in result.partitions)
     assert index == partition
     return int(code)
 

@@ -82,8 +82,8 @@ def test_a_partition_keeps_its_replica_and_gets_no_other(
     asked = ReassignablePartition(partition_index=partition, replicas=replicas)
     request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(asked,)),))
     response = node.send(request, 1).response
-    ((told,),) = [topic.partitions for topic in response.responses]
-    assert (response.error_code, told.partition_index, told.error_code) == (0, partition, error)
+    ((result,),) = [topic.partitions for topic in response.responses]
+    assert (response.error_code, result.partition_index, result.error_code) == (0, partition, error)
 
 
 def test_a_partition_that_is_named_twice_is_refused(node: AdminPath) -> None:
@@ -106,8 +106,8 @@ def test_a_replica_moves_to_another_broker_and_back(node: AdminPath) -> None:
     def move(*replicas: int) -> list[OngoingPartitionReassignment]:
         asked = ReassignablePartition(partition_index=0, replicas=replicas or None)
         request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(asked,)),))
-        ((told,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
-        assert told.error_code == 0, told.error_message
+        ((result,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
+        assert result.error_code == 0, result.error_message
         listed = node.send(ListPartitionReassignmentsRequest(topics=None), 0).response.topics
         return [partition for topic in listed for partition in topic.partitions]
 
@@ -126,8 +126,8 @@ def test_moves_are_listed_for_every_place_at_which_a_topic_is_named(node: AdminP
     node.end_turn()
     asked = ReassignablePartition(partition_index=0, replicas=(other,))
     request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(asked,)),))
-    ((told,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
-    assert told.error_code == 0
+    ((result,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
+    assert result.error_code == 0
 
     def listed(*indexes: int) -> list[int]:
         topics = tuple(ListPartitionReassignmentsTopic(name="orders", partition_indexes=(index,)) for index in indexes)
@@ -150,8 +150,8 @@ def test_a_request_that_keeps_the_number_of_replicas_keeps_what_was_asked_for_la
         request = AlterPartitionReassignmentsRequest(
             topics=(ReassignableTopic(name="orders", partitions=(asked,)),), allow_replication_factor_change=may_change
         )
-        ((told,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
-        return int(told.error_code)
+        ((result,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
+        return int(result.error_code)
 
     assert move(1, 2, may_change=True) == ErrorCode.NONE
     assert move(3) == ErrorCode.INVALID_REPLICATION_FACTOR

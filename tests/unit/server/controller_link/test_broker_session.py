@@ -29,7 +29,7 @@ SERVING = BrokerStanding(is_caught_up=True, is_fenced=False, should_shut_down=Fa
 MAY_GO = BrokerStanding(is_caught_up=True, is_fenced=True, should_shut_down=True)
 
 
-class LifecycleBench:
+class SessionBench:
     """A broker's session, its controller, and the metadata that this node has applied."""
 
     def __init__(self, session_timeout_ms: int = SESSION_MS) -> None:
@@ -104,11 +104,11 @@ class LifecycleBench:
 
 
 @pytest.fixture
-def bench() -> LifecycleBench:
-    return LifecycleBench()
+def bench() -> SessionBench:
+    return SessionBench()
 
 
-def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: LifecycleBench) -> None:
+def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: SessionBench) -> None:
     bench.start()
     assert bench.session.state is BrokerState.STARTING
     assert isinstance(bench.answer(BrokerRegistered(broker_epoch=20)), RegisterBroker)
@@ -131,7 +131,7 @@ def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: Lifec
     assert bench.session.state is BrokerState.RUNNING
 
 
-def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: LifecycleBench) -> None:
+def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: SessionBench) -> None:
     bench.serve()
     for _ in range(3):
         assert bench.controller.waiting == []
@@ -146,7 +146,7 @@ def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: LifecycleB
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
-def test_it_registers_again_when_its_epoch_is_over_and_serves_again(bench: LifecycleBench, code: ErrorCode) -> None:
+def test_it_registers_again_when_its_epoch_is_over_and_serves_again(bench: SessionBench, code: ErrorCode) -> None:
     bench.serve()
     bench.clock.advance(INTERVAL_MS)
     bench.refuse(code)
@@ -160,7 +160,7 @@ def test_it_registers_again_when_its_epoch_is_over_and_serves_again(bench: Lifec
     assert bench.events == []
 
 
-def test_it_waits_for_the_session_of_its_own_last_life_to_end(bench: LifecycleBench) -> None:
+def test_it_waits_for_the_session_of_its_own_last_life_to_end(bench: SessionBench) -> None:
     bench.start()
     for _ in range(20):
         bench.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
@@ -170,7 +170,7 @@ def test_it_waits_for_the_session_of_its_own_last_life_to_end(bench: LifecycleBe
     assert bench.events == []
 
 
-def test_it_waits_while_controllers_follow_one_another_and_sleep(bench: LifecycleBench) -> None:
+def test_it_waits_while_controllers_follow_one_another_and_sleep(bench: SessionBench) -> None:
     """Each new controller starts every session with its full timeout, and adds the time that it slept itself."""
     bench.start()
     while bench.clock.monotonic_ms() < REGISTRATION_MS - 1_000:
@@ -183,7 +183,7 @@ def test_it_waits_while_controllers_follow_one_another_and_sleep(bench: Lifecycl
 
 @pytest.mark.parametrize(("session_ms", "waits_ms"), [(SESSION_MS, REGISTRATION_MS), (50_000, 100_000)])
 def test_a_live_process_with_its_id_is_fatal(session_ms: int, waits_ms: int) -> None:
-    bench = LifecycleBench(session_ms)
+    bench = SessionBench(session_ms)
     bench.start()
     while bench.controller.waiting:
         bench.refuse(ErrorCode.DUPLICATE_BROKER_REGISTRATION)
@@ -196,7 +196,7 @@ def test_a_live_process_with_its_id_is_fatal(session_ms: int, waits_ms: int) -> 
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REGISTRATION])
-def test_a_permanent_error_is_fatal(bench: LifecycleBench, code: ErrorCode) -> None:
+def test_a_permanent_error_is_fatal(bench: SessionBench, code: ErrorCode) -> None:
     bench.start()
     bench.refuse(code)
     bench.clock.advance(60_000)
@@ -204,7 +204,7 @@ def test_a_permanent_error_is_fatal(bench: LifecycleBench, code: ErrorCode) -> N
     assert bench.controller.waiting == []
 
 
-def test_without_a_controller_it_goes_on_asking(bench: LifecycleBench) -> None:
+def test_without_a_controller_it_goes_on_asking(bench: SessionBench) -> None:
     bench.start()
     for _ in range(100):
         bench.refuse(ErrorCode.REQUEST_TIMED_OUT)
@@ -215,7 +215,7 @@ def test_without_a_controller_it_goes_on_asking(bench: LifecycleBench) -> None:
 
 def test_a_cluster_whose_features_it_does_not_know_is_not_asked_at_all() -> None:
     for features in ({"metadata.version": METADATA_VERSION + 1}, {"a.feature.of.tomorrow": 1}):
-        bench = LifecycleBench()
+        bench = SessionBench()
         bench.controller.image = replace(EMPTY_IMAGE, features=features)
         bench.start()
         (error,) = bench.events
@@ -225,7 +225,7 @@ def test_a_cluster_whose_features_it_does_not_know_is_not_asked_at_all() -> None
 
 
 def test_a_broker_that_is_refused_says_which_feature_it_is_as_soon_as_its_replica_has_read_it(
-    bench: LifecycleBench,
+    bench: SessionBench,
 ) -> None:
     """The answer to a registration has no text."""
     bench.start()
@@ -242,7 +242,7 @@ def test_a_broker_that_is_refused_says_which_feature_it_is_as_soon_as_its_replic
     assert bench.controller.waiting == []
 
 
-def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows(bench: LifecycleBench) -> None:
+def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows(bench: SessionBench) -> None:
     bench.start()
     while bench.controller.waiting:
         bench.refuse(ErrorCode.UNSUPPORTED_VERSION)
@@ -254,7 +254,9 @@ def test_a_broker_that_never_reads_why_it_is_refused_says_what_it_knows(bench: L
     assert 5_000 <= bench.clock.monotonic_ms() <= 5_200
 
 
-def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused(bench: LifecycleBench) -> None:
+def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_refused(
+    bench: SessionBench,
+) -> None:
     """A broker is refused during an upgrade, and again during the next one: then its wait begins from zero."""
     bench.start()
     bench.refuse(ErrorCode.UNSUPPORTED_VERSION)
@@ -271,7 +273,7 @@ def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_re
     assert f"the cluster runs metadata.version {METADATA_VERSION + 1}" in error.detail
 
 
-def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: LifecycleBench) -> None:
+def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: SessionBench) -> None:
     bench.serve()
     bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     assert bench.session.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
@@ -286,7 +288,7 @@ def test_it_stops_when_it_leads_nothing_any_more_and_beats_no_more(bench: Lifecy
     assert bench.events == ["stopped"]
 
 
-def test_it_stops_anyway_when_its_time_is_over(bench: LifecycleBench) -> None:
+def test_it_stops_anyway_when_its_time_is_over(bench: SessionBench) -> None:
     bench.serve()
     bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     bench.clock.advance(5_000)
@@ -296,7 +298,7 @@ def test_it_stops_anyway_when_its_time_is_over(bench: LifecycleBench) -> None:
     assert (bench.controller.waiting, bench.events) == ([], ["stopped"])
 
 
-def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops(bench: LifecycleBench) -> None:
+def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops(bench: SessionBench) -> None:
     """Without a majority of the voters no controller answers, even if its own replica still names a leader."""
     bench.serve()
     bench.clock.advance(60_000)
@@ -312,7 +314,7 @@ def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops(bench: 
     assert bench.events == []
 
 
-def test_a_broker_that_is_not_registered_stops_at_once(bench: LifecycleBench) -> None:
+def test_a_broker_that_is_not_registered_stops_at_once(bench: SessionBench) -> None:
     bench.start()
     bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     assert bench.events == ["stopped"]
@@ -321,7 +323,7 @@ def test_a_broker_that_is_not_registered_stops_at_once(bench: LifecycleBench) ->
     assert bench.controller.waiting == []
 
 
-def test_a_broker_whose_epoch_is_over_while_it_stops_is_not_registered_again(bench: LifecycleBench) -> None:
+def test_a_broker_whose_epoch_is_over_while_it_stops_is_not_registered_again(bench: SessionBench) -> None:
     bench.serve()
     bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     bench.refuse(ErrorCode.STALE_BROKER_EPOCH)

@@ -98,20 +98,20 @@ def bench() -> ControllerRequestsBench:
 
 @pytest.mark.parametrize("is_question", [False, True])
 @pytest.mark.parametrize(
-    ("leader_id", "told"),
+    ("leader_id", "detail"),
     [
         (-1, "no active controller was known within 30000 ms; a majority"),
         (2, "controller 2 did not answer within 30000 ms; a majority"),
         (HERE, "controller 1, this node, did not become active within 30000 ms"),
     ],
 )
-def test_a_question_without_an_answer_has_done_nothing(leader_id: int, told: str, is_question: bool) -> None:
+def test_a_question_without_an_answer_has_done_nothing(leader_id: int, detail: str, is_question: bool) -> None:
     bench = ControllerRequestsBench(ControllerRequest(is_question=is_question))
     bench.quorum.leader_id = BrokerId(leader_id)
     bench.run()
     bench.clock.advance(30_000)
     assert bench.request.ends == [ErrorCode.REQUEST_TIMED_OUT]
-    assert bench.request.detail.startswith(told)
+    assert bench.request.detail.startswith(detail)
     assert ("may have been done" in bench.request.detail) is not is_question
 
 

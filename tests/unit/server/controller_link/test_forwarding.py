@@ -95,9 +95,9 @@ def _note(seen: list[bool], node: BrokerNode, name: str, _: Any) -> None:
 
 def test_a_refusal_of_the_controller_comes_back_as_it_is(nodes: ForwardingBench) -> None:
     nodes.answer(nodes.other, create("orders"), CREATE_VERSION)
-    (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
-    assert told.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
-    assert "orders" in told.error_message
+    (result,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
+    assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    assert "orders" in result.error_message
 
 
 def test_the_check_that_a_broker_has_stopped_is_the_controllers(nodes: ForwardingBench) -> None:
@@ -130,8 +130,8 @@ def test_without_a_controller_a_request_ends_with_its_own_time(nodes: Forwarding
 
 def test_a_forgotten_request_has_run_out_of_time(nodes: ForwardingBench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EnvelopeSender, "has_forgotten", lambda *_: True)
-    (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
-    assert told.error_code == ErrorCode.REQUEST_TIMED_OUT
+    (result,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
+    assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
 def test_a_shorter_timeout_counts_as_a_second(nodes: ForwardingBench) -> None:
@@ -180,14 +180,14 @@ def test_a_committed_decision_is_answered_at_the_deadline_even_if_it_is_not_acte
 def test_a_refusal_of_the_controllers_own_node_waits_for_no_directories(nodes: ForwardingBench) -> None:
     nodes.answer(nodes.leader, create("orders"), CREATE_VERSION)
     is_busy(nodes.leader)
-    (told,) = nodes.answer(nodes.leader, create("orders"), CREATE_VERSION).topics
-    assert told.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+    (result,) = nodes.answer(nodes.leader, create("orders"), CREATE_VERSION).topics
+    assert result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 def test_another_nodes_client_does_not_wait_for_the_directories_of_the_controller(nodes: ForwardingBench) -> None:
     is_busy(nodes.leader)
-    (told,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
-    assert told.error_code == ErrorCode.NONE
+    (result,) = nodes.answer(nodes.other, create("orders"), CREATE_VERSION).topics
+    assert result.error_code == ErrorCode.NONE
 
 
 def test_a_request_without_a_timeout_waits_as_long_as_a_nodes_own(nodes: ForwardingBench) -> None:

@@ -13,7 +13,7 @@ from testkit.data_path import DataPath, Exchange, batch_of, records_of, topic_id
 from testkit.ports import DeferredController, DeferredDisk, broker_images
 
 
-class ReplicaFetchesBench:
+class FollowerReadersBench:
     """Broker 1, which leads a partition that broker 2 follows, in epoch 4."""
 
     def __init__(self, *, in_sync: tuple[int, ...] = (1, 2), fenced: tuple[int, ...] = ()) -> None:
@@ -69,12 +69,12 @@ class ReplicaFetchesBench:
 
 
 @pytest.fixture
-def bench() -> ReplicaFetchesBench:
-    return ReplicaFetchesBench()
+def bench() -> FollowerReadersBench:
+    return FollowerReadersBench()
 
 
 def test_a_follower_gets_uncommitted_records_and_acknowledges_with_its_next_fetch(
-    bench: ReplicaFetchesBench,
+    bench: FollowerReadersBench,
 ) -> None:
     bench.produce(b"a", b"b")
     bench.disk.run()
@@ -86,7 +86,7 @@ def test_a_follower_gets_uncommitted_records_and_acknowledges_with_its_next_fetc
 
 
 @pytest.mark.parametrize("version", [15, 18])
-def test_versions_with_a_broker_epoch_count(bench: ReplicaFetchesBench, version: int) -> None:
+def test_versions_with_a_broker_epoch_count(bench: FollowerReadersBench, version: int) -> None:
     bench.produce(b"a")
     bench.disk.run()
     bench.fetch(1, version=version)
@@ -107,7 +107,7 @@ def test_versions_with_a_broker_epoch_count(bench: ReplicaFetchesBench, version:
     ids=str,
 )
 def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(
-    bench: ReplicaFetchesBench, options: dict[str, int]
+    bench: FollowerReadersBench, options: dict[str, int]
 ) -> None:
     """Any client that reaches the port may claim to be broker 2, and knows the leader epoch from Metadata."""
     bench.produce(b"a")
@@ -130,7 +130,7 @@ def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(
     ],
 )
 def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(
-    bench: ReplicaFetchesBench, options: dict[str, int], code: ErrorCode
+    bench: FollowerReadersBench, options: dict[str, int], code: ErrorCode
 ) -> None:
     bench.produce(b"a")
     bench.disk.run()
@@ -138,7 +138,7 @@ def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(
     assert bench.partition.high_watermark == 0
 
 
-def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothing(bench: ReplicaFetchesBench) -> None:
+def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothing(bench: FollowerReadersBench) -> None:
     bench.produce(b"a")
     bench.disk.run()
     bench.register(2, broker_epoch=25)
@@ -147,7 +147,7 @@ def test_a_fetch_from_before_a_later_one_of_a_new_registration_counts_for_nothin
     assert bench.partition.high_watermark == 0
 
 
-def test_a_follower_whose_log_diverges_acknowledges_nothing(bench: ReplicaFetchesBench) -> None:
+def test_a_follower_whose_log_diverges_acknowledges_nothing(bench: FollowerReadersBench) -> None:
     bench.produce(b"a", b"b")
     bench.disk.run()
     answer = bench.fetch(2, last_epoch=2).fetched
@@ -156,14 +156,14 @@ def test_a_follower_whose_log_diverges_acknowledges_nothing(bench: ReplicaFetche
     assert bench.partition.high_watermark == 0
 
 
-def test_a_follower_beyond_the_log_end_gets_the_range(bench: ReplicaFetchesBench) -> None:
+def test_a_follower_beyond_the_log_end_gets_the_range(bench: FollowerReadersBench) -> None:
     bench.produce(b"a")
     answer = bench.fetch(7).fetched
     assert (answer.error_code, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 0)
     assert bench.partition.high_watermark == 0
 
 
-def test_a_follower_that_has_everything_waits_for_more(bench: ReplicaFetchesBench) -> None:
+def test_a_follower_that_has_everything_waits_for_more(bench: FollowerReadersBench) -> None:
     fetch = bench.fetch(0, max_wait_ms=500)
     assert not fetch.is_answered
     bench.produce(b"a")
@@ -171,7 +171,7 @@ def test_a_follower_that_has_everything_waits_for_more(bench: ReplicaFetchesBenc
     assert [record.value for record in records_of(fetch.fetched.records)] == [b"a"], "before it is flushed"
 
 
-def test_a_fetch_that_waits_acknowledges_once(bench: ReplicaFetchesBench) -> None:
+def test_a_fetch_that_waits_acknowledges_once(bench: FollowerReadersBench) -> None:
     bench.produce(b"a")
     bench.disk.run()
     waiting = bench.fetch(1, high_watermark=1, max_wait_ms=500)
@@ -185,7 +185,7 @@ def test_a_fetch_that_waits_acknowledges_once(bench: ReplicaFetchesBench) -> Non
     assert bench.partition.high_watermark == 1
 
 
-def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once(bench: ReplicaFetchesBench) -> None:
+def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once(bench: FollowerReadersBench) -> None:
     bench.produce(b"a")
     bench.disk.run()
     bench.fetch(1)
@@ -195,7 +195,7 @@ def test_a_follower_that_does_not_know_the_high_watermark_is_answered_at_once(be
     assert not bench.fetch(1, high_watermark=1, max_wait_ms=500).is_answered
 
 
-def test_a_follower_that_waits_hears_when_the_high_watermark_rises(bench: ReplicaFetchesBench) -> None:
+def test_a_follower_that_waits_hears_when_the_high_watermark_rises(bench: FollowerReadersBench) -> None:
     bench.produce(b"a")
     fetch = bench.fetch(1, last_epoch=4, max_wait_ms=500)
     assert not fetch.is_answered
@@ -204,7 +204,7 @@ def test_a_follower_that_waits_hears_when_the_high_watermark_rises(bench: Replic
     assert fetch.fetched.high_watermark == 1
 
 
-def test_a_follower_that_waits_hears_when_the_leadership_goes(bench: ReplicaFetchesBench) -> None:
+def test_a_follower_that_waits_hears_when_the_leadership_goes(bench: FollowerReadersBench) -> None:
     fetch = bench.fetch(0, max_wait_ms=500)
     bench.node.create("orders", leader=2, leader_epoch=5, in_sync=(1, 2), replicas=(1, 2))
     bench.clock.advance(0)
@@ -212,7 +212,7 @@ def test_a_follower_that_waits_hears_when_the_leadership_goes(bench: ReplicaFetc
 
 
 def test_a_replica_that_has_caught_up_is_proposed_to_be_in_sync() -> None:
-    bench = ReplicaFetchesBench(in_sync=(1,))
+    bench = FollowerReadersBench(in_sync=(1,))
     bench.fetch(0)
     bench.clock.advance(0)
     (command,) = bench.controller.commands
@@ -220,7 +220,7 @@ def test_a_replica_that_has_caught_up_is_proposed_to_be_in_sync() -> None:
 
 
 def test_a_fenced_broker_is_not_proposed() -> None:
-    bench = ReplicaFetchesBench(in_sync=(1,), fenced=(2,))
+    bench = FollowerReadersBench(in_sync=(1,), fenced=(2,))
     assert bench.fetch(0).fetched.error_code == ErrorCode.NONE
     bench.clock.advance(0)
     assert bench.controller.commands == []

@@ -33,12 +33,12 @@ class _Topics:
 
     def resolve(self, text: str) -> ErrorCode | None:
         """The answer that the request gets at once; None if it waits."""
-        told: list[KafkaError | None] = []
+        outcomes: list[KafkaError | None] = []
         try:
-            self.patterns.resolve(text, told.append)
+            self.patterns.resolve(text, outcomes.append)
         except KafkaError as refusal:
             return refusal.code
-        return (ErrorCode.NONE if told[0] is None else told[0].code) if told else None
+        return (ErrorCode.NONE if outcomes[0] is None else outcomes[0].code) if outcomes else None
 
     def found(self, text: str) -> tuple[str, ...] | None:
         value = self.patterns.find(text)
@@ -47,9 +47,9 @@ class _Topics:
 
 def test_an_expression_is_resolved_and_kept_up_to_date() -> None:
     topics = _Topics(["a1", "b1", GROUP_OFFSETS_TOPIC])
-    told: list[KafkaError | None] = []
-    topics.patterns.resolve("a.*|__.*", told.append)
-    assert (told, topics.found("a.*|__.*")) == ([None], ("a1",))
+    outcomes: list[KafkaError | None] = []
+    topics.patterns.resolve("a.*|__.*", outcomes.append)
+    assert (outcomes, topics.found("a.*|__.*")) == ([None], ("a1",))
     before = topics.patterns.version
     topics.change(created=["c1"])
     assert topics.patterns.version == before, "nothing that matters has changed"
@@ -74,13 +74,13 @@ def test_many_topics_are_looked_at_in_turns(monkeypatch: pytest.MonkeyPatch) -> 
         nonlocal turns
         turns += 1
 
-    told: list[KafkaError | None] = []
+    outcomes: list[KafkaError | None] = []
     topics.clock.on_turn_end = count
-    topics.patterns.resolve("t.*5", told.append)
-    assert (told, topics.found("t.*5")) == ([], None), "that takes more than this turn"
+    topics.patterns.resolve("t.*5", outcomes.append)
+    assert (outcomes, topics.found("t.*5")) == ([], None), "that takes more than this turn"
     topics.change(created=["t105"], deleted=["t15"])
     topics.clock.advance(0)
-    assert told == [None]
+    assert outcomes == [None]
     assert topics.found("t.*5") == tuple(sorted({f"t{n}5" for n in range(11)} - {"t15", "t05"} | {"t5"}))
     assert turns >= 5
 
@@ -122,13 +122,13 @@ def test_an_expression_with_too_many_matches_keeps_its_last_result() -> None:
     topics = _Topics(["a1"], max_bytes=8)
     assert topics.found("a.*") == ("a1",)
     topics.change(created=["a2", "a3"])
-    told: list[KafkaError | None] = []
-    topics.patterns.resolve("a.*", told.append)
-    assert [fault.code for fault in told if fault] == [ErrorCode.INVALID_REGULAR_EXPRESSION]
+    outcomes: list[KafkaError | None] = []
+    topics.patterns.resolve("a.*", outcomes.append)
+    assert [fault.code for fault in outcomes if fault] == [ErrorCode.INVALID_REGULAR_EXPRESSION]
     assert topics.found("a.*") == ("a1",)
     topics.change(deleted=["a2"])
-    topics.patterns.resolve("a.*", told.append)
-    assert (told[1:], topics.found("a.*")) == ([None], ("a1", "a3"))
+    topics.patterns.resolve("a.*", outcomes.append)
+    assert (outcomes[1:], topics.found("a.*")) == ([None], ("a1", "a3"))
 
 
 def test_old_expressions_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,39 +213,39 @@ def test_the_number_of_new_and_slow_expressions_is_limited(monkeypatch: pytest.M
     topics = _Topics(_names(2_000))
     _SlowMatches(topics, monkeypatch)
     monkeypatch.setattr(topic_patterns, "_MOST_NEW_AND_LONG", 2)
-    told: dict[int, KafkaError | None] = {}
+    outcomes: dict[int, KafkaError | None] = {}
     for number in range(4):
-        topics.patterns.resolve(f"slow{number}", lambda fault, number=number: told.update({number: fault}))  # type: ignore[misc]
+        topics.patterns.resolve(f"slow{number}", lambda fault, number=number: outcomes.update({number: fault}))  # type: ignore[misc]
     topics.clock.advance(60_000)
-    given_up = [number for number, fault in told.items() if fault is not None]
+    given_up = [number for number, fault in outcomes.items() if fault is not None]
     assert given_up == [2, 3]
-    assert sorted(told) == [0, 1, 2, 3]
-    assert all(told[number].code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for number in given_up)  # type: ignore[union-attr]
+    assert sorted(outcomes) == [0, 1, 2, 3]
+    assert all(outcomes[number].code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS for number in given_up)  # type: ignore[union-attr]
 
 
 def test_an_expression_without_waiting_requests_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     topics = _Topics(_names(2_000))
     slow = _SlowMatches(topics, monkeypatch)
-    told: list[KafkaError | None] = []
+    outcomes: list[KafkaError | None] = []
     others: list[KafkaError | None] = []
-    topics.patterns.resolve("slow", told.append)
+    topics.patterns.resolve("slow", outcomes.append)
     topics.patterns.resolve("slow", others.append)
-    topics.patterns.forget("slow", told.append)
+    topics.patterns.forget("slow", outcomes.append)
     assert "slow" in topics.patterns._expressions, "another request waits for it"
     topics.patterns.forget("slow", others.append)
     assert not topics.patterns._expressions
     before = slow.count
     topics.clock.advance(60_000)
-    assert (slow.count, told, others) == (before, [], [])
+    assert (slow.count, outcomes, others) == (before, [], [])
 
 
 def test_an_expression_that_a_group_has_recorded_is_resolved_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     topics = _Topics(_names(2_000))
     _SlowMatches(topics, monkeypatch)
-    told: list[KafkaError | None] = []
-    topics.patterns.resolve("slow", told.append)
+    outcomes: list[KafkaError | None] = []
+    topics.patterns.resolve("slow", outcomes.append)
     assert topics.found("slow") is None
-    topics.patterns.forget("slow", told.append)
+    topics.patterns.forget("slow", outcomes.append)
     topics.clock.advance(60_000)
     assert len(topics.found("slow") or ()) == 2_000
 
@@ -282,11 +282,11 @@ def test_the_matches_of_new_expressions_are_limited_too(monkeypatch: pytest.Monk
     monkeypatch.setattr(topic_patterns, "_MOST_MATCHES", 150)
     monkeypatch.setattr(topic_patterns, "_NAMES_PER_TURN", 40)
     topics = _Topics(_names(100))
-    told: list[KafkaError | None] = []
+    outcomes: list[KafkaError | None] = []
     for number in range(10):
-        topics.patterns.resolve(f"t.*|{number}", told.append)  # all grow side by side
-    topics.patterns.resolve("t.*|x", lambda fault: told.append(fault))
+        topics.patterns.resolve(f"t.*|{number}", outcomes.append)  # all grow side by side
+    topics.patterns.resolve("t.*|x", lambda fault: outcomes.append(fault))
     topics.clock.advance(0)
-    assert len([fault for fault in told if fault is not None]) >= 1
+    assert len([fault for fault in outcomes if fault is not None]) >= 1
     assert topics.patterns._matches <= 150
     assert topics.patterns._matches == sum(len(each.topics) for each in topics.patterns._expressions.values())

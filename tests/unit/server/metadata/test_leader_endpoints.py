@@ -66,32 +66,32 @@ def ask(node: AdminPath, api: int, version: int, *partitions: int, listener: str
     return node.send(request, version, connection=connection).response
 
 
-def told(response: Any) -> list[tuple[int, str, int, str | None]]:
+def named(response: Any) -> list[tuple[int, str, int, str | None]]:
     return [(each.node_id, each.host, each.port, each.rack) for each in response.node_endpoints]
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 10), (PRODUCE, 13), (FETCH, 16), (FETCH, 18)])
 def test_the_leader_that_a_refusal_names_comes_with_its_address(node: AdminPath, api: int, version: int) -> None:
-    assert told(ask(node, api, version, *led_by_the_other(node)[:1])) == [(2, "10.0.0.2", 9094, "rack-b")]
+    assert named(ask(node, api, version, *led_by_the_other(node)[:1])) == [(2, "10.0.0.2", 9094, "rack-b")]
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
 def test_a_leader_of_several_partitions_is_named_once(node: AdminPath, api: int, version: int) -> None:
-    assert told(ask(node, api, version, *range(PARTITIONS))) == [(2, "10.0.0.2", 9094, "rack-b")]
+    assert named(ask(node, api, version, *range(PARTITIONS))) == [(2, "10.0.0.2", 9094, "rack-b")]
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
 def test_the_address_is_that_of_the_clients_listener(node: AdminPath, api: int, version: int) -> None:
     asked = led_by_the_other(node)
-    assert told(ask(node, api, version, *asked, listener="INSIDE")) == [(2, "192.168.0.2", 9094, "rack-b")]
-    assert told(ask(node, api, version, *asked, listener="ELSEWHERE")) == []
+    assert named(ask(node, api, version, *asked, listener="INSIDE")) == [(2, "192.168.0.2", 9094, "rack-b")]
+    assert named(ask(node, api, version, *asked, listener="ELSEWHERE")) == []
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 9), (PRODUCE, 12), (FETCH, 15), (FETCH, 17)])
 def test_no_client_is_redirected_without_need(node: AdminPath, api: int, version: int) -> None:
     here = sorted(set(range(PARTITIONS)) - set(led_by_the_other(node)))
-    assert told(ask(node, api, version, *here)) == []
-    assert (api, version) not in {(PRODUCE, 9), (FETCH, 15)} or told(ask(node, api, version, *range(PARTITIONS))) == []
+    assert named(ask(node, api, version, *here)) == []
+    assert (api, version) not in {(PRODUCE, 9), (FETCH, 15)} or named(ask(node, api, version, *range(PARTITIONS))) == []
 
 
 def test_a_reader_with_an_old_epoch_gets_the_address_of_the_new_leader(node: AdminPath) -> None:
@@ -101,4 +101,4 @@ def test_a_reader_with_an_old_epoch_gets_the_address_of_the_new_leader(node: Adm
     response = ask(node, FETCH, 17, partition, epoch=0)
     ((answer,),) = (topic.partitions for topic in response.responses)
     assert (answer.error_code, answer.current_leader.leader_id) == (ErrorCode.FENCED_LEADER_EPOCH, 1)
-    assert told(response) == [(1, "127.0.0.1", 9092, None)]
+    assert named(response) == [(1, "127.0.0.1", 9092, None)]

@@ -312,7 +312,7 @@ def restarted_with_a_damaged_log(name: str) -> AdminPath:
     return AdminPath("/data", files=files, start=2)
 
 
-Told = Mapping[str, KafkaError]
+Refusals = Mapping[str, KafkaError]
 
 
 class Clients:
@@ -336,10 +336,10 @@ class Clients:
         )
         on_done(TopicsCreated(results=results))
 
-    def ask(self, *names: str, asked_for: int | None = None) -> list[Told]:
-        told: list[Told] = []
-        self.creations.create(names, told.append, asked_for=len(names) if asked_for is None else asked_for)
-        return told
+    def ask(self, *names: str, asked_for: int | None = None) -> list[Refusals]:
+        answers: list[Refusals] = []
+        self.creations.create(names, answers.append, asked_for=len(names) if asked_for is None else asked_for)
+        return answers
 
 
 @pytest.fixture
@@ -347,8 +347,8 @@ def clients() -> Clients:
     return Clients()
 
 
-def codes(told: list[Told]) -> dict[str, ErrorCode]:
-    (refusals,) = told
+def codes(answers: list[Refusals]) -> dict[str, ErrorCode]:
+    (refusals,) = answers
     return {name: refusal.code for name, refusal in refusals.items()}
 
 
@@ -364,18 +364,18 @@ def test_a_topic_in_many_requests_is_created_once_and_all_are_answered(clients: 
 
 def test_a_request_for_several_is_answered_for_all_at_once(clients: Clients) -> None:
     clients.ask("a", "b")
-    told = clients.ask("b", "c")
+    answers = clients.ask("b", "c")
     assert clients.wanted == [["a", "b"], ["c"]]
     clients.decide(1)
-    assert told == []
+    assert answers == []
     clients.decide(0, refused="b")
-    assert codes(told) == {"b": ErrorCode.INVALID_PARTITIONS}
+    assert codes(answers) == {"b": ErrorCode.INVALID_PARTITIONS}
 
 
 def test_each_topic_has_the_reason_why_the_controller_was_not_reached(clients: Clients) -> None:
-    told = clients.ask("a", "b")
+    answers = clients.ask("a", "b")
     clients.controller.waiting[0][1](KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-    assert codes(told) == dict.fromkeys("ab", ErrorCode.REQUEST_TIMED_OUT)
+    assert codes(answers) == dict.fromkeys("ab", ErrorCode.REQUEST_TIMED_OUT)
 
 
 def test_the_number_of_waiting_requests_is_limited(clients: Clients) -> None:
@@ -383,7 +383,7 @@ def test_the_number_of_waiting_requests_is_limited(clients: Clients) -> None:
     assert codes(clients.ask("orders")) == {"orders": ErrorCode.REQUEST_TIMED_OUT}
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
     clients.decide(0)
-    assert [codes(told) for told in waiting] == [{}] * MAX_WAITING
+    assert [codes(answers) for answers in waiting] == [{}] * MAX_WAITING
     assert clients.ask("other") == []
 
 
@@ -396,12 +396,12 @@ def test_the_topics_in_waiting_requests_are_limited(clients: Clients) -> None:
 
 def test_topics_beyond_the_limit_of_creations_are_refused_at_once(clients: Clients) -> None:
     names = [f"topic-{number}" for number in range(MAX_NAMES + 1)]
-    told = clients.ask(*names)
+    answers = clients.ask(*names)
     assert clients.wanted == [names[:-1]]
     assert codes(clients.ask("other")) == {"other": ErrorCode.REQUEST_TIMED_OUT}
     assert clients.ask(names[0]) == []
     clients.decide(0)
-    assert codes(told) == {names[-1]: ErrorCode.REQUEST_TIMED_OUT}
+    assert codes(answers) == {names[-1]: ErrorCode.REQUEST_TIMED_OUT}
     assert clients.ask("other") == []
 
 

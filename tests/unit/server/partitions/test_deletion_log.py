@@ -65,13 +65,13 @@ def test_a_thousand_partitions_do_not_write_a_thousand_lines(node: DataPath, cap
     for _ in range(1_000):
         log.asked_for(partition, 0, "127.0.0.1 admin")
     node.clock.advance(WINDOW_MS)
-    told = deleted(caplog)
+    lines = deleted(caplog)
     assert (
-        told[:LINES]
+        lines[:LINES]
         == ["event=records-deleted partition=orders-0 why=DeleteRecords records=3 log-start=3 by='127.0.0.1 admin'"]
         * LINES
     )
-    assert told[LINES:] == ["event=records-deleted more=990 records=2970"]
+    assert lines[LINES:] == ["event=records-deleted more=990 records=2970"]
 
 
 @pytest.mark.parametrize("timestamp", [2**62, 10**17])

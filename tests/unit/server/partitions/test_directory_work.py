@@ -13,7 +13,7 @@ from testkit.ports import DeferredDisk
 TOPIC_ID = TopicId(b"1" * 16)
 
 
-class Site:
+class DirectoryBench:
     """A directory, and the work on it."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Site:
         self.clock = ManualClock()
         self.disk = DeferredDisk()
         self.work = DirectoryWork(self.directory, disk=self.disk, clock=self.clock)
-        self.told: list[object] = []
+        self.calls: list[object] = []
 
     def run(self) -> None:
         while self.disk.works or self.clock.calls_pending:
@@ -47,184 +47,186 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Site:
-    return Site()
+def bench() -> DirectoryBench:
+    return DirectoryBench()
 
 
-def test_many_new_logs_are_durable_when_it_is_said_and_take_few_syncs(site: Site) -> None:
-    site.make(300)
-    site.work.when_made(lambda: site.told.append("made"))
-    assert site.told == []
-    site.run()
-    assert site.told == ["made"]
-    assert sum(" sync " in line for line in site.files.history) < 10
-    site.files.power_cut()
-    site.files.reboot()
-    assert len(site.files.list_dir("/logs")) == 300
+def test_many_new_logs_are_durable_when_it_is_said_and_take_few_syncs(bench: DirectoryBench) -> None:
+    bench.make(300)
+    bench.work.when_made(lambda: bench.calls.append("made"))
+    assert bench.calls == []
+    bench.run()
+    assert bench.calls == ["made"]
+    assert sum(" sync " in line for line in bench.files.history) < 10
+    bench.files.power_cut()
+    bench.files.reboot()
+    assert len(bench.files.list_dir("/logs")) == 300
     for number in range(300):
-        assert site.files.list_dir(f"/logs/orders-{number}") == ["00000000000000000000.log", "partition.metadata"]
-        assert site.files.read_bytes(f"/logs/orders-{number}/partition.metadata").startswith(b"version: 0\n")
+        assert bench.files.list_dir(f"/logs/orders-{number}") == ["00000000000000000000.log", "partition.metadata"]
+        assert bench.files.read_bytes(f"/logs/orders-{number}/partition.metadata").startswith(b"version: 0\n")
 
 
-def test_nothing_asked_for_is_nothing_to_wait_for(site: Site) -> None:
-    site.work.when_made(lambda: site.told.append("made"))
-    assert site.told == ["made"]
+def test_nothing_asked_for_is_nothing_to_wait_for(bench: DirectoryBench) -> None:
+    bench.work.when_made(lambda: bench.calls.append("made"))
+    assert bench.calls == ["made"]
 
 
-def test_the_first_request_does_not_wait_for_later_ones(site: Site) -> None:
-    site.make(1)
-    site.work.when_made(lambda: site.told.append("first"))
-    site.work.make(TopicPartition("later", 0), TOPIC_ID)
-    site.work.when_made(lambda: site.told.append("second"))
-    work, on_done = site.disk.works.pop(0)
+def test_the_first_request_does_not_wait_for_later_ones(bench: DirectoryBench) -> None:
+    bench.make(1)
+    bench.work.when_made(lambda: bench.calls.append("first"))
+    bench.work.make(TopicPartition("later", 0), TOPIC_ID)
+    bench.work.when_made(lambda: bench.calls.append("second"))
+    work, on_done = bench.disk.works.pop(0)
     work()
     on_done()
-    assert site.told == ["first"]
-    site.run()
-    assert site.told == ["first", "second"]
+    assert bench.calls == ["first"]
+    bench.run()
+    assert bench.calls == ["first", "second"]
 
 
-def test_a_log_that_is_deleted_before_it_is_made_is_never_there(site: Site) -> None:
-    partitions = site.make(3)
-    site.work.when_made(lambda: site.told.append("settled"))
-    site.work.delete(partitions[2], TOPIC_ID, site.told.append)
-    assert site.told == [None]
-    site.run()
-    assert site.told == [None, "settled"]
-    assert site.files.list_dir("/logs") == ["orders-0", "orders-1"]
+def test_a_log_that_is_deleted_before_it_is_made_is_never_there(bench: DirectoryBench) -> None:
+    partitions = bench.make(3)
+    bench.work.when_made(lambda: bench.calls.append("settled"))
+    bench.work.delete(partitions[2], TOPIC_ID, bench.calls.append)
+    assert bench.calls == [None]
+    bench.run()
+    assert bench.calls == [None, "settled"]
+    assert bench.files.list_dir("/logs") == ["orders-0", "orders-1"]
 
 
-def test_a_log_that_is_deleted_while_it_is_synced_goes_afterwards(site: Site) -> None:
-    (partition,) = site.make(1)
-    site.work.delete(partition, TOPIC_ID, site.told.append)
-    assert site.told == []
-    site.run()
-    (path,) = site.told
-    assert site.files.list_dir("/logs") == [str(path).rpartition("/")[2]]
+def test_a_log_that_is_deleted_while_it_is_synced_goes_afterwards(bench: DirectoryBench) -> None:
+    (partition,) = bench.make(1)
+    bench.work.delete(partition, TOPIC_ID, bench.calls.append)
+    assert bench.calls == []
+    bench.run()
+    (path,) = bench.calls
+    assert bench.files.list_dir("/logs") == [str(path).rpartition("/")[2]]
 
 
-def test_a_log_that_is_wanted_at_once_is_made_at_once_and_durable_later(site: Site) -> None:
-    partitions = site.make(2)
-    assert not site.work.ensure_made(partitions[1])
-    assert site.files.exists("/logs/orders-1/partition.metadata")
-    site.run()
-    assert site.work.ensure_made(partitions[1])
+def test_a_log_that_is_wanted_at_once_is_made_at_once_and_durable_later(bench: DirectoryBench) -> None:
+    partitions = bench.make(2)
+    assert not bench.work.ensure_made(partitions[1])
+    assert bench.files.exists("/logs/orders-1/partition.metadata")
+    bench.run()
+    assert bench.work.ensure_made(partitions[1])
 
 
-def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free(site: Site) -> None:
-    (partition,) = site.make(1)
-    site.run()
+def test_no_checkpoint_speaks_of_a_deleted_log_when_its_name_is_free(bench: DirectoryBench) -> None:
+    (partition,) = bench.make(1)
+    bench.run()
     for name in (RECOVERY_POINTS, HIGH_WATERMARKS):
-        site.directory.checkpoint(name).update([(partition, 10)])
-        site.work.write_checkpoint(name, site.told.append)
-    site.run()
-    assert site.told == [None, None]
-    assert read_offsets(site.files, "/logs", RECOVERY_POINTS) == {partition: 10}
-    site.work.delete(partition, TOPIC_ID, lambda path: site.told.append(read_offsets(site.files, "/logs", name)))
-    site.run()
-    assert site.told == [None, None, {}]
-    site.files.power_cut()
-    site.files.reboot()
-    assert not read_offsets(site.files, "/logs", RECOVERY_POINTS)
-    assert not site.files.exists("/logs/orders-0")
+        bench.directory.checkpoint(name).update([(partition, 10)])
+        bench.work.write_checkpoint(name, bench.calls.append)
+    bench.run()
+    assert bench.calls == [None, None]
+    assert read_offsets(bench.files, "/logs", RECOVERY_POINTS) == {partition: 10}
+    bench.work.delete(partition, TOPIC_ID, lambda path: bench.calls.append(read_offsets(bench.files, "/logs", name)))
+    bench.run()
+    assert bench.calls == [None, None, {}]
+    bench.files.power_cut()
+    bench.files.reboot()
+    assert not read_offsets(bench.files, "/logs", RECOVERY_POINTS)
+    assert not bench.files.exists("/logs/orders-0")
 
 
-def test_a_checkpoint_that_cannot_be_written_is_reported_and_written_later(site: Site) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_reported_and_written_later(bench: DirectoryBench) -> None:
     partition = TopicPartition("orders", 0)
-    site.directory.checkpoint(RECOVERY_POINTS).update([(partition, 10)])
-    site.files.fail_at(site.files.operations + 1, "No space left on device")
-    site.work.write_checkpoint(RECOVERY_POINTS, site.told.append)
-    site.run()
-    assert isinstance(site.told.pop(), KafkaError)
-    site.work.write_checkpoint(RECOVERY_POINTS, site.told.append)
-    site.run()
-    assert site.told == [None]
-    assert read_offsets(site.files, "/logs", RECOVERY_POINTS) == {partition: 10}
+    bench.directory.checkpoint(RECOVERY_POINTS).update([(partition, 10)])
+    bench.files.fail_at(bench.files.operations + 1, "No space left on device")
+    bench.work.write_checkpoint(RECOVERY_POINTS, bench.calls.append)
+    bench.run()
+    assert isinstance(bench.calls.pop(), KafkaError)
+    bench.work.write_checkpoint(RECOVERY_POINTS, bench.calls.append)
+    bench.run()
+    assert bench.calls == [None]
+    assert read_offsets(bench.files, "/logs", RECOVERY_POINTS) == {partition: 10}
 
 
-def test_changes_while_a_checkpoint_is_written_are_in_the_next_one(site: Site) -> None:
+def test_changes_while_a_checkpoint_is_written_are_in_the_next_one(bench: DirectoryBench) -> None:
     partition = TopicPartition("orders", 0)
     for offset in (10, 20):
-        site.directory.checkpoint(RECOVERY_POINTS).update([(partition, offset)])
-        site.work.write_checkpoint(RECOVERY_POINTS, lambda _: site.told.append(offsets()))
+        bench.directory.checkpoint(RECOVERY_POINTS).update([(partition, offset)])
+        bench.work.write_checkpoint(RECOVERY_POINTS, lambda _: bench.calls.append(offsets()))
 
     def offsets() -> int:
-        return read_offsets(site.files, "/logs", RECOVERY_POINTS)[partition]
+        return read_offsets(bench.files, "/logs", RECOVERY_POINTS)[partition]
 
-    site.run()
-    assert site.told == [10, 20]
-
-
-def test_a_log_that_cannot_be_made_ends_every_wait(site: Site) -> None:
-    site.files.fail_at(site.files.operations + 1, "No space left on device")
-    partitions = site.make(2)
-    site.work.when_made(lambda: site.told.append("settled"))
-    site.run()
-    assert site.told == ["settled"]
-    assert site.files.list_dir("/logs") == ["orders-1"]
-    assert not site.work.ensure_made(partitions[0])
-    assert site.files.exists("/logs/orders-0/partition.metadata")
+    bench.run()
+    assert bench.calls == [10, 20]
 
 
-def test_a_failing_listener_does_not_hold_back_the_others(site: Site) -> None:
+def test_a_log_that_cannot_be_made_ends_every_wait(bench: DirectoryBench) -> None:
+    bench.files.fail_at(bench.files.operations + 1, "No space left on device")
+    partitions = bench.make(2)
+    bench.work.when_made(lambda: bench.calls.append("settled"))
+    bench.run()
+    assert bench.calls == ["settled"]
+    assert bench.files.list_dir("/logs") == ["orders-1"]
+    assert not bench.work.ensure_made(partitions[0])
+    assert bench.files.exists("/logs/orders-0/partition.metadata")
+
+
+def test_a_failing_listener_does_not_hold_back_the_others(bench: DirectoryBench) -> None:
 
     def fail() -> None:
         raise ValueError("cannot take it")
 
-    site.make(1)
-    site.work.when_made(fail)
-    site.work.when_made(lambda: site.told.append("made"))
+    bench.make(1)
+    bench.work.when_made(fail)
+    bench.work.when_made(lambda: bench.calls.append("made"))
     with pytest.raises(ValueError, match="cannot take it"):
-        site.run()
-    site.clock.advance(0)
-    assert site.told == ["made"]
+        bench.run()
+    bench.clock.advance(0)
+    assert bench.calls == ["made"]
 
 
-def test_a_later_log_that_is_complete_first_does_not_stand_for_an_earlier_one(site: Site) -> None:
+def test_a_later_log_that_is_complete_first_does_not_stand_for_an_earlier_one(bench: DirectoryBench) -> None:
     """Otherwise a topic would be reported as created while a power cut could still take its directory."""
-    site.make(1)
-    site.work.when_made(lambda: site.told.append("orders"))
-    site.files.fail_at(site.files.operations + 1, "No space left on device")
-    site.work.make(TopicPartition("later", 0), TOPIC_ID)
-    site.work.when_made(lambda: site.told.append("later"))
-    site.clock.advance(0)
-    assert site.told == [], "nothing has been synced yet"
-    site.run()
-    assert site.told == ["orders", "later"]
+    bench.make(1)
+    bench.work.when_made(lambda: bench.calls.append("orders"))
+    bench.files.fail_at(bench.files.operations + 1, "No space left on device")
+    bench.work.make(TopicPartition("later", 0), TOPIC_ID)
+    bench.work.when_made(lambda: bench.calls.append("later"))
+    bench.clock.advance(0)
+    assert bench.calls == [], "nothing has been synced yet"
+    bench.run()
+    assert bench.calls == ["orders", "later"]
 
 
-def test_later_logs_that_are_deleted_before_they_are_made_end_no_wait_too_early(site: Site) -> None:
-    site.make(1)
-    site.work.when_made(lambda: site.told.append("orders"))
+def test_later_logs_that_are_deleted_before_they_are_made_end_no_wait_too_early(bench: DirectoryBench) -> None:
+    bench.make(1)
+    bench.work.when_made(lambda: bench.calls.append("orders"))
     for number in range(3):
-        site.work.make(TopicPartition("later", number), TOPIC_ID)
-        site.work.delete(TopicPartition("later", number), TOPIC_ID, lambda _: None)
-    site.clock.advance(0)
-    assert site.told == []
-    site.run()
-    assert site.told == ["orders"]
+        bench.work.make(TopicPartition("later", number), TOPIC_ID)
+        bench.work.delete(TopicPartition("later", number), TOPIC_ID, lambda _: None)
+    bench.clock.advance(0)
+    assert bench.calls == []
+    bench.run()
+    assert bench.calls == ["orders"]
 
 
-def test_each_callback_of_a_batch_is_called_whatever_the_one_before_raises(site: Site) -> None:
-    partitions = site.make(2)
-    site.run()
+def test_each_callback_of_a_batch_is_called_whatever_the_one_before_raises(bench: DirectoryBench) -> None:
+    partitions = bench.make(2)
+    bench.run()
 
     def fail(_: object = None) -> None:
         raise ValueError("cannot take it")
 
-    site.work.delete(partitions[0], TOPIC_ID, fail)
-    site.run_through(faults=1)
-    site.work.delete(partitions[1], TOPIC_ID, fail)
-    site.work.write_checkpoint(RECOVERY_POINTS, fail)
-    site.work.write_checkpoint(RECOVERY_POINTS, site.told.append)
-    site.work.make(TopicPartition("bills", 0), TOPIC_ID)
-    site.work.when_made(fail)
-    site.work.when_made(lambda: site.told.append("made"))
-    site.run_through(faults=3)
-    assert site.told == [None, "made"]
+    bench.work.delete(partitions[0], TOPIC_ID, fail)
+    bench.run_through(faults=1)
+    bench.work.delete(partitions[1], TOPIC_ID, fail)
+    bench.work.write_checkpoint(RECOVERY_POINTS, fail)
+    bench.work.write_checkpoint(RECOVERY_POINTS, bench.calls.append)
+    bench.work.make(TopicPartition("bills", 0), TOPIC_ID)
+    bench.work.when_made(fail)
+    bench.work.when_made(lambda: bench.calls.append("made"))
+    bench.run_through(faults=3)
+    assert bench.calls == [None, "made"]
 
 
-def test_a_fault_of_one_new_log_does_not_hold_back_the_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_one_new_log_does_not_hold_back_the_others(
+    bench: DirectoryBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make = LogDirectory.make
 
     def fail_once(directory: LogDirectory, partition: TopicPartition, topic_id: TopicId) -> None:
@@ -233,49 +235,49 @@ def test_a_fault_of_one_new_log_does_not_hold_back_the_others(site: Site, monkey
         make(directory, partition, topic_id)
 
     monkeypatch.setattr(LogDirectory, "make", fail_once)
-    site.make(3)
-    site.work.when_made(lambda: site.told.append("made"))
-    site.run_through(faults=1)
-    assert site.told == ["made"]
-    assert site.files.list_dir("/logs") == ["orders-0", "orders-2"]
+    bench.make(3)
+    bench.work.when_made(lambda: bench.calls.append("made"))
+    bench.run_through(faults=1)
+    assert bench.calls == ["made"]
+    assert bench.files.list_dir("/logs") == ["orders-0", "orders-2"]
     with pytest.raises(ValueError, match="not a fault of the disk"):
-        site.work.make(TopicPartition("bills", 1), TOPIC_ID)
-    site.work.make(TopicPartition("bills", 0), TOPIC_ID)
-    site.run()
-    assert site.files.exists("/logs/bills-0")
+        bench.work.make(TopicPartition("bills", 1), TOPIC_ID)
+    bench.work.make(TopicPartition("bills", 0), TOPIC_ID)
+    bench.run()
+    assert bench.files.exists("/logs/bills-0")
 
 
-def test_removals_leave_the_disk_to_others_now_and_then(site: Site) -> None:
+def test_removals_leave_the_disk_to_others_now_and_then(bench: DirectoryBench) -> None:
     """A topic of ten thousand partitions is due for removal at once, and every flush would wait for all of it."""
-    partitions = site.make(50)
-    site.run()
+    partitions = bench.make(50)
+    bench.run()
     for partition in partitions:
-        site.work.delete(partition, TOPIC_ID, site.told.append)
-    site.run()
-    for path in site.told:
-        site.work.remove(str(path))
+        bench.work.delete(partition, TOPIC_ID, bench.calls.append)
+    bench.run()
+    for path in bench.calls:
+        bench.work.remove(str(path))
     left = len(partitions)
     while left:
-        ((work, on_done),) = site.disk.works
-        site.disk.works.clear()
+        ((work, on_done),) = bench.disk.works
+        bench.disk.works.clear()
         work()
-        before, left = left, len(site.files.list_dir("/logs"))
+        before, left = left, len(bench.files.list_dir("/logs"))
         assert 1 <= before - left <= 4
         on_done()
-    assert not site.disk.works
+    assert not bench.disk.works
 
 
-def test_very_many_deleted_logs_are_renamed_in_several_batches(site: Site) -> None:
-    partitions = site.make(2_500)
-    site.run()
+def test_very_many_deleted_logs_are_renamed_in_several_batches(bench: DirectoryBench) -> None:
+    partitions = bench.make(2_500)
+    bench.run()
     gone: list[int] = []
     for partition in partitions:
-        site.work.delete(partition, TOPIC_ID, site.told.append)
-    while site.disk.works:
-        ((work, on_done),) = site.disk.works
-        site.disk.works.clear()
+        bench.work.delete(partition, TOPIC_ID, bench.calls.append)
+    while bench.disk.works:
+        ((work, on_done),) = bench.disk.works
+        bench.disk.works.clear()
         work()
         on_done()
-        gone.append(len(site.told))
+        gone.append(len(bench.calls))
     assert gone == [1, 1_001, 2_001, 2_500]
-    assert [name.endswith("-delete") for name in site.files.list_dir("/logs")] == [True] * 2_500
+    assert [name.endswith("-delete") for name in bench.files.list_dir("/logs")] == [True] * 2_500

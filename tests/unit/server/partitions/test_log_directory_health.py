@@ -152,28 +152,28 @@ def test_without_a_reserve_the_last_byte_may_be_written(files: SimulatedDisk) ->
 
 def test_a_disk_that_runs_short_of_space_is_reported_once_and_when_there_is_space_again(files: SimulatedDisk) -> None:
     node = DataPath("/logs", files=files)
-    told: list[bool] = []
+    reports: list[bool] = []
     config = PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=told.append).start()
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=reports.append).start()
     for free_bytes in (RESERVE - 1, RESERVE - 2, RESERVE + RESERVE // 10, RESERVE - 1):
         fill(node, files, free_bytes)
-    assert told == [True, False, True]
+    assert reports == [True, False, True]
 
 
 @pytest.mark.parametrize("reserve", [0, RESERVE])
 def test_a_disk_that_was_filled_to_the_last_byte_is_reported_at_once(files: SimulatedDisk, reserve: int) -> None:
     node = DataPath("/logs", files=files)
-    told: list[bool] = []
+    reports: list[bool] = []
     config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=told.append).start()
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=reports.append).start()
     node.create()
     files.free_space = 20
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    assert told == [True], "nothing has looked for free space since"
+    assert reports == [True], "nothing has looked for free space since"
     fill(node, files, 100)
-    assert told == [True]
+    assert reports == [True]
     fill(node, files, 4 * RESERVE)
-    assert told == [True, False]
+    assert reports == [True, False]
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
 
 
@@ -183,17 +183,17 @@ def test_a_quota_that_is_full_on_a_disk_with_space_ends_when_a_file_can_be_writt
 ) -> None:
     """Otherwise the node would lead again every half second, until the next write."""
     node = DataPath("/logs", files=files)
-    told: list[bool] = []
+    reports: list[bool] = []
     config = PeriodicWorkConfig(log_dir_reserve_bytes=reserve)
-    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=told.append).start()
+    PeriodicWork(node.table, clock=node.clock, disk=node.disk, config=config, on_short_of_space=reports.append).start()
     node.create()
     for quota_bytes in (0, 1000):
         files.quota_bytes = quota_bytes
         node.produce("orders", b"x" * 2000)
         node.clock.advance(5_000)
-        assert told == [True]
+        assert reports == [True]
     files.quota_bytes = None
     node.clock.advance(500)
-    assert told == [True, False]
+    assert reports == [True, False]
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
     assert not [name for name in files.list_dir("/logs") if name.endswith(".tmp")]

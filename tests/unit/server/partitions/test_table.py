@@ -474,13 +474,13 @@ def test_a_log_that_cannot_be_written_is_stalled_until_it_can() -> None:
 def test_a_write_without_space_reports_a_full_disk_and_no_failed_log() -> None:
     files, failures = SimulatedDisk(), NotedFailures()
     node = new_node(files, failures=failures)
-    told: list[bool] = []
-    node.table.faults.on_disk_full = lambda: told.append(True)
+    reports: list[bool] = []
+    node.table.faults.on_disk_full = lambda: reports.append(True)
     node.create()
     files.free_space = 20
     assert node.produce("orders", b"b").produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
     node.clock.advance(0)
-    assert (told, failures.all) == ([True], [])
+    assert (reports, failures.all) == ([True], [])
 
 
 def test_a_resigned_leader_leads_no_more_whatever_a_late_image_says() -> None:
@@ -494,9 +494,9 @@ def test_a_resigned_leader_leads_no_more_whatever_a_late_image_says() -> None:
     partition.when_high_watermark_reaches(1, waiting.append)
     left = replace(led, leader=BrokerId(2), leader_epoch=LeaderEpoch(1), partition_epoch=5)
     node.table.resign(ORDERS, left)
-    (told,) = waiting
-    assert isinstance(told, NotLeader)
-    assert (told.leader, told.leader_epoch) == (2, 1)
+    (refusal,) = waiting
+    assert isinstance(refusal, NotLeader)
+    assert (refusal.leader, refusal.leader_epoch) == (2, 1)
     node.table.update(ORDERS, replace(led, partition_epoch=4), TopicConfig())
     assert (partition.is_leader, partition.leader_epoch) == (False, 1)
     again = replace(led, leader_epoch=LeaderEpoch(2), partition_epoch=6)
@@ -515,9 +515,9 @@ def test_a_log_that_is_found_damaged_is_lost_and_one_that_is_closed_is_not() -> 
 
 
 @pytest.mark.parametrize(
-    ("number", "told"), [(errno.EIO, "lost"), (errno.ENOSPC, "stalled"), (errno.EMFILE, "stalled")]
+    ("number", "kind"), [(errno.EIO, "lost"), (errno.ENOSPC, "stalled"), (errno.EMFILE, "stalled")]
 )
-def test_a_log_that_cannot_be_opened_is_reported(number: int, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_cannot_be_opened_is_reported(number: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> Log:
         raise StorageError("cannot open the log", number)
 
@@ -525,7 +525,7 @@ def test_a_log_that_cannot_be_opened_is_reported(number: int, told: str, monkeyp
     failures = NotedFailures()
     with pytest.raises(StorageError):
         new_node(failures=failures).create()
-    assert failures.all == [(told, ORDERS)]
+    assert failures.all == [(kind, ORDERS)]
 
 
 def test_a_new_partition_that_is_used_before_it_is_durable_is_durable_with_its_first_record() -> None:

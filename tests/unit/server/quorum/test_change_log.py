@@ -173,10 +173,10 @@ def test_a_thousand_partitions_do_not_write_a_thousand_lines(
 
     tell(log, cluster(2, (2, 1), fenced=False), cluster(1, (1,), fenced=True))
     clock.advance(WINDOW_MS)
-    told = lines(caplog)
-    assert len(told) == 1 + 2 * (LINES + 1)
-    assert "partitions=1000 leaders-moved=1000 offline=0" in told[0]
-    assert told[-2:] == ["event=leader-changed more=990", "event=isr-changed more=990"]
+    logged = lines(caplog)
+    assert len(logged) == 1 + 2 * (LINES + 1)
+    assert "partitions=1000 leaders-moved=1000 offline=0" in logged[0]
+    assert logged[-2:] == ["event=leader-changed more=990", "event=isr-changed more=990"]
     caplog.clear()
     tell(log, cluster(2, (2, 1), fenced=False), cluster(2, (2,), fenced=False))
     assert len(lines(caplog)) == LINES, "the next window has its own lines"
@@ -217,14 +217,14 @@ def test_changes_of_a_topic_are_logged_with_the_client(caplog: pytest.LogCapture
     resource = IncrementalAlterConfigsResource(resource_type=2, resource_name="orders", configs=(setting,))
     node.send(IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False), 1)
     node.send(DeleteTopicsRequest(topic_names=("orders",), timeout_ms=1_000), 5)
-    told = [line for line in lines(caplog) if "event=topic-" in line]
-    assert [line.partition(" by=")[0] for line in told] == [
+    logged = [line for line in lines(caplog) if "event=topic-" in line]
+    assert [line.partition(" by=")[0] for line in logged] == [
         "event=topic-created topic=orders partitions=2 replication-factor=1",
         "event=topic-altered topic=orders partitions=4 was=2",
         "event=topic-altered topic=orders settings='retention.ms=7000 (was default)'",
         "event=topic-deleted topic=orders partitions=4",
     ]
-    assert all(" by='" in line for line in told)
+    assert all(" by='" in line for line in logged)
 
 
 def test_the_name_of_a_client_stays_one_word_of_the_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -262,6 +262,6 @@ def test_the_active_controller_alone_tells_that_it_has_fenced_a_silent_broker(
         until_ms=cluster.world.now_ms + 60_000,
         stop=lambda: all(each.fenced for each in node.controller.image.brokers.values()),
     )
-    told = [line for line in lines(caplog) if "event=broker-fenced" in line]
-    assert len(told) == len(node.controller.image.brokers)
-    assert all("reason='no heartbeat for " in line for line in told), told
+    logged = [line for line in lines(caplog) if "event=broker-fenced" in line]
+    assert len(logged) == len(node.controller.image.brokers)
+    assert all("reason='no heartbeat for " in line for line in logged), logged

@@ -145,14 +145,14 @@ def test_listeners_get_a_change_before_its_answer_which_does_not_wait_for_their_
 ) -> None:
     leader = active(cluster)
     heard: list[str] = []
-    settled: list[Callable[[], None]] = []
+    callbacks: list[Callable[[], None]] = []
     leader.controller.on_image(lambda image, delta: heard.extend(topic.name for topic in delta.created_topics))
-    leader.controller.answer_when(settled.append)
+    leader.controller.answer_when(callbacks.append)
     leader.controller.when_applied(leader.host.log.end_offset + 1, lambda: heard.append("acted on"))
     leader.controller.submit(create("orders"), lambda _: heard.append("answer"))
     go_on(cluster, 200)
     assert heard == ["orders", "answer"]
-    for callback in settled:
+    for callback in callbacks:
         callback()
     assert heard == ["orders", "answer", "acted on"]
 
@@ -164,13 +164,13 @@ def test_a_log_that_fails_while_a_change_is_acted_on_is_not_the_end_of_the_repli
         raise StorageError("the log of one partition")
 
     node.controller.on_image(fail)
-    told: list[str] = []
-    node.controller.when_applied(active(cluster).host.log.end_offset + 1, lambda: told.append("acted on"))
+    calls: list[str] = []
+    node.controller.when_applied(active(cluster).host.log.end_offset + 1, lambda: calls.append("acted on"))
     submit(active(cluster), create("orders"))
     go_on(cluster, 1_000)
     assert "orders" in node.controller.image.topics
     assert node.host.failure is None
-    assert told == ["acted on"]
+    assert calls == ["acted on"]
 
 
 def test_a_failing_callback_does_not_hold_back_the_next(cluster: QuorumCluster) -> None:

@@ -33,13 +33,13 @@ class FlushesBench:
     def __init__(self) -> None:
         self.log = BreakableLog()
         self.disk = DeferredDisk()
-        self.told: list[int | KafkaError] = []
+        self.outcomes: list[int | KafkaError] = []
         self.flushes = QuorumFlushes(
             cast("Any", self.log),
             carry_out=self.disk.carry_out,
-            has_failed=lambda: any(isinstance(one, KafkaError) for one in self.told),
-            on_flushed=self.told.append,
-            on_failed=self.told.append,
+            has_failed=lambda: any(isinstance(one, KafkaError) for one in self.outcomes),
+            on_flushed=self.outcomes.append,
+            on_failed=self.outcomes.append,
         )
 
 
@@ -49,7 +49,7 @@ def test_a_complete_flush_is_reported_although_the_next_cannot_be_begun() -> Non
     bench.flushes.request(2)
     bench.log.is_broken = True
     bench.disk.run()
-    flushed, failed = bench.told
+    flushed, failed = bench.outcomes
     assert flushed == 1
     assert isinstance(failed, StorageError)
 
@@ -60,7 +60,7 @@ def test_a_flush_requested_while_held_that_cannot_be_begun_is_reported_as_a_fail
     bench.flushes.request(1)
     bench.log.is_broken = True
     bench.flushes.resume()
-    (failed,) = bench.told
+    (failed,) = bench.outcomes
     assert isinstance(failed, StorageError)
 
 
@@ -69,4 +69,4 @@ def test_requests_during_a_flush_become_the_next_flush() -> None:
     for number in (1, 2, 3):
         bench.flushes.request(number)
     bench.disk.run()
-    assert bench.told == [1, 3]
+    assert bench.outcomes == [1, 3]

@@ -15,13 +15,13 @@ class QueuedWorkBench:
 
     def __init__(self, *works: tuple[str, int]) -> None:
         self.works = deque(works)
-        self.told: list[str] = []
+        self.runs: list[str] = []
         self.turns: deque[Callable[[], None]] = deque()
         self.work = StepwiseWork(
             self._next,
             later=self.turns.append,
-            on_idle=lambda: self.told.append("idle"),
-            on_long_work=lambda has_begun: self.told.append("long" if has_begun else "over"),
+            on_idle=lambda: self.runs.append("idle"),
+            on_long_work=lambda has_begun: self.runs.append("long" if has_begun else "over"),
         )
 
     def _next(self) -> Steps[None] | None:
@@ -29,11 +29,11 @@ class QueuedWorkBench:
 
     def _steps(self, name: str, pauses: int) -> Steps[None]:
         for number in range(pauses):
-            self.told.append(f"{name}{number}")
+            self.runs.append(f"{name}{number}")
             yield
         if pauses < 0:
             raise AssertionError(name)
-        self.told.append(name)
+        self.runs.append(name)
 
     def turn(self) -> None:
         self.turns.popleft()()
@@ -42,20 +42,20 @@ class QueuedWorkBench:
 def test_work_without_a_pause_is_done_at_once() -> None:
     bench = QueuedWorkBench(("a", 0), ("b", 0))
     bench.work.advance()
-    assert bench.told == ["a", "b", "idle"]
+    assert bench.runs == ["a", "b", "idle"]
     assert not bench.turns
 
 
 def test_work_that_pauses_continues_in_a_later_turn_before_the_next_work() -> None:
     bench = QueuedWorkBench(("a", 2), ("b", 0))
     bench.work.advance()
-    assert bench.told == ["a0", "long"]
+    assert bench.runs == ["a0", "long"]
     assert bench.work.is_under_way
     bench.work.advance()
     bench.turn()
-    assert bench.told == ["a0", "long", "a1"]
+    assert bench.runs == ["a0", "long", "a1"]
     bench.turn()
-    assert bench.told == ["a0", "long", "a1", "a", "over", "b", "idle"]
+    assert bench.runs == ["a0", "long", "a1", "a", "over", "b", "idle"]
     assert not bench.turns
 
 
@@ -63,9 +63,9 @@ def test_dropped_work_is_not_continued() -> None:
     bench = QueuedWorkBench(("a", 2), ("b", 0))
     bench.work.advance()
     bench.work.drop()
-    assert bench.told == ["a0", "long", "over"]
+    assert bench.runs == ["a0", "long", "over"]
     bench.turn()
-    assert bench.told == ["a0", "long", "over", "b", "idle"]
+    assert bench.runs == ["a0", "long", "over", "b", "idle"]
 
 
 def test_a_fault_is_raised_and_the_next_work_can_be_done() -> None:
@@ -73,7 +73,7 @@ def test_a_fault_is_raised_and_the_next_work_can_be_done() -> None:
     with pytest.raises(AssertionError, match="a"):
         bench.work.advance()
     bench.work.advance()
-    assert bench.told == ["b", "idle"]
+    assert bench.runs == ["b", "idle"]
 
 
 class Workshop:

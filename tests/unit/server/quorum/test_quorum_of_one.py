@@ -114,13 +114,13 @@ def test_a_listener_that_raises_does_no_harm(caplog: pytest.LogCaptureFixture) -
     answers = node.create_topics("a", "b", "c", partitions=SLICE_PARTITIONS)
     assert heard == ["a", "b", "c"]
     assert isinstance(result_of(answers), TopicCreated)
-    told: list[str] = []
-    node.controller.when_applied(node.controller.applied_end_offset, lambda: told.append("acted on"))
-    assert told == ["acted on"]
+    calls: list[str] = []
+    node.controller.when_applied(node.controller.applied_end_offset, lambda: calls.append("acted on"))
+    assert calls == ["acted on"]
     assert isinstance(result_of(node.create_topics("d")), TopicCreated)
-    said = [record.getMessage() for record in caplog.records if record.exc_info]
-    assert len(said) == 4
-    assert all(line.startswith("event=metadata-listener-failed") for line in said)
+    messages = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert len(messages) == 4
+    assert all(line.startswith("event=metadata-listener-failed") for line in messages)
 
 
 def test_a_broken_invariant_in_a_listener_ends_the_replica() -> None:

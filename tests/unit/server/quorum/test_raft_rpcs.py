@@ -333,7 +333,7 @@ def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCl
     for key in keys:
         changes: list[ErrorCode] = []
         moved = UpdateVoter(Voter(key, (VoterListener("CONTROLLER", f"host-{key.id}", 9093),)))
-        leader.host.change_voters(moved, partial(lambda told, error, _: told.append(error), changes))
+        leader.host.change_voters(moved, partial(lambda results, error, _: results.append(error), changes))
         cluster.world.run(until_ms=cluster.world.now_ms + 2000)
         assert changes == [ErrorCode.NONE]
     slow = SlowHost(leader.host)

@@ -49,7 +49,7 @@ def batch(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
     return bytes(made)
 
 
-class FollowersBench:
+class ReplicaFetchersBench:
     """Broker 1, its partitions of one topic, and its requests to leaders."""
 
     def __init__(self, *states: PartitionState) -> None:
@@ -93,7 +93,7 @@ class FollowersBench:
         return self.node.table.get("orders", number)
 
     @property
-    def asked(self) -> list[tuple[int, list[FetchPartition]]]:
+    def fetches(self) -> list[tuple[int, list[FetchPartition]]]:
         """(leader, partitions) of the fetches that wait for an answer."""
         return [
             (node_id, [one for topic in request.topics for one in topic.partitions])
@@ -120,23 +120,23 @@ def data(number: int, records: bytes = b"", *, high_watermark: int = 0, **option
 
 
 def test_each_leader_is_asked_for_what_it_leads() -> None:
-    bench = FollowersBench(
+    bench = ReplicaFetchersBench(
         state(2, 0), state(3, 4), state(2, 0), state(1, 0), state(-1, 0), state(2, 0, replicas=(2, 3))
     )
-    asked = {leader: [one.partition for one in wanted] for leader, wanted in bench.asked}
-    assert asked == {2: [0, 2], 3: [1]}
+    fetches = {leader: [one.partition for one in wanted] for leader, wanted in bench.fetches}
+    assert fetches == {2: [0, 2], 3: [1]}
     assert bench.hosts.partitions == 3
 
 
 def test_a_fetch_names_its_replica_and_its_log() -> None:
-    bench = FollowersBench(state(2, 7))
+    bench = ReplicaFetchersBench(state(2, 7))
     ((_, request, _),) = bench.peer.waiting
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 11)
     assert (request.session_id, request.session_epoch) == (0, -1)
     bench.answer(data(0, batch(0, b"a", b"b", epoch=5) + batch(2, b"c", epoch=6), high_watermark=2))
-    assert bench.asked == [], "nothing is acknowledged before it is flushed"
+    assert bench.fetches == [], "nothing is acknowledged before it is flushed"
     bench.settle()
-    ((_, (wanted,)),) = bench.asked
+    ((_, (wanted,)),) = bench.fetches
     assert (wanted.current_leader_epoch, wanted.fetch_offset, wanted.last_fetched_epoch) == (7, 3, 6)
     assert (wanted.log_start_offset, wanted.high_watermark) == (0, 2)
     assert bench.partition().high_watermark == 2
@@ -144,9 +144,9 @@ def test_a_fetch_names_its_replica_and_its_log() -> None:
 
 
 def test_a_new_leader_is_asked_and_the_answers_of_the_old_one_are_dropped() -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     bench.take(0, state(3, 1))
-    assert [leader for leader, _ in bench.asked] == [2, 3]
+    assert [leader for leader, _ in bench.fetches] == [2, 3]
     bench.answer(data(0, batch(0, b"of an old leader")))
     bench.settle()
     assert bench.partition().log.log_end_offset == 0
@@ -156,15 +156,15 @@ def test_a_new_leader_is_asked_and_the_answers_of_the_old_one_are_dropped() -> N
 
 
 def test_a_new_leader_asks_no_more() -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     bench.take(0, state(1, 1))
     bench.answer(data(0, batch(0, b"late")))
     bench.settle()
-    assert (bench.asked, bench.hosts.partitions, bench.partition().log.log_end_offset) == ([], 0, 0)
+    assert (bench.fetches, bench.hosts.partitions, bench.partition().log.log_end_offset) == ([], 0, 0)
 
 
 def test_a_former_leader_fetches_when_the_end_of_its_log_is_on_disk() -> None:
-    bench = FollowersBench(state(1, 0))
+    bench = ReplicaFetchersBench(state(1, 0))
     bench.node.produce("orders", b"a", acks=1)
     assert bench.partition().log.flushed_offset == 0
     changed = state(2, 1)
@@ -172,27 +172,27 @@ def test_a_former_leader_fetches_when_the_end_of_its_log_is_on_disk() -> None:
     bench.node.table.update(TopicPartition("orders", 0), changed, TopicConfig())
     bench.hosts.load(bench.image)
     bench.clock.advance(0)
-    assert bench.asked == []
+    assert bench.fetches == []
     bench.settle()
-    ((_, (wanted,)),) = bench.asked
+    ((_, (wanted,)),) = bench.fetches
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (1, 0)
 
 
 def test_a_log_that_diverges_is_cut_when_its_recovery_point_is_lowered() -> None:
-    bench = FollowersBench(state(2, 3))
+    bench = ReplicaFetchersBench(state(2, 3))
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
     bench.settle()
     bench.node.table.checkpoints.write_recovery_points()
     bench.disk.run()
     bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=2, end_offset=2)))
-    assert (bench.partition().log.log_end_offset, bench.asked) == (3, [])
+    assert (bench.partition().log.log_end_offset, bench.fetches) == (3, [])
     bench.settle()
     assert bench.partition().log.log_end_offset == 2
-    ((_, (wanted,)),) = bench.asked
+    ((_, (wanted,)),) = bench.fetches
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (2, 2)
 
 
-def committed(bench: FollowersBench, *, leader: int, epoch: int) -> None:
+def committed(bench: ReplicaFetchersBench, *, leader: int, epoch: int) -> None:
     """Three records in epoch 1, all of them committed as far as this replica knows; then another leader."""
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=1) + batch(2, b"c", epoch=1), high_watermark=3))
     bench.settle()
@@ -202,28 +202,28 @@ def committed(bench: FollowersBench, *, leader: int, epoch: int) -> None:
 
 
 def test_committed_records_are_not_cut_for_a_leader_that_lost_them(caplog: pytest.LogCaptureFixture) -> None:
-    bench = FollowersBench(state(2, 1))
+    bench = ReplicaFetchersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
     bench.settle()
     log = bench.partition().log
     assert (log.log_end_offset, bench.partition().high_watermark) == (3, 3)
-    assert (bench.asked, bench.hosts.failed_partitions) == ([], 1)
+    assert (bench.fetches, bench.hosts.failed_partitions) == ([], 1)
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    for said in (
+    for part in (
         "event=replica-stopped partition=orders-0 leader=3 leader_epoch=2 ",
         "high_watermark=3 ",
         "cut_asked_at=1 ",
         "tailrace topics elect orders --partition 0 --unclean --force --replica 1",
     ):
-        assert said in line
+        assert part in line
     bench.take(0, state(2, 3))
-    ((leader, (wanted,)),) = bench.asked
+    ((leader, (wanted,)),) = bench.fetches
     assert (leader, wanted.fetch_offset, bench.hosts.failed_partitions) == (2, 3, 0), "another leader has it"
 
 
 def test_records_lost_in_an_unclean_election_are_cut() -> None:
-    bench = FollowersBench(state(2, 1))
+    bench = ReplicaFetchersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 4, unclean_epoch=2))
     bench.peer.waiting = bench.peer.waiting[-1:]
@@ -234,7 +234,7 @@ def test_records_lost_in_an_unclean_election_are_cut() -> None:
 
 
 def test_an_unclean_election_of_long_ago_has_lost_nothing_that_came_after_it() -> None:
-    bench = FollowersBench(state(2, 1, unclean_epoch=1))
+    bench = ReplicaFetchersBench(state(2, 1, unclean_epoch=1))
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 4, unclean_epoch=1))
     bench.peer.waiting = bench.peer.waiting[-1:]
@@ -245,7 +245,7 @@ def test_an_unclean_election_of_long_ago_has_lost_nothing_that_came_after_it() -
 
 def test_an_idle_log_that_went_on_from_its_leaders_since_an_unclean_election_is_not_cut() -> None:
     """Nothing was written since, so the log alone does not tell that it belongs to the new history."""
-    bench = FollowersBench(state(2, 1))
+    bench = ReplicaFetchersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     bench.take(0, state(3, 3, unclean_epoch=3))
     bench.peer.waiting = bench.peer.waiting[-1:]
@@ -259,7 +259,7 @@ def test_an_idle_log_that_went_on_from_its_leaders_since_an_unclean_election_is_
 
 
 def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_unclean_election() -> None:
-    bench = FollowersBench(state(2, 3))
+    bench = ReplicaFetchersBench(state(2, 3))
     bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50))
     bench.settle()
     bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=8, high_watermark=30))
@@ -273,7 +273,7 @@ def test_a_log_that_lost_its_records_to_retention_may_begin_lower_only_after_an_
 
 def test_a_committed_record_with_an_epoch_that_never_began_is_damage() -> None:
     """Its own log has an epoch that no leader ever began, so the loss is not the leader's."""
-    bench = FollowersBench(state(2, 1))
+    bench = ReplicaFetchersBench(state(2, 1))
     committed(bench, leader=3, epoch=2)
     log = bench.partition().log
     log.epochs.assign(536870916, 2)
@@ -285,7 +285,7 @@ def test_a_committed_record_with_an_epoch_that_never_began_is_damage() -> None:
 
 
 def test_a_replica_that_its_leader_refuses_for_ever_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     for _ in range(80):
         bench.answer(data(0, error_code=ErrorCode.KAFKA_STORAGE_ERROR))
         bench.clock.advance(1000)
@@ -301,7 +301,7 @@ def test_a_replica_that_its_leader_refuses_for_ever_is_named_once_a_minute(caplo
 
 
 def test_many_replicas_that_a_leader_refuses_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    bench = FollowersBench(*[state(2, 0)] * 30)
+    bench = ReplicaFetchersBench(*[state(2, 0)] * 30)
     for _ in range(80):
         bench.answer(*[data(number, error_code=ErrorCode.KAFKA_STORAGE_ERROR) for number in range(30)])
         bench.clock.advance(1000)
@@ -311,7 +311,7 @@ def test_many_replicas_that_a_leader_refuses_do_not_fill_the_log(caplog: pytest.
 
 
 def test_a_cut_that_comes_too_late_is_not_made() -> None:
-    bench = FollowersBench(state(2, 3))
+    bench = ReplicaFetchersBench(state(2, 3))
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2)))
     bench.settle()
     bench.answer(data(0, diverging_epoch=DivergingEpoch(epoch=1, end_offset=1)))
@@ -321,13 +321,13 @@ def test_a_cut_that_comes_too_late_is_not_made() -> None:
 
 
 def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
-    bench = FollowersBench(state(2, 3))
+    bench = ReplicaFetchersBench(state(2, 3))
     out_of_range = data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, high_watermark=50)
     bench.answer(out_of_range)
     bench.settle()
     log = bench.partition().log
     assert (log.log_start_offset, log.log_end_offset) == (40, 40)
-    ((_, (wanted,)),) = bench.asked
+    ((_, (wanted,)),) = bench.fetches
     assert wanted.fetch_offset == 40
     bench.answer(data(0, batch(40, b"a", epoch=3), high_watermark=41, log_start_offset=40))
     bench.settle()
@@ -336,7 +336,7 @@ def test_a_replica_that_fell_behind_its_leaders_log_starts_anew() -> None:
 
 def test_before_a_log_is_dropped_whole_its_recovery_point_is_taken_back() -> None:
     """A power cut may leave any part of it, or nothing, and the log start of now may not be on the disk."""
-    bench = FollowersBench(state(2, 3))
+    bench = ReplicaFetchersBench(state(2, 3))
     bench.answer(data(0, batch(0, b"a", epoch=1) + batch(1, b"b", epoch=2) + batch(2, b"c", epoch=2)))
     bench.settle()
     bench.answer(data(0, high_watermark=3, log_start_offset=2))
@@ -351,49 +351,49 @@ def test_before_a_log_is_dropped_whole_its_recovery_point_is_taken_back() -> Non
 
 
 def test_a_log_that_starts_within_a_batch_takes_that_batch_whole() -> None:
-    bench = FollowersBench(state(2, 3))
+    bench = ReplicaFetchersBench(state(2, 3))
     bench.answer(data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=41, high_watermark=44))
     bench.settle()
     bench.answer(data(0, batch(40, b"a", b"b", b"c", b"d", epoch=3), high_watermark=44, log_start_offset=41))
     bench.settle()
     partition = bench.partition()
     assert (partition.log.log_start_offset, partition.log.log_end_offset, partition.high_watermark) == (41, 44, 44)
-    ((_, (wanted,)),) = bench.asked
+    ((_, (wanted,)),) = bench.fetches
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (44, 3)
 
 
 def test_records_that_do_not_fit_pause_their_partition() -> None:
-    bench = FollowersBench(state(2, 0), state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
     bench.answer(data(0, batch(5, b"a")), data(1, batch(0, b"b")))
     bench.settle()
-    ((_, wanted),) = bench.asked
+    ((_, wanted),) = bench.fetches
     assert [one.partition for one in wanted] == [1]
     assert bench.partition(0).log.log_end_offset == 0
     bench.answer()
     bench.clock.advance(50)
     bench.answer()
-    ((_, wanted),) = bench.asked
+    ((_, wanted),) = bench.fetches
     assert {one.partition for one in wanted} == {0, 1}
 
 
 def test_a_leader_that_answers_nothing_or_an_error_is_asked_again_later() -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     bench.answer(error=ErrorCode.UNKNOWN_SERVER_ERROR)
-    assert bench.asked == []
+    assert bench.fetches == []
     bench.clock.advance(50)
     (_, _, on_reply) = bench.peer.waiting.pop()
     on_reply(None)
     bench.clock.advance(99)
-    assert bench.asked == []
+    assert bench.fetches == []
     bench.clock.advance(1)
-    assert len(bench.asked) == 1
+    assert len(bench.fetches) == 1
     assert bench.hosts.failed_fetches == 2
     bench.take(0, state(3, 1))
     assert bench.hosts.failed_fetches == 2, "though no partition follows that leader any more"
 
 
 def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None:
-    bench = FollowersBench(state(2, 0), state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
     files.write_short_at(files.operations + 1, 10)
@@ -401,12 +401,12 @@ def test_a_log_that_fails_is_not_fetched_until_there_is_another_leader() -> None
     bench.answer(data(0, batch(0, b"a")))
     bench.settle()
     assert bench.hosts.failed_partitions == 1
-    ((_, wanted),) = bench.asked
+    ((_, wanted),) = bench.fetches
     assert [one.partition for one in wanted] == [1]
 
 
 def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() -> None:
-    bench = FollowersBench(state(2, 0), state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
     bench.answer(data(0, batch(0, b"a")), data(1, batch(0, b"b")))
@@ -416,18 +416,18 @@ def test_a_log_that_fails_while_its_flush_is_awaited_stops_no_other_partition() 
         bench.partition(0).following.append(batch(1, b"c"))
     bench.settle()
     assert bench.hosts.failed_partitions == 1
-    ((_, wanted),) = bench.asked
+    ((_, wanted),) = bench.fetches
     assert [one.partition for one in wanted] == [1]
 
 
 def test_a_disk_that_was_full_is_tried_again() -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
     files.fail_at(files.operations + 1)
     bench.answer(data(0, batch(0, b"a")))
     bench.settle()
-    assert (bench.asked, bench.hosts.failed_partitions) == ([], 1)
+    assert (bench.fetches, bench.hosts.failed_partitions) == ([], 1)
     bench.clock.advance(50)
     bench.answer(data(0, batch(0, b"a")))
     bench.settle()
@@ -435,7 +435,7 @@ def test_a_disk_that_was_full_is_tried_again() -> None:
 
 
 def test_a_fault_of_a_replica_that_is_tried_again_has_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     files = bench.node.files
     assert isinstance(files, SimulatedDisk)
 
@@ -457,33 +457,33 @@ def test_a_fault_of_a_replica_that_is_tried_again_has_one_line_a_minute(caplog: 
 
 def test_a_disk_that_cannot_store_fetches_in_sync_replicas_only() -> None:
     in_sync, out_of_sync = state(2, 0), replace(state(2, 0), in_sync_replicas=(BrokerId(2), BrokerId(3)))
-    bench = FollowersBench(in_sync, in_sync, out_of_sync)
+    bench = ReplicaFetchersBench(in_sync, in_sync, out_of_sync)
     bench.answer()
     bench.settle()
     bench.hosts.fetch_only_in_sync(True)
     bench.answer()
-    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0, 1]]
+    assert [[one.partition for one in wanted] for _, wanted in bench.fetches] == [[0, 1]]
     bench.take(0, replace(out_of_sync, partition_epoch=1))
     bench.answer()
-    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[1]]
+    assert [[one.partition for one in wanted] for _, wanted in bench.fetches] == [[1]]
     bench.hosts.fetch_only_in_sync(False)
     bench.settle()
     bench.answer()
-    assert [{one.partition for one in wanted} for _, wanted in bench.asked] == [{0, 1, 2}]
+    assert [{one.partition for one in wanted} for _, wanted in bench.fetches] == [{0, 1, 2}]
 
 
-def fetched(bench: FollowersBench) -> list[int]:
+def fetched(bench: ReplicaFetchersBench) -> list[int]:
     """The partitions of the next fetch from broker 2."""
     bench.settle()
     if bench.peer.waiting:
         bench.answer()
     bench.settle()
-    return sorted(one.partition for _, wanted in bench.asked for one in wanted)
+    return sorted(one.partition for _, wanted in bench.fetches for one in wanted)
 
 
 def test_a_replica_that_leaves_a_bad_disk_is_not_fetched_whatever_an_image_of_before_says() -> None:
     """A hung disk keeps the image from going on, and a fetch would put the replica back in sync."""
-    bench = FollowersBench(state(2, 0), state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
     bench.hosts.fetch_only_in_sync(True)
     bench.hosts.pause(ORDERS, state(2, 0))
     assert fetched(bench) == [1]
@@ -499,7 +499,7 @@ def test_a_replica_that_leaves_a_bad_disk_is_not_fetched_whatever_an_image_of_be
 
 
 def test_a_replica_that_stays_on_a_bad_disk_is_fetched_again() -> None:
-    bench = FollowersBench(state(2, 0), state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
     bench.hosts.fetch_only_in_sync(True)
     bench.hosts.pause(ORDERS, state(2, 0))
     assert fetched(bench) == [1]
@@ -508,7 +508,7 @@ def test_a_replica_that_stays_on_a_bad_disk_is_fetched_again() -> None:
 
 
 def test_when_the_disk_can_store_again_all_replicas_are_fetched_and_late_answers_change_nothing() -> None:
-    bench = FollowersBench(state(2, 0), state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
     bench.hosts.fetch_only_in_sync(True)
     bench.hosts.pause(ORDERS, state(2, 0))
     bench.hosts.left(TopicPartition("orders", 1), replace(state(2, 0), partition_epoch=2))
@@ -521,7 +521,7 @@ def test_when_the_disk_can_store_again_all_replicas_are_fetched_and_late_answers
 
 
 def test_a_topic_made_again_is_fetched_though_a_replica_of_the_old_one_has_left() -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     topic = bench.image.topics["orders"]
     bench.hosts.fetch_only_in_sync(True)
     bench.hosts.left(ORDERS, replace(state(2, 0), partition_epoch=7))
@@ -531,41 +531,41 @@ def test_a_topic_made_again_is_fetched_though_a_replica_of_the_old_one_has_left(
 
 
 def test_a_partition_that_is_not_here_yet_is_looked_for_again() -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     bench.states[1] = state(2, 0)
     bench.hosts.load(bench.image)
     bench.settle()
     bench.answer()
-    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0]]
+    assert [[one.partition for one in wanted] for _, wanted in bench.fetches] == [[0]]
     bench.node.table.create(TopicPartition("orders", 1), state=bench.states[1], config=TopicConfig())
     bench.clock.advance(200)
     bench.settle()
     bench.answer()
-    assert [[one.partition for one in wanted] for _, wanted in bench.asked] == [[0, 1]]
+    assert [[one.partition for one in wanted] for _, wanted in bench.fetches] == [[0, 1]]
 
 
 def test_a_deleted_topic_is_followed_no_more() -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     topic = bench.image.topics["orders"]
     bench.node.table.delete("orders", 0)
     bench.hosts.on_image(ClusterImage(), ImageDelta(deleted_topics=(topic,)))
     bench.answer(data(0, batch(0, b"late")))
     bench.settle()
-    assert (bench.asked, bench.hosts.partitions) == ([], 0)
+    assert (bench.fetches, bench.hosts.partitions) == ([], 0)
 
 
 def test_after_the_close_nothing_is_asked_or_heard() -> None:
-    bench = FollowersBench(state(2, 0))
+    bench = ReplicaFetchersBench(state(2, 0))
     bench.hosts.close()
     bench.answer(data(0, batch(0, b"late")))
     bench.take(0, state(3, 1))
     bench.clock.advance(10_000)
-    assert bench.asked == []
+    assert bench.fetches == []
     assert bench.partition().log.log_end_offset == 0
 
 
 def test_a_log_that_is_on_disk_after_the_close_is_not_fetched() -> None:
-    bench = FollowersBench(state(1, 0))
+    bench = ReplicaFetchersBench(state(1, 0))
     bench.node.produce("orders", b"a", acks=1)
     changed = state(2, 1)
     bench.states[0] = changed
@@ -574,4 +574,4 @@ def test_a_log_that_is_on_disk_after_the_close_is_not_fetched() -> None:
     bench.clock.advance(0)
     bench.hosts.close()
     bench.settle()
-    assert bench.asked == []
+    assert bench.fetches == []

@@ -184,7 +184,7 @@ class RepairedBroker:
         self.take(leader_epoch=LeaderEpoch(self.state.leader_epoch + 1))
 
     @property
-    def asked(self) -> list[FetchPartition]:
+    def leader_reads(self) -> list[FetchPartition]:
         return [one for request, _ in self.waiting for topic in request.topics for one in topic.partitions]
 
     def answer(self, *records: bytes, high_watermark: int) -> None:
@@ -240,7 +240,7 @@ def test_a_log_that_does_not_open_is_renamed_and_fetched_anew(caplog: pytest.Log
     caplog.set_level("INFO")
     node.settle()
     assert (node.table.has(*ORDERS), len(node.table.offline)) == (True, 0)
-    (wanted,) = node.asked
+    (wanted,) = node.leader_reads
     assert (wanted.fetch_offset, wanted.last_fetched_epoch) == (0, -1)
     assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
     assert (node.repairs.kept_logs.directories, node.repairs.in_repair, node.repairs.repaired) == (1, 1, 0)
@@ -283,7 +283,7 @@ def test_a_log_that_is_found_damaged_while_it_is_used_is_fetched_anew() -> None:
     node.settle(LOOK_MS)
     assert partition.is_closed
     assert node.table.get(*ORDERS).log.log_end_offset == 0
-    assert node.asked[-1].fetch_offset == 0
+    assert node.leader_reads[-1].fetch_offset == 0
     node.fetch_all()
     assert node.table.get(*ORDERS).high_watermark == 3
     assert node.fetchers.failed_partitions == 0
@@ -427,7 +427,7 @@ def test_a_log_found_damaged_in_use_that_cannot_be_moved_does_not_pass_for_a_who
     assert (len(node.table.offline), node.lost.lost_replicas) == (1, (ORDERS,))
     node.settle(FIRST_BACKOFF_MS)
     assert damaged_names(files) == [DAMAGED]
-    assert (len(node.table.offline), node.asked[-1].fetch_offset) == (0, 0)
+    assert (len(node.table.offline), node.leader_reads[-1].fetch_offset) == (0, 0)
 
 
 def test_a_renamed_damaged_log_is_no_partition_and_is_never_removed() -> None:
@@ -475,7 +475,7 @@ def test_whenever_the_power_goes_no_damaged_log_passes_for_a_short_one(after: bo
         again.settle(LOOK_MS)
         assert damaged_names(files) == [DAMAGED]
         assert files.read_bytes(f"/logs/{DAMAGED}/00000000000000000000.log") == content
-        (wanted,) = again.asked
+        (wanted,) = again.leader_reads
         if wanted.fetch_offset == 0:
             again.fetch_all()
         assert again.table.get(*ORDERS).log.log_end_offset == 3
@@ -501,7 +501,7 @@ def test_a_repair_goes_on_if_old_files_are_removed_while_they_are_measured(monke
     node = RepairedBroker(files)
     lose_a_copy_while_it_is_measured(files, monkeypatch)
     node.settle()
-    assert (node.table.has(*ORDERS), len(node.table.offline), node.asked[-1].fetch_offset) == (True, 0, 0)
+    assert (node.table.has(*ORDERS), len(node.table.offline), node.leader_reads[-1].fetch_offset) == (True, 0, 0)
     assert node.repairs.kept_logs.directories == 1
 
 

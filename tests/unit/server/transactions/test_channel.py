@@ -61,12 +61,12 @@ class TransactionChannelBench:
         assert self.peer.timeout_ms is not None
         _, request, on_reply = self.peer.waiting.pop(0)
         (transaction,) = request.transactions
-        told = iter(codes)
+        next_codes = iter(codes)
         topics = tuple(
             AddPartitionsToTxnTopicResult(
                 name=topic.name,
                 results_by_partition=tuple(
-                    AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=next(told))
+                    AddPartitionsToTxnPartitionResult(partition_index=index, partition_error_code=next(next_codes))
                     for index in topic.partitions
                 ),
             )

@@ -35,8 +35,8 @@ def test_a_producer_is_described_with_its_last_batch(node: AdminPath) -> None:
     node.produce("orders", records=batch_of(b"a", b"b", now=lambda: 5_000, **first))
     node.produce("orders", records=batch_of(b"c", now=lambda: 6_000, **{**first, "base_sequence": 2}))
     node.produce("orders", b"from nobody")
-    told, untouched = describe(node, "orders", 0, 1)
-    assert told.active_producers == (
+    written, untouched = describe(node, "orders", 0, 1)
+    assert written.active_producers == (
         ActiveProducer(
             producer_id=7,
             producer_epoch=2,
@@ -72,8 +72,8 @@ def test_an_open_transaction_has_its_start_and_an_ended_one_its_coordinator(node
         [(b"k", b"v")], now_ms=5_000, on_done=lambda _: None, producer_id=7, producer_epoch=2, verification=UNVERIFIED
     )
     node.end_turn()
-    (told,) = describe(node, "orders", 0)[0].active_producers
-    assert (told.current_txn_start_offset, told.coordinator_epoch) == (1, -1)
+    (producer,) = describe(node, "orders", 0)[0].active_producers
+    assert (producer.current_txn_start_offset, producer.coordinator_epoch) == (1, -1)
     partition.append_marker(
         EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=4),
         producer_id=7,
@@ -82,6 +82,6 @@ def test_an_open_transaction_has_its_start_and_an_ended_one_its_coordinator(node
         on_done=lambda _: None,
     )
     node.end_turn()
-    (told,) = describe(node, "orders", 0)[0].active_producers
-    assert (told.current_txn_start_offset, told.coordinator_epoch) == (-1, 4)
-    assert (told.producer_epoch, told.last_sequence, told.last_timestamp) == (3, -1, 6_000)
+    (producer,) = describe(node, "orders", 0)[0].active_producers
+    assert (producer.current_txn_start_offset, producer.coordinator_epoch) == (-1, 4)
+    assert (producer.producer_epoch, producer.last_sequence, producer.last_timestamp) == (3, -1, 6_000)
