@@ -19,7 +19,7 @@ from testkit.batches import stored_batch
 LIVES: Final = 60
 COMPLETE: Final = "no log that opens as complete lacks a batch below its bound"
 NO_DAMAGE: Final = "a crash alone damages nothing"
-AS_WRITTEN: Final = "what is served is what was written"
+AS_WRITTEN: Final = "records are served as they were written"
 _ROOT: Final = "/data"
 _PARTITION: Final = TopicPartition("orders", 0)
 _DIRECTORY: Final = f"{_ROOT}/{_PARTITION}"

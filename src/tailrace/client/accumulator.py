@@ -200,7 +200,7 @@ class StickyPartitioner:
         self._current: dict[str, tuple[int, int]] = {}
 
     def partition(self, topic: str, available: Sequence[int], cost: int) -> int:
-        """One of the available partitions, of which there is at least one."""
+        """The partition for the next record, out of `available`, which is not empty."""
         current, sent = self._current.get(topic, (-1, 0))
         if current not in available or sent >= self._sticky_bytes:
             others = [partition for partition in available if partition != current] or list(available)

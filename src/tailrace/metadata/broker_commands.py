@@ -106,7 +106,7 @@ class UnregisterBroker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterController:
-    """A controller tells where it listens and what it can work with."""
+    """The listeners of a controller and the features that it supports."""
 
     controller_id: BrokerId
     incarnation_id: bytes

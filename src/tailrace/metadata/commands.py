@@ -209,7 +209,7 @@ class LeaveReason(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InSyncChange:
-    """The in-sync replicas that the leader of one partition proposes, on what it knows of the partition.
+    """The in-sync replicas that the leader of one partition proposes, based on its state of the partition.
 
     Or, with `leaving`, that the replica which asks leaves, leader or not; no in-sync replicas are named then.
     """

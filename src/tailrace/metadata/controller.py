@@ -135,7 +135,7 @@ class ControllerMachine:
 
     def at_offset(self, decision: ControllerDecision, offset: int) -> ControllerDecision:
         """The same decision when others have appended meanwhile: the epoch of a broker is where its record stands, and
-        a broker that stops waits for the others to know the record that hands over what it led.
+        a broker that stops waits for the others to know the record that hands over its leaderships.
         """
         self.heartbeats.moved(self._decided_for, offset)
         self._decided_for = offset

@@ -51,11 +51,11 @@ NOTHING: Final = Derived((), 0)
 
 Partitions = Iterable[tuple[TopicId, int, PartitionState]]
 Steps = Generator[None, None, T]
-"""Work in slices: each `next` does one; what it comes to is the value it ends with."""
+"""Work in slices: each `next` does one; the generator returns the result."""
 
 
 def finished(steps: Steps[T]) -> T:
-    """Do all the steps, and give what they come to."""
+    """Do all the steps; returns their result."""
     while True:
         try:
             next(steps)
@@ -93,7 +93,7 @@ class Rules(Protocol):
     def departure(
         self, broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /, *, unclean: bool
     ) -> PartitionState | None:
-        """The broker may no longer lead nor be in sync; `unclean`: what it had acknowledged may be lost besides."""
+        """The broker may no longer lead nor be in sync; `unclean`: records that it acknowledged may be lost."""
         ...
 
     def arrival(

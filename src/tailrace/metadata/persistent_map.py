@@ -1,6 +1,6 @@
 """Maps that never change and yet cost little to change: the next version shares with the one before it.
 
-A map is a large dict that versions share, and a small one with what is new since. A version costs a copy of the small
+A map is a large dict that versions share, and a small one with later changes. A version costs a copy of the small
 one; when that has outgrown the square root of the large one, a version merges them. So a change costs about as many
 steps as the root of the map's size, on average, and never more than one copy of the whole.
 

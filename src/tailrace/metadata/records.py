@@ -34,7 +34,7 @@ OLDEST_METADATA_VERSION = 25
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 TRANSACTION_VERSION = 2
-"""Each transaction of a producer has an epoch of its own, and what it writes to is added to it (KIP-890)."""
+"""Each transaction of a producer has an epoch of its own, and the coordinator adds its partitions (KIP-890)."""
 
 NOT_DERIVED = -1
 """Nothing is derived from this record: Kafka's own controllers write all partition changes out."""
@@ -75,7 +75,7 @@ class RegisterBrokerRecord:
     """The number of partition changes that follow from this record, see `derive`."""
     derived_crc: UInt32 = field(versions="0+", tag=10001, default=0)
     is_unclean: bool = field(versions="0+", tag=10002, default=False)
-    """The broker cannot say that it still has what it had acknowledged (KIP-966)."""
+    """The broker cannot vouch that it still has all acknowledged records (KIP-966)."""
 
 
 @message(name="UnregisterBrokerRecord", versions="0", flexible="0+")

@@ -120,7 +120,7 @@ def apply(image: ClusterImage, record: MetadataRecord) -> ClusterImage:
 
 
 def apply_all(image: ClusterImage, records: Iterable[MetadataRecord]) -> tuple[ClusterImage, ImageDelta]:
-    """The image after these records, and what they changed."""
+    """The image after these records, and their changes."""
     replay = Replay(image)
     for record in records:
         replay.apply(record)
@@ -151,7 +151,7 @@ class Replay:
         self._controllers = MapDraft(image.controllers)
         self._features = MapDraft(image.features)
         self._next_producer_id = image.next_producer_id
-        # Only a replay makes an open transaction, of what it was given.
+        # Only a replay makes an open transaction, of stored records.
         kept = cast("tuple[StoredRecord, ...] | None", image.open_transaction)
         self._transaction = None if kept is None else list(kept)
         self._changed_configs: set[ConfigResource] = set()
@@ -360,7 +360,7 @@ class Replay:
     # The end
 
     def finish(self) -> tuple[ClusterImage, ImageDelta]:
-        """The image, and what is new in it. Nothing can be applied any more."""
+        """The image and its changes. Nothing can be applied any more."""
         return derive.finished(self.finishing())
 
     def finishing(self) -> Steps[tuple[ClusterImage, ImageDelta]]:

@@ -44,7 +44,7 @@ def departure(
 
 
 def arrival(broker_id: BrokerId, state: PartitionState, circumstances: _Circumstances, /) -> PartitionState | None:
-    """A leader for what had none, if this broker is one that can be elected."""
+    """A leader for a partition without one, if this broker is one that can be elected."""
     if state.leader != NO_LEADER or broker_id not in state.replicas:
         return None
     after = with_in_sync(

@@ -1,7 +1,7 @@
 """Reads the records that snapshots and logs are full of, those of partitions, without making a record of each.
 
 The same as `decode_record`, a few times as fast. A new partition becomes its state at once, if its record has the
-ordinary form: lists of fewer than 127 elements, no tagged fields. Of a change only what is said of the partition is
+ordinary form: lists of fewer than 127 elements, no tagged fields. Of a change only the fields of the partition are
 decoded, and only once. Lists that are equal become one object: a cluster has far fewer of them than partitions.
 """
 
@@ -54,7 +54,7 @@ class StoredChange(NamedTuple):
     topic_id: TopicId
     number: int
     change: PartitionChangeRecord
-    """For what it says; the partition that it names may be another."""
+    """For its fields alone; the partition that it names may be another."""
 
 
 StoredRecord = MetadataRecord | StoredPartition | StoredChange

@@ -1,4 +1,4 @@
-"""The topics of an image under construction, with all that follows from them: names, counts, and what has changed."""
+"""The topics of an image under construction, with all that follows from them: names, counts and changes."""
 
 from collections.abc import Iterator, Mapping
 from functools import partial

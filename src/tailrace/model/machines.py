@@ -61,7 +61,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision(Generic[DecidedRecord, Response]):
-    """The records that must be committed before the response may be sent. No records: it depends on what was read."""
+    """The records that must be committed before the response may be sent. No records: it depends on a read alone."""
 
     records: tuple[DecidedRecord, ...]
     response: Response

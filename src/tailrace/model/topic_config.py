@@ -124,7 +124,7 @@ TOPIC_SETTINGS: Table = table_of(
         "How many replicas must be in sync for acks=all to be accepted.",
         at_least=1,
     ),
-    _setting("preallocate", SettingType.BOOLEAN, "Accepted for Kafka's files; a segment grows with what is written."),
+    _setting("preallocate", SettingType.BOOLEAN, "Accepted for Kafka's files; a segment grows with its records."),
     _setting(
         "retention.bytes",
         SettingType.LONG,

@@ -34,7 +34,7 @@ def size_class(size_bytes: int) -> int:
 class BufferPool:
     """Buffers that wait to be used again.
 
-    `limit_bytes` bounds what is in use, `KEEP_BYTES` what is kept while unused.
+    `limit_bytes` bounds the buffers in use, `KEEP_BYTES` the unused ones that are kept.
     """
 
     def __init__(self, *, limit_bytes: int) -> None:
@@ -136,7 +136,7 @@ class ReceiveBuffer:
     def make_space(self) -> bool:
         """Make the buffer hold the frame that has begun, without moving bytes that may have been given away.
 
-        A client may announce more than it ever sends: the buffer grows to four times what has arrived, unless this
+        A client may announce more than it ever sends: the buffer grows to four times the arrived bytes, unless this
         client has already sent a frame as large. False: the pool has no such buffer now, and there is no space left.
         """
         buffer = self.data

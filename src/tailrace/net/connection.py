@@ -100,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._versions: dict[int, tuple[int, int]] = {}
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._scratch_filled = 0
-        # A frame longer than what has arrived gets memory of its own, and the socket writes right into it.
+        # A frame longer than its arrived part gets memory of its own, and the socket writes right into it.
         self._frame: memoryview | None = None
         self._frame_filled = 0
 

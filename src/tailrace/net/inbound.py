@@ -196,7 +196,7 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._resume(Pause.OUT_OF_ORDER)
 
     def close(self, reason: str) -> None:
-        """Send what is queued and close; nothing is read or answered any more."""
+        """Send the queued answers and close; nothing is read or answered any more."""
         if self._pauses & Pause.CLOSED:
             return
         self.flush()
@@ -216,7 +216,7 @@ class InboundConnection(asyncio.BufferedProtocol):
                 transport.resume_reading()
 
     def finish(self) -> None:
-        """Send what is queued, then the end of the stream; the client closes then."""
+        """Send the queued answers, then the end of the stream; the client closes then."""
         self._pauses |= Pause.CLOSED
         self._listener.report(self, "")
         self._is_finishing = True
@@ -409,7 +409,7 @@ class InboundConnection(asyncio.BufferedProtocol):
             self.abort(f"{self.unsent_bytes} bytes of answers are not taken")
 
     def flush(self) -> None:
-        """Write the queued answers, unless the client does not take what it was sent before."""
+        """Write the queued answers, unless the client does not take the earlier ones."""
         self._is_flush_planned = False
         transport = self._transport
         if not self._answers or self._is_write_blocked or transport is None or transport.is_closing():
@@ -474,7 +474,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         return self._is_reading_paused and self._in_progress > 0
 
     def abort(self, reason: str | None) -> None:
-        """Close without sending what is queued; None: the reason was reported already."""
+        """Close without sending the queued answers; None: the reason was reported already."""
         self._pauses |= Pause.CLOSED
         if reason is not None:
             self._listener.report(self, reason)

@@ -16,7 +16,7 @@ def write_in_portions(
 ) -> list[Buffer]:
     """Write until the transport is blocked, and return the rest.
 
-    For a transport that copies what it cannot send (asyncio before Python 3.12): it gets no more than it sends soon.
+    For a transport that copies the unsent bytes (asyncio before Python 3.12): it gets no more than it sends soon.
     """
     for index, chunk in enumerate(chunks):
         for position in range(0, len(chunk), PORTION_BYTES):

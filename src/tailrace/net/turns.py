@@ -17,7 +17,7 @@ class Flushable(Protocol):
     """A connection with queued answers."""
 
     def flush(self) -> None:
-        """Write what is queued."""
+        """Write the queued answers."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 After a failed sync nothing that the process believes of its files is sure, so nothing of it is kept: the process
 becomes a fresh one (`exec`), which closes every connection at once, so that others take over. It waits for the disk
-before it takes any port, then starts as after a kill: recovery reads what is really there. A supervisor sees a
+before it takes any port, then starts as after a kill: recovery reads the bytes on the disk. A supervisor sees a
 process that runs all the time, and no person has to do anything.
 
 A process that gets a signal to stop does not come back. If its disk fails in the clean stop, it ends as failed, and the

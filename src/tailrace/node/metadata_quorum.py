@@ -55,7 +55,7 @@ class Collector:
         self._works = 0
 
     def long_work(self, has_begun: bool) -> None:
-        """Long work begins, or is over: then what it has made is never looked through again."""
+        """Long work begins, or is over: then the objects that it has made are never looked through again."""
         if has_begun:
             self._works += 1
             gc.disable()
@@ -90,7 +90,7 @@ class MetadataQuorum:
         turns: Turns,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """Opens the log. Raises CorruptRecords that says what is damaged, and StorageError."""
+        """Opens the log. Raises CorruptRecords that names the damage, and StorageError."""
         self._config = config
         self._files = files
         self._directory = directory
@@ -172,7 +172,7 @@ class MetadataQuorum:
         self._assemble(found, listeners)
 
     def _keep(self, found: FoundedQuorum) -> None:
-        """Write down what was found: the cluster first, for a directory with voters knows whose they are."""
+        """Write down the quorum that was found: the cluster first, for a directory with voters knows whose they are."""
         if self._identity.cluster_id is None:
             self._identity = replace(self._identity, cluster_id=found.cluster_id)
             write_meta_properties(self._files, self._directory, self._identity)

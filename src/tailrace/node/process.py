@@ -115,7 +115,7 @@ def run(
     pipe, and even kill -9 closes it. With a `command` that starts the node, but for the number of `disk_failures` so
     far, which comes last, the process begins anew when its disk has failed and answers again (`node.disk_failure`).
     """
-    gc.freeze()  # what is imported stays
+    gc.freeze()  # imported modules stay
     gc.set_threshold(*_GC_THRESHOLDS)
     set_up_logging(config.text("log.format") or TEXT)
     directory = config.data_directory
@@ -243,7 +243,7 @@ def say_ready(line: str) -> None:
         print(line, flush=True)  # noqa: T201 - scripts wait for it
     except OSError:
         null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())  # for what is still to be flushed
+        os.dup2(null, sys.stdout.fileno())  # for text that is still to be flushed
         os.close(null)
 
 

@@ -1,6 +1,6 @@
 """Compiles the encoder of one message in one version to straight-line Python.
 
-In the generated code `append` adds a small piece to `parts`; what is large goes to `chunks` by reference, behind the
+In the generated code `append` adds a small piece to `parts`; a large one goes to `chunks` by reference, behind the
 pieces before it joined. Neighbouring fields of fixed size, with the length that follows them, become one `struct` call.
 A value that the wire cannot hold raises struct.error, TypeError or AttributeError, which `schema.encode` explains.
 """

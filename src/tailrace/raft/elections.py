@@ -151,7 +151,7 @@ class Elections:
     # Our own election
 
     def poll(self, now_ms: int) -> None:
-        """Do what has become due in these roles."""
+        """Carry out the steps that are due in these roles."""
         match self._replica.role:
             case Unattached() as role:
                 self._poll_unattached(role, now_ms)

@@ -7,7 +7,7 @@ It has no Kafka message, no disk, no clock and no chance of its own. `events` ha
 2. Report AppendFetched (LogAppended or AppendRejected) before any other event.
 3. Report Persist, Flush and InstallSnapshot when they are done and durable, not sooner, in any order among each other.
 4. A step at `next_deadline_ms`, with a Tick, is enough; time never goes back (use a monotonic clock).
-5. After a crash, make a new node of what is durable: the quorum state, the log, its snapshots.
+5. After a crash, make a new node of the durable parts: the quorum state, the log, its snapshots.
 """
 
 from collections.abc import Iterable, Sequence
@@ -363,7 +363,7 @@ class RaftNode:
                 self._replica.requests.back_off(opened.destination, now_ms)
 
     def _poll(self, now_ms: int) -> None:
-        """Do what is due in the present role, and in the roles that follow from it."""
+        """Carry out the steps that are due in the present role, and in the roles that follow from it."""
         replica = self._replica
         replica.requests.expire(now_ms)
         for _ in range(8):

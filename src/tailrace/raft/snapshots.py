@@ -170,7 +170,7 @@ def recently_served(served: Mapping[SnapshotId, int], now_ms: int, within_ms: in
 def fair_shares(remaining: Sequence[int], max_bytes: int) -> list[int]:
     """The share of `max_bytes` for each of these snapshots, which have so many bytes left to send.
 
-    Each gets the average if it has as much; what it does not need goes to the others, evenly again (KIP-630). Bytes
+    Each gets the average if it has as much; the rest of its share goes to the others, evenly again (KIP-630). Bytes
     that cannot be divided go to some of those that want more.
     """
     shares = [0] * len(remaining)

@@ -1,1 +1,1 @@
-"""A partition and its copies: what is appended, what is safe, what may be read."""
+"""A partition and its copies: appends, in-sync replicas, the high watermark, reads."""

@@ -32,7 +32,7 @@ class InvalidRecords(KafkaError):
     def __init__(self, code: ErrorCode, detail: str, record_errors: tuple[tuple[int, str], ...]) -> None:
         super().__init__(code, detail)
         self.record_errors = record_errors
-        """(index in the batch, what is wrong with that record)"""
+        """(index in the batch, fault of that record)"""
 
 
 class Admission:

@@ -32,7 +32,7 @@ again sooner (replica.fetch.wait.max.ms is 500); the last fetch of one that has 
 _REFUSED: Final = frozenset((ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA))
 """This copy of the proposal changed nothing. The next may: brokers are fenced and unfenced without a new epoch."""
 _NEVER_POSSIBLE: Final = ErrorCode.INVALID_REQUEST
-"""No copy changes anything: what is wrong with the proposal depends on nothing but it and the partition epoch."""
+"""No copy changes anything: the fault depends on nothing but the proposal and the partition epoch."""
 _NEWS_WILL_COME: Final = frozenset(
     (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,

@@ -17,7 +17,7 @@
 5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
 6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
 7. A fetch is stated as its difference from the one before (KIP-227 has a place for that on the wire), so that a step
-   costs what has changed, however many partitions are followed.
+   costs as much as the changes, however many partitions are followed.
 """
 
 from collections.abc import Iterable

@@ -1,5 +1,5 @@
 """The Spark source and sink: `spark.read.format("tailrace")`, with the options and rows of Spark's Kafka connector.
 
-`options`, `offsets` and `planning` decide what is read, without PySpark; only `source`, `readers`, `sink` and `session`
+`options`, `offsets` and `planning` plan the reads, without PySpark; only `source`, `readers`, `sink` and `session`
 import it.
 """

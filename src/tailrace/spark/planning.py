@@ -148,7 +148,7 @@ class Planner:
             latest = self.ends()
         for tp, offset in start.items():
             if tp not in latest:
-                self.report_loss(f"{tp} is gone, with what it had from offset {offset} on, where this query stands")
+                self.report_loss(f"{tp} is gone, with its records from offset {offset} on, where this query stands")
             elif latest[tp] < offset:
                 self.report_loss(f"{tp} ends at offset {latest[tp]}, before {offset} where this query stands")
 

@@ -180,8 +180,8 @@ class BatchFile:
     def walk_over(self, data: Buffer, position: int, expected: "Expected", next_offset: int) -> tuple[int, int]:
         """The end of the last whole batch that is wanted in `data`, and its end offset.
 
-        `data` was read at this position, where a batch starts at `next_offset`. Every header is held against what is
-        expected: no checksum covers a batch's place, size and epoch.
+        `data` was read at this position, where a batch starts at `next_offset`. Every header is compared with the
+        expected one: no checksum covers a batch's place, size and epoch.
         """
         end = 0
         while True:
@@ -276,7 +276,7 @@ def _words(status: int, header: tuple[int, int, int, int], next_offset: int, epo
 
 
 def _head(data: Buffer, size_bytes: int) -> Buffer:
-    """The first bytes of what was read. A small part is copied: a view would hold all of it until it is sent."""
+    """The first bytes of a read. A small part is copied: a view would hold all of it until it is sent."""
     if size_bytes == len(data):
         return data
     return memoryview(data)[:size_bytes] if size_bytes > len(data) // 4 else bytes(memoryview(data)[:size_bytes])

@@ -4,8 +4,8 @@ Invariants: epochs and start offsets both rise strictly from entry to entry; no 
 except the last one, which the leader of that epoch made when it was elected.
 
 The cache is in memory. The log writes `to_bytes` into `leader-epoch-checkpoint` while `is_dirty`, at the
-latest before the offsets of a new epoch count as flushed; what is missing above the recovery point, recovery finds in
-the batches.
+latest before the offsets of a new epoch count as flushed; missing entries above the recovery point are found in the
+batches by recovery.
 """
 
 from bisect import bisect_right
@@ -43,7 +43,7 @@ class EpochCache:
         self.latest_epoch = entries[-1].epoch if entries else -1
         """The epoch of the last entry, -1 for none."""
         self.is_dirty = False
-        """Whether the entries differ from what was last written to the checkpoint file."""
+        """Whether the entries differ from the checkpoint file as it was last written."""
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:

@@ -3,7 +3,7 @@
 Rules of the ports:
 
 1. Every failure is a StorageError that names the path and the operating system's words.
-2. A file only grows at its end. `writev` says how much it wrote; the caller cuts back what it did not want. Only a
+2. A file only grows at its end. `writev` returns the number of written bytes; the caller cuts a part back. Only a
    `Note` of a few bytes is written in place.
 3. Written bytes are safe from a power cut after `sync`, a name after `sync_dir` of its directory, and not before.
 4. `open(create=True)` makes a new inode, whatever had the name before. No inode is ever used twice.
@@ -42,7 +42,7 @@ class File(Protocol):
         ...
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to this size, which is at most what it has."""
+        """Cut the file to this size, at most its present one."""
         ...
 
     def rewrite(self, position: int) -> None:

@@ -1,4 +1,4 @@
-"""Flushes of one log: what is to be synced, and one flush on its way from the log's owner to the disk and back."""
+"""Flushes of one log: the files to sync, and one flush on its way from the log's owner to the disk and back."""
 
 from collections.abc import Iterable
 

@@ -8,7 +8,7 @@ Invariants:
 3. All below `flushed_offset` survives a power cut: batches, segment names, and the epochs they were written in.
 4. A reader owns the bytes it was given. Nothing is overwritten: a new segment is a new inode.
 5. After a failure that could not be undone the log is offline: it refuses everything with StorageError until it is
-   opened again, which checks what is on the disk.
+   opened again, which checks the bytes on the disk.
 
 Synchronous and not thread-safe, except `FlushTicket.sync`.
 """
@@ -140,7 +140,7 @@ class Log(ReadableLog):
         to be checked; `first_dirty_offset` is where the last compaction ended. Damage raises DamagedLog, which names
         file and position, or with `allow_damage` gives an offline log whose part before the damage can be read
         (`recovery.damage`), or with `cuts_damage`, if an administrator has accepted the loss, a log that is cut there.
-        With `check_from`, what is behind that offset is checked too if it lies below the recovery point, and a segment
+        With `check_from`, the part behind that offset is checked too if it lies below the recovery point, and a segment
         that ends before it is not cut: damage there is DamagedLog again. A bound of gaps that cannot be read is
         CorruptRecords, and with `cuts_damage` all that is missing below the flushed end passes for a gap.
         `recovery.lost_acknowledged` says whether something that was acknowledged is missing. `is_durable=False` is for
@@ -308,7 +308,7 @@ class Log(ReadableLog):
             # Old segments that are not durable have no gaps. If one is lost, that must not pass for a gap because the
             # log is compacted from now on. For later segments the next roll does this.
             return self.flushed_offset < self._segments.active.base_offset
-        return self.size_bytes > 0  # another program may have compacted what it found
+        return self.size_bytes > 0  # another program may have compacted this log
 
     def append(self, batches: Sequence[AppendBatch], *, may_have_gaps: bool = False) -> None:
         """Write whole batches, stamped with contiguous offsets from `log_end_offset` on: all of them or none.

@@ -246,7 +246,7 @@ class Gaps:
         """A follower gets a batch that does not continue its log. That offsets are missing must be known for good.
 
         `is_expected`: this log is compacted, or its leader's may have been. `make_durable` is called before gaps are
-        legal further up, for what is there by now: if a part of that is lost, it must not pass for one.
+        legal further up, for the present batches: if a part of them is lost, it must not pass for a gap.
         """
         is_legal = base_offset > end_offset and (is_expected or base_offset <= self.bound)
         assert is_legal, f"{self._directory}: batch at offset {base_offset} appended at {end_offset}"

@@ -6,7 +6,7 @@
    file, nothing behind the last one.
 3. Below the *flushed end* a fault is damage: nothing is cut, and the log is neither written to nor used as a shorter
    one. The flushed end is the largest of the recovery point, the log's own note (`storage.flushed_note`) and, where a
-   high watermark is never above what is flushed (log.durability=flushed), the one that was written down last.
+   high watermark is never above the flushed offset (log.durability=flushed), the one that was written down last.
 4. A fault at or above it is a write that was never reported as flushed, which a power cut may tear in any order: the
    log is cut there, whatever follows, and the report names the cut.
 5. Under page-cache durability a power cut may take records below the high watermark. Such a log is cut and can be used,
@@ -342,7 +342,7 @@ class Loader:
             segment.cut_to(scan.valid_bytes, scan.end_offset)
 
     def _is_given_up(self, at: int) -> bool:
-        """Whether an operator has chosen to lose what is damaged in this segment.
+        """Whether an operator has chosen to lose the damaged part of this segment.
 
         Not before the segment that holds `check_from`: damage there was not known, and nothing was copied.
         """
@@ -359,7 +359,7 @@ class Loader:
             self._log_start_offset = base_offset
 
     def _settle(self, end_offset: int, checked_from: int) -> int:
-        """Make what was found durable and complete: indexes, files, names. The log's end offset."""
+        """Make the recovered log durable and complete: indexes, files, names. Returns its end offset."""
         segments = self._segments
         if end_offset < self._log_start_offset:
             # Records below the log start cannot be read any more; the log begins at its start.

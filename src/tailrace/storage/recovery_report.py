@@ -15,7 +15,7 @@ UNKNOWN_GAPS: Final = -1
 
 
 class Damage(NamedTuple):
-    """Bytes that were flushed and are not what was written."""
+    """Flushed bytes that differ from the written ones."""
 
     path: str
     position: int

@@ -1,4 +1,4 @@
-"""Looks through a log at rest, a little at a time: whether its files still hold what was written.
+"""Looks through a log at rest, a little at a time: whether its files still hold the written bytes.
 
 Every batch below the flushed end: checksum, offset, length, leader epoch, and that batches and segments tile. The index
 files of sealed segments are held against the batches; a wrong one is made anew.
@@ -105,7 +105,7 @@ class IndexCheck:
 
 
 class ScrubSlice:
-    """A few batches of one segment: what is to be read, and what was found."""
+    """A few batches of one segment: their place, and the result of the read."""
 
     __slots__ = (
         "_expected",
@@ -229,7 +229,7 @@ class Scrub:
         if self.failure:
             return None
         if generation != self._generation:
-            # Cut since the last slice: what was known of where it stands is of batches that may be gone.
+            # Cut since the last slice: its position is that of batches that may be gone.
             self._generation, self._segment, self._sealed_end = generation, None, -1
         at = next((at for at, one in enumerate(segments) if one.base_offset >= self._base_offset), len(segments))
         while at < len(segments):
@@ -273,7 +273,7 @@ class Scrub:
         """Take a slice back; the damage that it has found, if the log has not changed under it."""
         segment = done.segment
         if generation != self._generation or not any(one is segment for one in segments):
-            # Cut, compacted or gone. Go on with what is there now.
+            # Cut, compacted or gone. Go on with the present segments.
             self._segment = None
             return None
         self.bytes_read += done.end - done.position

@@ -69,7 +69,7 @@ class Segments:
     def read(self, limits: ReadLimits, expected: Expected) -> ReadResult | None:
         """Whole batches from the one that holds the offset, or the next where offsets are missing; None at the end.
 
-        Raises CorruptRecords for what is not as expected.
+        Raises CorruptRecords for batches that are not as expected.
         """
         offset, hints = limits.offset, self._hints
         if hints is None:

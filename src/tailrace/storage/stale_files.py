@@ -43,8 +43,8 @@ def remove_stale_files(files: FileSystem, directory: str, *, limits: SegmentLimi
 def _newest_retired(files: FileSystem, directory: str, names: list[str], limits: SegmentLimits) -> int:
     """The base offset of the newest segment that retention had removed when the log was last used; -1 if none.
 
-    Retention takes the oldest segments and leaves the active one. Kafka calls `.deleted` also what a truncation has cut
-    off and what a compaction has replaced: that tells nothing of the segments before it.
+    Retention takes the oldest segments and leaves the active one. Kafka renames to `.deleted` also segments that
+    a truncation has cut off or a compaction has replaced: they tell nothing of the segments before.
     """
     deleted = _bases(names, LOG_SUFFIX + DELETED_SUFFIX)
     here = _bases(names, LOG_SUFFIX)

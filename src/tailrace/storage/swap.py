@@ -3,7 +3,7 @@
 | On the disk | Meaning | Recovery |
 |---|---|---|
 | `<base>.log.cleaned` | being written, or written and not yet agreed on | removes it: the old segments are whole |
-| `<base>.log.swap` | in force; every byte of it is durable | removes what it replaces, gives it its name |
+| `<base>.log.swap` | in force; every byte of it is durable | removes the segments that it replaces, gives it its name |
 | `<base>.log` | done | nothing |
 
 1. The cleaned files are synced before the first rename.

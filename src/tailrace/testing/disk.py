@@ -3,7 +3,7 @@
 The effects of a power cut, decided by the seed alone, independently for each file and each directory:
 
 - bytes written since the file's last `sync` are lost, kept, kept up to some byte, or kept in some sectors only (the
-  others read as zeros, or as what was there before);
+  others read as zeros, or as the former bytes);
 - a truncation since then is undone or not;
 - names made, changed or removed since the directory's last `sync_dir` are each there or not, independently. A rename
   is one step: never both names, never neither, unless the file had none before.

@@ -70,7 +70,7 @@ class Reassignments:
         unknown = [broker_id for broker_id in target if broker_id not in self._image.brokers]
         if unknown:
             raise _invalid(f"{where}: brokers {unknown} are not registered")
-        factor = len(set(state.replicas) - set(state.removing_replicas))  # of a move under way, what it leads to
+        factor = len(set(state.replicas) - set(state.removing_replicas))  # of a move under way, its target
         if keeps_factor and len(target) != factor:
             raise KafkaError(
                 ErrorCode.INVALID_REPLICATION_FACTOR,

@@ -216,7 +216,7 @@ def _registration(command: RegisterBroker, broker_epoch: int, before: BrokerImag
 
 
 def _has_lost_something(command: RegisterBroker, before: BrokerImage) -> bool:
-    """Whether the broker may lack what it had acknowledged: by what it claims, or by the directories that it has."""
+    """Whether the broker may lack acknowledged records: by its own report, or by the directories that it has."""
     # Kafka keeps the epoch in the directory itself. Read from elsewhere it could be claimed with an empty disk.
     lacks_a_directory = not set(before.log_directories) <= set(command.log_directories)
     return before.broker_epoch != command.previous_broker_epoch or lacks_a_directory

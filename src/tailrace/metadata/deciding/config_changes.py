@@ -1,6 +1,6 @@
 """The outcome of changes of settings, and its records (pure). Codes are Kafka's: 42 for a broker, else 40.
 
-Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to what is no list and for
+Kafka has no other code for a broker's settings (KAFKA-13609) but for words added to a setting that is no list and for
 `min.insync.replicas` of one broker, and neither have we. The changes of partitions that follow: `consequences`.
 """
 

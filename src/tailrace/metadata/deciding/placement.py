@@ -119,7 +119,7 @@ class NewPartitions:
             raise bad_assignment(f"every broker of {where} is fenced: {list(replicas)}")
 
     def check_limits(self, replicas: tuple[Replicas, ...], *, existing: int = 0) -> None:
-        """Refuse more than the cluster takes; count what it does take. The topic has `existing` partitions already.
+        """Refuse more replicas than the cluster takes; count the others. The topic has `existing` partitions already.
 
         Raises KafkaError INVALID_PARTITIONS, POLICY_VIOLATION.
         """

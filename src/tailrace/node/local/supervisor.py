@@ -53,7 +53,7 @@ class _Lines:
         os.set_blocking(descriptor, False)
 
     def read(self) -> bool:
-        """Take what is there; whether the pipe is still open."""
+        """Read the pipe; returns whether it is still open."""
         try:
             chunk = os.read(self.descriptor, _READ_BYTES)
         except BlockingIOError:
@@ -119,7 +119,7 @@ class _Process:
 def _live_as_child(
     work: Callable[[], None], environment: Mapping[str, str], pipes: Sequence[int], signals_blocked: Iterable[int]
 ) -> NoReturn:
-    """Be a process of its own, with nothing of its parent's but what it has imported; never return."""
+    """Be a process of its own, with nothing of its parent's but the imported modules; never return."""
     code: object = 1
     try:
         os.setsid()  # Ctrl-C is for the parent, which then stops all in good order
@@ -204,7 +204,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Start all, and return when all have ended; the exit code."""
-        gc.freeze()  # what is shared with the children stays shared
+        gc.freeze()  # memory that is shared with the children stays shared
         with ExitStack() as stack:
             stack.callback(self._kill_all)
             stack.enter_context(self._selector)

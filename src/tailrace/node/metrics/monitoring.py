@@ -99,7 +99,7 @@ class PageServer:
             writer.transport.abort()
 
     async def _answer(self, head: bytes | None) -> Page:
-        """The page for this request; one that says what is wrong for any other."""
+        """The page for this request, or one that names the error."""
         if head is None:
             return _error(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         method, path, hosts = _parse(head)

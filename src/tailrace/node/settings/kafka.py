@@ -1,4 +1,4 @@
-"""Settings that Apache Kafka knows and that have no effect here, and those that are refused for what they promise.
+"""Settings that Apache Kafka knows and that have no effect here, and those that are refused for their promises.
 
 A file or a script made for Kafka works as it stands, as far as leaving a setting out does no harm: sizes of threads,
 buffers and windows of metrics, quotas of replication, tiered storage that is off. A setting by which Kafka protects a

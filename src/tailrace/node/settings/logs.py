@@ -1,4 +1,4 @@
-"""Settings of the logs: when a record counts as written, what is kept for how long, and when files are flushed."""
+"""Settings of the logs: when a record counts as written, how long records are kept, and when files are flushed."""
 
 from tailrace.model.settings import BOOLEAN, DOUBLE, INT, LONG, STRING, setting
 from tailrace.server.partitions.cleaner import CleanerConfig

@@ -102,7 +102,7 @@ QUORUM_SETTINGS = (
         "metadata.log.max.snapshot.interval.ms",
         LONG,
         3_600_000,
-        "Accepted for Kafka's files; snapshots go by what has changed.",
+        "Accepted for Kafka's files; snapshots go by the size of the changes.",
         at_least=0,
     ),
     setting(

@@ -21,7 +21,7 @@ _ELSEWHERE = {
     "broker.id": "it is called node.id now",
     "zookeeper.connect": "there is no ZooKeeper any more, so leave it out",
 }
-"""Names of old Kafka files, and what has become of them."""
+"""Names in old Kafka files, and the advice for each."""
 
 
 def known_setting(name: str) -> Setting:

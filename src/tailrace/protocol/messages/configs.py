@@ -117,7 +117,7 @@ class IncrementallyAlterableConfig:
 
 @struct
 class IncrementalAlterConfigsResource:
-    """Changes of a topic's or broker's settings; what is not named stays."""
+    """Changes of a topic's or broker's settings; a setting that is not named stays."""
 
     resource_type: Int8
     resource_name: str

@@ -78,7 +78,7 @@ class DescribedAssignment:
 
 @struct
 class DescribedConsumerMember:
-    """A member, with what it reads and what it shall read. v1 tells whether it speaks the classic protocol."""
+    """A member, with its present and its target partitions. v1 tells whether it speaks the classic protocol."""
 
     member_id: str
     instance_id: str | None = None

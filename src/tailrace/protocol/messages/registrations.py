@@ -91,7 +91,7 @@ class UnregisterBrokerResponse:
 
 @message(api_key=70, versions="0", flexible="0+")
 class ControllerRegistrationRequest:
-    """A controller tells where it listens and what it can work with (KIP-919)."""
+    """The listeners of a controller and the features that it supports (KIP-919)."""
 
     controller_id: Int32
     incarnation_id: Uuid

@@ -158,7 +158,7 @@ class InSyncBroker:
 
 @struct
 class AlterPartitionData:
-    """The in-sync replicas that a leader proposes, on what it knows of the partition."""
+    """The in-sync replicas that a leader proposes, based on its state of the partition."""
 
     partition_index: Int32
     leader_epoch: Int32

@@ -360,7 +360,7 @@ class DescribeProducersResponse:
 
 @message(api_key=22, versions="0-5", flexible="2+")
 class InitProducerIdRequest:
-    """Asks for a producer id; a transactional id gets its own with the next epoch. v3 adds what it had (KIP-360)."""
+    """Asks for a producer id; a transactional id gets its own with the next epoch. v3 adds the present id (KIP-360)."""
 
     transactional_id: str | None
     transaction_timeout_ms: Int32

@@ -89,7 +89,7 @@ def parse_records(
 def walk_batches(
     data: Buffer, at: int, *, next_offset: int, until_offset: int, gap_limit: int, epoch: int, epoch_end: int
 ) -> tuple[int, int, int]:
-    """Walk over stored batches from the position `at` and hold what no checksum covers against what is expected.
+    """Walk over stored batches from the position `at` and check the fields that no checksum covers.
 
     Each batch begins at `next_offset`, or above it and at most at `gap_limit`; has this leader `epoch` (-1: any) and
     magic 2. Gives where the last batch ends that is whole and ends below `until_offset`, the offset after it, and a

@@ -6,7 +6,7 @@ decompresses or looks at a single record. Rules that hold:
 1. The checksum covers everything from the attributes (byte 21) to the end. Base offset and leader epoch lie before it,
    so `stamp` leaves it valid; any other change computes it anew.
 2. A produced batch has offsets 0..n-1: record count and last offset delta agree. A stored batch may have gaps
-   (compaction, key-range filter): it keeps its last offset delta, and its count is what is left.
+   (compaction, key-range filter): it keeps its last offset delta, and its count is that of the records left.
 3. A batch is whole or it is not there: `iter_batches` stops before an incomplete tail.
 """
 
@@ -209,7 +209,7 @@ def validate_produced(buffer: Buffer, *, produce_version: int) -> BatchHeader:
     Codes as Kafka's: INVALID_RECORD (87), CORRUPT_MESSAGE (2) for bytes damaged on the way, INVALID_TIMESTAMP (32) for
     a producer that claims the broker's clock, UNSUPPORTED_COMPRESSION_TYPE (76) for zstd below Produce v7 (KIP-110) and
     for unknown codecs. The records themselves are not looked at: the checksum vouches for the sender's bytes, not
-    for the sender's sanity, and readers check what they parse.
+    for the sender's sanity, and readers check the records that they parse.
     """
     size_bytes = len(buffer)
     if size_bytes < HEADER_SIZE:

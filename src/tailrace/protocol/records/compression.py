@@ -47,7 +47,7 @@ _SNAPPY_MAX_RATIO = 22
 """No snappy block unfolds further: its densest element is 3 bytes that stand for 64."""
 _GZIP_BITS = 31
 _MAX_MEMBERS = 1000
-"""Concatenated gzip members or lz4 frames: the libraries copy what is left after each one."""
+"""Concatenated gzip members or lz4 frames: the libraries copy the rest after each one."""
 
 # A zstd context takes longer to make than to use on 16 KiB, and serves one thread at a time. `pop` and `append` are
 # atomic, so these shelves need no lock.

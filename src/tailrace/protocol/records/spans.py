@@ -86,7 +86,7 @@ def _spans(data: bytes, header: BatchHeader) -> list[RecordSpan]:
 def batch_with(records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None) -> bytearray:
     """The batch with these of its records, at least one: same offsets, producer, sequence and codec, new checksum.
 
-    A delete horizon becomes the base timestamp (KIP-534); the records' own timestamps stay what they were. Raises
+    A delete horizon becomes the base timestamp (KIP-534); the records' own timestamps stay. Raises
     OverflowError if the format cannot say how far they lie from it.
     """
     header, section = records.header, records.section

@@ -78,7 +78,7 @@ class DamageCut:
 
     def cut(self) -> None:
         """Cut the log, durably. Raises nothing. On the event loop, as the opening of a log is."""
-        assert self.is_copied, "what is cut off would be gone"
+        assert self.is_copied, "the records that are cut off would be gone"
         try:
             log = self._open_cut()
             self.end_offset = log.log_end_offset

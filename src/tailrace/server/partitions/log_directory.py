@@ -425,7 +425,7 @@ class LogDirectory:
             self._files.remove_tree(path)
 
     def checkpoint(self, name: str) -> OffsetCheckpoint:
-        """One of the checkpoints of offsets."""
+        """The checkpoint with this name."""
         return self._checkpoints[name]
 
     def forget(self, partition: TopicPartition) -> list[str]:

@@ -257,7 +257,7 @@ class QuorumLog:
 
     def raise_log_start(self, offset: int) -> None:
         """Raise the log start; a snapshot holds the records below. `retire_segments` removes their segments."""
-        assert self._snapshots, f"no snapshot stands for what is below {offset}"
+        assert self._snapshots, f"no snapshot stands for the records below {offset}"
         assert self._snapshots[-1].id.end_offset >= offset, f"the newest snapshot ends before {offset}"
         self._log.advance_log_start(offset)
 

@@ -66,8 +66,8 @@ def check_snapshots(log: LogView, directory: str) -> None:
     start, snapshots = log.log_start_offset, log.snapshots
     if start > 0 and not any(one.id.end_offset >= start for one in snapshots):
         raise CorruptRecords(
-            f"the log in {directory} starts at offset {start} and no snapshot stands for what was before; restore the"
-            " snapshot's file, or empty the directory and let the other nodes bring this one up to date"
+            f"the log in {directory} starts at offset {start} and no snapshot stands for the records before; restore"
+            " the snapshot's file, or empty the directory and let the other nodes bring this one up to date"
         )
     for one in snapshots:
         if not _agrees(one.id, log):

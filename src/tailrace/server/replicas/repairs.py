@@ -276,8 +276,8 @@ class ReplicaRepairs:
                 return
             _logger.warning(
                 "event=replica-cut partition=%s end_offset=%d acknowledged_up_to=%d reason='%s' copied_to=%s"
-                " hint='an administrator has chosen this replica; remove the copy of what was cut off when you have"
-                " what you need of it'",
+                " hint='an administrator has chosen this replica; remove the copy of the records that were cut off"
+                " when you no longer need it'",
                 topic_partition,
                 cut.end_offset,
                 cut.acknowledged_end_offset,

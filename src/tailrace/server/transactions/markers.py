@@ -110,7 +110,7 @@ class _Writing:
         self.complete_one()
 
     def complete_one(self) -> None:
-        """One of the awaited markers is complete."""
+        """Count one awaited marker as complete."""
         self._left -= 1
         if not self._left:
             self._on_done(self.codes)

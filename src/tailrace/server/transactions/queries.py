@@ -35,7 +35,7 @@ _STATES = {state.label: state for state in TransactionState}
 
 
 class DescribeTransactionsHandler:
-    """Answers from what is committed."""
+    """Answers from the committed records."""
 
     def __init__(self, *, coordinators: TransactionCoordinatorService) -> None:
         self._coordinators = coordinators
@@ -86,7 +86,7 @@ def not_described(transactional_id: str, code: ErrorCode) -> DescribedTransactio
 
 
 class ListTransactionsHandler:
-    """Answers from what is committed."""
+    """Answers from the committed records."""
 
     def __init__(self, *, coordinators: TransactionCoordinatorService, clock: Clock) -> None:
         self._coordinators = coordinators

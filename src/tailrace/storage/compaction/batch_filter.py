@@ -31,7 +31,7 @@ _MARKERS: Final = (ControlType.ABORT, ControlType.COMMIT)
 _MAX_TIMESTAMP: Final = 2**63 - 1
 
 IsLastOfProducer = Callable[[BatchHeader], bool]
-"""Whether what is known of the batch's producer rests on this batch."""
+"""Whether the state of the batch's producer rests on this batch."""
 
 
 class AbortedTransactions:
@@ -71,7 +71,7 @@ class TransactionEnds:
         self._open: dict[int, int] = {}  # producer id -> where its transaction begins
 
     def go_on(self) -> None:
-        """More is to be seen: what had no end may have one there."""
+        """More batches follow: an open transaction may end there."""
         self.undecided_from = None
 
     def end_at(self, end_offset: int) -> None:
@@ -103,7 +103,7 @@ class KeyCollector:
     """
 
     def __init__(self, first_dirty_offset: int, *, memory_bytes: int, ends: TransactionEnds) -> None:
-        """`ends` is what is known already."""
+        """`ends` has the known ends of transactions."""
         self.keys = KeyMap(memory_bytes)
         self.ends = ends
         self._first_dirty_offset = first_dirty_offset

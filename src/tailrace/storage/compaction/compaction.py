@@ -52,10 +52,10 @@ class Compaction:
     ) -> None:
         """Below `durable_end` nothing can be lost or truncated.
 
-        `ends` is what is known of the transactions of the dirty part; what is not is added.
+        `ends` has the known ends of transactions in the dirty part; the others are added.
 
         `before_swap` gets the offset below which there are gaps from then on; `on_broken` the reason why a swap failed
-        half way, so that only recovery can tell what is there.
+        half way, so that only recovery can tell which files are there.
         """
         self._directory = directory
         self._plan = plan

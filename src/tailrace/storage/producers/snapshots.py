@@ -1,6 +1,6 @@
 """The producer snapshots of a log as files: `<offset>.snapshot`, one per segment and one from the last clean close.
 
-A snapshot says what was known of the producers when the log ended at its offset. It must never outlive the batches it
+A snapshot has the state of the producers when the log ended at its offset. It must never outlive the batches it
 is based on: a truncation removes the snapshots above the cut, durably, before other batches are written there.
 """
 
@@ -76,7 +76,7 @@ def load_producers(
     stand in their place. Also gives the offset of the newest that stays (-1: none) and how many were removed.
 
     `index_anew`: segments from `latest_snapshot` on, durable by now, whose aborted transactions are to be found anew.
-    They get their snapshots again too: retention may take what is before them.
+    They get their snapshots again too: retention may take the segments before them.
     """
     for segment in index_anew:
         segment.take_aborted(TransactionIndex())
@@ -121,7 +121,7 @@ def load_producers(
 
 
 def rebuild_aborted(files: FileSystem, directory: str, segments: Sequence[Segment], segment: Segment) -> None:
-    """Find the aborted transactions of one segment anew, from its batches and what was known where it starts.
+    """Find the aborted transactions of one segment anew, from its batches and the state where it starts.
 
     All of them: if that fails, the segment does not know any, and the next reader looks again.
     """

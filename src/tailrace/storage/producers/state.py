@@ -141,7 +141,7 @@ class ProducerState:
         return entry is not None and _duplicate_of(header, entry) is not None
 
     def check_coordinators(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
-        """Whether a coordinator may append this batch for a producer: a transaction's end, or what it commits.
+        """Whether a coordinator may append this batch for a producer: a transaction's end, or its offsets.
 
         Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch of the producer, and
         TRANSACTION_COORDINATOR_FENCED (52) for the marker of a coordinator that another has followed.
@@ -180,12 +180,12 @@ class ProducerState:
             self._staged[producer_id] = _advanced(entry, header, marker)
 
     def discard_staged(self) -> None:
-        """Forget what was staged: it is not going to be written."""
+        """Forget the staged batches: they are not going to be written."""
         self._staged.clear()
         self.stages_transactions = False
 
     def apply_staged(self) -> None:
-        """Take over what was staged, none of it transactional: it is in the log."""
+        """Take over the staged batches, none of them transactional: they are in the log."""
         assert not self.stages_transactions, "transactions are applied batch by batch"
         self._producers.update(self._staged)
         self._staged.clear()
@@ -195,9 +195,9 @@ class ProducerState:
         return bool(self._staged)
 
     def apply(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> CompletedTransaction | None:
-        """Take over one batch that is in the log; what it completes. Nothing is checked: the leader has done that.
+        """Take over a batch of the log; returns the transaction that it completes. Nothing is checked: the leader did.
 
-        `marker` is what a control batch says; None for one that a compaction has emptied.
+        `marker` is that of a control batch; None for one that a compaction has emptied.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -332,7 +332,7 @@ def _advanced(entry: ProducerEntry | None, header: BatchHeader, marker: EndTrans
 
 
 def _pack(producer_id: int, entry: ProducerEntry) -> Iterator[bytes]:
-    """The producer's entries in a snapshot; what is known of it beside its batches stands in the last one."""
+    """The producer's entries in a snapshot; all of its state but the older batches stands in the last one."""
     *older, newest = entry.batches or (_NO_BATCH,)
     rows = [(batch, batch.timestamp, -1) for batch in older]
     rows.append((newest, entry.last_timestamp, entry.current_txn_first_offset))

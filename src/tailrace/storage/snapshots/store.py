@@ -110,7 +110,7 @@ class SnapshotStore:
                 header = header or read_snapshot_header(batch.content)
         except CorruptRecords as fault:
             raise CorruptRecords(
-                f"the snapshot is damaged: {fault.detail}. Remove the file if the log still has what it stands for, or "
+                f"the snapshot is damaged: {fault.detail}. Remove the file if the log still has its records, or "
                 "restore it from another node"
             ) from None
         assert header is not None, "a whole snapshot begins with a header"

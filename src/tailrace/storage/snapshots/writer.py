@@ -59,7 +59,7 @@ class SnapshotPartFile:
         self.size_bytes += len(data)
 
     def sync(self) -> None:
-        """Make what was written so far durable. On any thread: many small waits instead of a long one at the end."""
+        """Make the batches written so far durable. On any thread: many small waits instead of a long one at the end."""
         self._file.sync()
 
     def check(self, max_bytes: int) -> bool:
@@ -169,7 +169,7 @@ class SnapshotWriter:
             self.records_count += 1
 
     def seal(self) -> None:
-        """Write what is left and the footer: nothing can be added any more."""
+        """Write the last batch and the footer: nothing can be added any more."""
         if self._builder.count:
             self._write_batch()
         footer = footer_batch(
