@@ -33,7 +33,7 @@ from tailrace.server.controller_link.broker_session import Applied, BrokerSessio
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
-from tailrace.server.fetch.list_offsets import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from tailrace.server.fetch.offset_lookups import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler

@@ -1,4 +1,4 @@
-"""ListOffsets (2): the offset that belongs to a timestamp, or to an end of the log.
+"""Lookups of offsets: by timestamp, or the ends of the log (ListOffsets), and by leader epoch (OffsetForLeaderEpoch).
 
 Special timestamps: -1 the readable end (the last stable offset for read_committed), -2 the first offset, -3 the record
 with the largest timestamp (v7), -4 the first offset on this disk (v8), -5 the last offset in tiered storage (v9): there
@@ -46,7 +46,7 @@ _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 
 
 class ListOffsetsHandler:
-    """Answers ListOffsets."""
+    """ListOffsets (2): the offset that belongs to a timestamp, or to an end of the log."""
 
     def __init__(self, *, partitions: PartitionTable) -> None:
         self._partitions = partitions
