@@ -171,12 +171,12 @@ class BrokerCluster:
         node.ask(request, _CREATE_VERSION, partial(self._created, node, name))
 
     def _created(self, node: BrokerNode, name: str, answer: CreateTopicsResponse) -> None:
-        (told,) = answer.topics
-        if told.error_code:
-            self._refused(told.error_code)
+        (result,) = answer.topics
+        if result.error_code:
+            self._refused(result.error_code)
             return
         self.acked += 1
-        topic_id = TopicId(told.topic_id)
+        topic_id = TopicId(result.topic_id)
         self.created[name] = topic_id
         if node.controller.image.topic_names.get(topic_id) != name:
             raise Breach("an answer is true where it is given", f"{name} is not known to node {node.key.id}")
@@ -190,14 +190,14 @@ class BrokerCluster:
         node.ask(request, _DELETE_VERSION, partial(self._deleted, node, topic_id))
 
     def _deleted(self, node: BrokerNode, topic_id: TopicId, answer: DeleteTopicsResponse) -> None:
-        (told,) = answer.responses
-        if told.error_code:
-            self._refused(told.error_code)
+        (result,) = answer.responses
+        if result.error_code:
+            self._refused(result.error_code)
             return
         self.acked += 1
         self.deleted.add(topic_id)
         if topic_id in node.controller.image.topic_names:
-            raise Breach("an answer is true where it is given", f"{told.name} is still there")
+            raise Breach("an answer is true where it is given", f"{result.name} is still there")
 
     def _refused(self, code: int) -> None:
         self.refused += 1

@@ -39,7 +39,7 @@ class _Life:
         self.written: dict[int, AppendBatch] = {}
         self.epoch = 0
         self.noted = {checkpoints.RECOVERY_POINTS: 0, checkpoints.HIGH_WATERMARKS: 0}
-        self.told = 0
+        self.reported_end = 0
         """The log has reported that it is flushed up to here."""
         self.has_lost_power = self.is_flipped = False
 
@@ -72,12 +72,12 @@ class _Life:
         ticket = self.log.begin_flush()
         ticket.sync()
         self.log.finish_flush(ticket)
-        self.told = self.log.flushed_offset
+        self.reported_end = self.log.flushed_offset
 
     def _note(self) -> None:
         name = self.random.choice(tuple(self.noted))
-        checkpoints.write_offsets(self.disk, _ROOT, name, {_PARTITION: self.told})
-        self.noted[name] = self.told
+        checkpoints.write_offsets(self.disk, _ROOT, name, {_PARTITION: self.reported_end})
+        self.noted[name] = self.reported_end
 
     def _elect(self) -> None:
         self.epoch += 1
@@ -100,7 +100,7 @@ class _Life:
     @property
     def bound(self) -> int:
         """Below it the log must not be short without saying so: a power cut may take the log's own note."""
-        return max(self.noted.values()) if self.has_lost_power and self.is_flipped else self.told
+        return max(self.noted.values()) if self.has_lost_power and self.is_flipped else self.reported_end
 
     def verify(self) -> None:
         """Open the log and hold it against what was promised."""

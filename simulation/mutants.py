@@ -84,12 +84,12 @@ class Mutant(NamedTuple):
     @classmethod
     def read(cls, path: Path) -> "Mutant":
         """Raises KeyError or TypeError if something is missing."""
-        said = tomllib.loads(path.read_text())
-        kind = said.get("kind", "quorum")
+        content = tomllib.loads(path.read_text())
+        kind = content.get("kind", "quorum")
         assert kind in WORLDS, f"{path.name}: {kind}"
-        patches = tuple(Patch(**patch) for patch in said["patch"])
-        noticed_by = tuple(said["unit_tests"]) if "unit_tests" in said else None
-        return cls(path.stem, said["what"], kind, said["law"], said["seed"], noticed_by, patches)
+        patches = tuple(Patch(**patch) for patch in content["patch"])
+        noticed_by = tuple(content["unit_tests"]) if "unit_tests" in content else None
+        return cls(path.stem, content["what"], kind, content["law"], content["seed"], noticed_by, patches)
 
     def run(self, seed: int) -> str | None:
         """The law that is broken in the run of this seed; None if none is. Raises what is no breach."""
@@ -178,8 +178,8 @@ def store_unit_tests(directory: Path, name: str, unit_tests: Sequence[str]) -> N
     path = directory / f"{name}.toml"
     named = "".join(f'  "{one}",\n' for one in unit_tests)
     entry = f"unit_tests = [\n{named}]\n" if named else "unit_tests = []\n"
-    said = re.sub(r'^unit_tests = \[(\n(  ".*",\n)*)?\]\n', "", path.read_text(), count=1, flags=re.MULTILINE)
-    path.write_text(re.sub(r"^(seed = \d+\n)", lambda seed: seed[1] + entry, said, count=1, flags=re.MULTILINE))
+    text = re.sub(r'^unit_tests = \[(\n(  ".*",\n)*)?\]\n', "", path.read_text(), count=1, flags=re.MULTILINE)
+    path.write_text(re.sub(r"^(seed = \d+\n)", lambda seed: seed[1] + entry, text, count=1, flags=re.MULTILINE))
 
 
 class _Mutator(MetaPathFinder, Loader):

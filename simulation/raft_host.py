@@ -35,7 +35,7 @@ ENTRY_BYTES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestOrigin:
     """The client or node that waits for an answer."""
 
     source: int
@@ -229,7 +229,7 @@ class RaftHost:
             case do.SendRequest(request_id, destination, request):
                 self._send_request(request_id, destination, request)
             case do.SendResponse(token, response, read):
-                assert isinstance(token, Asked)
+                assert isinstance(token, RequestOrigin)
                 self._send_response(token, self._filled(response, read))
             case do.Persist(number, state):
                 if self.fault is not DiskFault.EIO:
@@ -352,30 +352,30 @@ class RaftHost:
 
     def _send_request(self, request_id: int, destination: int, request: Request) -> None:
         self._watcher.sends_request(self, request)
-        asked = Asked(self.key.id, request_id, self.life, request)
+        origin = RequestOrigin(self.key.id, request_id, self.life, request)
 
         def deliver() -> None:
             target = self._find(destination)
             if target is not None and target.is_up:
-                target.step(events.RequestReceived(asked, request))
-            elif self.is_up and self.life is asked.life:
+                target.step(events.RequestReceived(origin, request))
+            elif self.is_up and self.life is origin.life:
                 self.step(events.RequestFailed(request_id))
 
         self._network.send(self.key.id, destination, deliver)
 
     def stray(self, request: Request) -> None:
         """A request of a stranger to the quorum, or of a node with other beliefs about it."""
-        self.step(events.RequestReceived(Asked(-1, 0, Life(), request), request))
+        self.step(events.RequestReceived(RequestOrigin(-1, 0, Life(), request), request))
 
-    def _send_response(self, asked: Asked, response: Response) -> None:
-        self._watcher.sends_response(self, asked.request, response)
+    def _send_response(self, origin: RequestOrigin, response: Response) -> None:
+        self._watcher.sends_response(self, origin.request, response)
 
         def deliver() -> None:
-            source = self._find(asked.source)
-            if source is not None and source.life is asked.life and source.is_up:
-                source.step(events.ResponseReceived(asked.request_id, response))
+            source = self._find(origin.source)
+            if source is not None and source.life is origin.life and source.is_up:
+                source.step(events.ResponseReceived(origin.request_id, response))
 
-        self._network.send(self.key.id, asked.source, deliver)
+        self._network.send(self.key.id, origin.source, deliver)
 
     def _filled(self, response: Response, read: do.ReadLog | do.ReadSnapshot | None) -> Response:
         if isinstance(read, do.ReadLog) and isinstance(response, FetchRecordsReply):

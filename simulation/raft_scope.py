@@ -224,8 +224,8 @@ class RaftScope:
             messages |= {self._number_message(Message(source, destination, content, STALE))}
         taken = self.nodes.facts[world.nodes[index]].questions
         slot = next(one for one in range(len(taken) + 1) if one not in taken)
-        asked = world.questions | {Question(destination, slot, source, kind == LIVE)}
-        world = world._replace(messages=messages, questions=asked)
+        questions = world.questions | {Question(destination, slot, source, kind == LIVE)}
+        world = world._replace(messages=messages, questions=questions)
         return self._happened(world, index, Happening("request", slot, content))
 
     def _happened(self, world: World, index: int, happening: Happening) -> World:
@@ -352,10 +352,10 @@ class RaftScope:
 
     def fingerprint(self, world: World) -> int:
         """Worlds that differ in the names of the nodes alone have the same one."""
-        facts, messages, asked = self.nodes.facts, self._message_digests, self._question_digests
+        facts, messages, questions = self.nodes.facts, self._message_digests, self._question_digests
         total = self._known_digests[world.known] + self._digest_budget(world.budget)
         total += sum([facts[one].digest for one in world.nodes]) + sum([messages[one] for one in world.messages])
-        total += sum([asked.get(one) or self._digest_question(one) for one in world.questions])
+        total += sum([questions.get(one) or self._digest_question(one) for one in world.questions])
         return min(split(total, len(self.nodes.namings))) or 1
 
     def _digest_budget(self, budget: Budget) -> int:
@@ -375,9 +375,9 @@ class RaftScope:
             number = self._message_numbers[message] = len(self._messages)
             self._messages.append(message)
             source, destination, content, kind = message
-            said = self.nodes.contents[content]
+            body = self.nodes.contents[content]
             digest = self.nodes.digest(
-                lambda names: (names[source], names[destination], kind, value_of(said, names)),
+                lambda names: (names[source], names[destination], kind, value_of(body, names)),
             )
             self._message_digests.append(digest)
         return number

@@ -168,8 +168,8 @@ def _role(bench: RaftBench, role: Role, names: Names) -> Value:
             replicas = sorted(_progress(bench, progress, names) for progress in role.replicas)
             parked = [(one.token, value_of(one.request, names)) for one in role.parked]
             pending = role.pending and (role.pending.command.token, role.pending.offset)
-            told = sorted(names[node_id] for node_id in role.announced_ms)
-            return name, role.epoch_start_offset, replicas, parked, pending, told, sorted(role.served)
+            announced = sorted(names[node_id] for node_id in role.announced_ms)
+            return name, role.epoch_start_offset, replicas, parked, pending, announced, sorted(role.served)
         case Resigned():
             return name  # the nodes it has informed, and those it prefers, matter only to the receivers of that news
 

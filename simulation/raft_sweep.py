@@ -203,10 +203,10 @@ def code_version() -> str:
 
 
 def _load(path: Path, code: str) -> Sweep:
-    said = json.loads(path.read_text()) if path.exists() else {}
-    if said.pop("code", None) != code:
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    if stored.pop("code", None) != code:
         return Sweep()
-    return Sweep(**said | {"sometimes": Counter(said["sometimes"]), "faults": Counter(said["faults"])})
+    return Sweep(**stored | {"sometimes": Counter(stored["sometimes"]), "faults": Counter(stored["faults"])})
 
 
 def _save(path: Path, total: Sweep, code: str) -> None:

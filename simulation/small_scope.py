@@ -315,15 +315,15 @@ def _gather(workers: dict[Connection, BaseProcess], total: Explored, tell: Calla
         while running:
             for one in wait(list(running)):
                 assert isinstance(one, Connection)
-                said = one.recv()
-                if isinstance(said, Explored):
-                    total.add(said)
+                message = one.recv()
+                if isinstance(message, Explored):
+                    total.add(message)
                     del running[one]
-                elif isinstance(said, int):
-                    running[one] = said
+                elif isinstance(message, int):
+                    running[one] = message
                     tell(total.states + sum(running.values()))
                 else:
-                    raise ScopeBreach(*said)
+                    raise ScopeBreach(*message)
     finally:
         for one, worker in workers.items():
             if one in running:

@@ -83,15 +83,15 @@ def test_the_only_copy_is_cut_when_an_administrator_says_so(tmp_path: Path) -> N
             cluster.start()
             write(servers, 1, "others")
             until(lambda: leader(admin) == NO_LEADER, "the damage is reported")
-            (row,), said = elect(servers)
+            (row,), output = elect(servers)
             assert (row["Replica"], row["State"], row["Choice"]) == (1, "damaged", "recommended")
             assert (row["GoodEnd"], row["AcknowledgedEnd"], row["Lost"]) == (12, RECORDS, RECORDS - 12)
-            assert "nothing was changed; --force elects" in said
+            assert "nothing was changed; --force elects" in output
             assert leader(admin) == NO_LEADER
             assert (cluster.data_dir() / LOG).read_bytes() == content
-            rows, said = elect(servers, "--force")
+            rows, output = elect(servers, "--force")
             assert [row["Election"] for row in rows] == ["elected"]
-            assert f"broker 1 is to lead; up to {RECORDS - 12} records are given up" in said
+            assert f"broker 1 is to lead; up to {RECORDS - 12} records are given up" in output
             write(servers, 1, first=100)
             expected = [b"value %d" % number for number in (*range(12), 100)]
             assert read(servers, len(expected)) == expected

@@ -37,21 +37,21 @@ class BadNode:
         written.write_text(fault)
         written.rename(self._order)
 
-    def said(self) -> str:
+    def output(self) -> str:
         self._output.seek(0)
         return self._output.read()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + ENDS_WITHIN_S
         while not condition():
-            assert self.process.poll() is None, self.said()
-            assert time.monotonic() < deadline, self.said()
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
             time.sleep(0.02)
 
     def ready_at(self) -> str:
         """Its address, when it is ready and has a topic."""
-        self.wait_for(lambda: " dev\n" in self.said())
-        servers = self.said().partition("tailrace ready: ")[2].split()[0]
+        self.wait_for(lambda: " dev\n" in self.output())
+        servers = self.output().partition("tailrace ready: ")[2].split()[0]
         with Admin(servers) as admin:
             admin.create_topics({"orders": 1})
         return servers
@@ -107,9 +107,9 @@ def test_a_disk_that_fails_during_a_clean_stop_ends_the_node_as_failed(tmp_path:
         node.write(servers)
         node.process.send_signal(signal.SIGTERM)
         node.order("eio")
-        assert node.process.wait(ENDS_WITHIN_S) == 1, node.said()
-        assert "event=node-failed action=stop" in node.said()
-        assert "action=wait-for-disk" not in node.said()
+        assert node.process.wait(ENDS_WITHIN_S) == 1, node.output()
+        assert "event=node-failed action=stop" in node.output()
+        assert "action=wait-for-disk" not in node.output()
 
 
 @pytest.mark.crash
@@ -122,5 +122,5 @@ def test_a_node_that_waits_for_its_disk_hears_signals_however_often_it_has_faile
         node.write(servers)
         node.wait_for(lambda: node.hears(signal.SIGTERM, failures=2))
         node.process.send_signal(signal.SIGTERM)
-        assert node.process.wait(ENDS_WITHIN_S) == 0, node.said()
-        assert node.said().count("tailrace ready") == 1
+        assert node.process.wait(ENDS_WITHIN_S) == 0, node.output()
+        assert node.output().count("tailrace ready") == 1

@@ -35,10 +35,10 @@ def test_python(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     for block in _blocks("python.md"):
         exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"'), names)
     names["test_greeting"](cluster)
-    said = capsys.readouterr().out
-    assert "b'alice' b'tea'" in said
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in said
-    assert "topic='orders'" in said.splitlines()[-1]  # the last block, for asyncio
+    output = capsys.readouterr().out
+    assert "b'alice' b'tea'" in output
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in output
+    assert "topic='orders'" in output.splitlines()[-1]  # the last block, for asyncio
     assert names["rows"] == len(names["records"]) > 0
 
 

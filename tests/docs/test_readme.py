@@ -73,11 +73,11 @@ def test_the_tour_does_what_it_says(tmp_path: Path) -> None:
     bash = shutil.which("bash")
     assert bash is not None
     with _process_group([bash, "-m", "-c", script], tmp_path, env) as process:
-        said, _ = process.communicate(timeout=240)
-    assert "tour is over" in said, said
+        output, _ = process.communicate(timeout=240)
+    assert "tour is over" in output, output
     for text in ("hello", "good morning", "alice", "greetings"):
-        assert text in said, said
-    assert re.search(r"\|\s*alice\|\s*hello\|\s*\d+\|\s*\d+\|", said), said
+        assert text in output, output
+    assert re.search(r"\|\s*alice\|\s*hello\|\s*\d+\|\s*\d+\|", output), output
 
 
 @pytest.mark.timeout(120)
@@ -93,9 +93,9 @@ def test_three_nodes_come_up_as_it_says(tmp_path: Path) -> None:
     assert bash is not None
     script = f"set -eu\n{shell}\nkill %1\nwait\necho three are over\n"
     with _process_group([bash, "-m", "-c", script], tmp_path, env) as process:
-        said, _ = process.communicate(timeout=100)
-    assert "three are over" in said, said
-    assert re.search(r"LeaderId:\s+[123]\b", said), said
+        output, _ = process.communicate(timeout=100)
+    assert "three are over" in output, output
+    assert re.search(r"LeaderId:\s+[123]\b", output), output
 
 
 def test_the_fixture_of_the_tour_gives_a_node(tmp_path: Path) -> None:

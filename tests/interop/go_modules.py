@@ -77,10 +77,10 @@ def _absent(module: GoModule) -> str | None:
 @cache
 def _go_version() -> tuple[int, int]:
     environment = {**os.environ, **_ENVIRONMENT}
-    said = subprocess.run(
+    output = subprocess.run(
         ["go", "version"], env=environment, capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    found = re.search(r"\bgo(\d+)\.(\d+)", said)
+    found = re.search(r"\bgo(\d+)\.(\d+)", output)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 

@@ -224,8 +224,8 @@ def test_uniform_is_even_and_moves_nothing_that_is_even_already(
     result = assign_uniform(members, counts)
     if alike:
         assert max(_loads(result)) - min(_loads(result)) <= 1
-    settled = [Subscriber(m.member_id, m.order, m.topic_ids, result[m.member_id]) for m in members]
-    assert assign_uniform(settled, counts) == result
+    subscribers = [Subscriber(m.member_id, m.order, m.topic_ids, result[m.member_id]) for m in members]
+    assert assign_uniform(subscribers, counts) == result
 
 
 @settings(max_examples=60, deadline=None)
@@ -233,9 +233,9 @@ def test_uniform_is_even_and_moves_nothing_that_is_even_already(
 def test_uniform_moves_as_little_as_it_can_when_a_member_comes(data: Any, counts: dict[bytes, int]) -> None:
     members = _subscribers(data.draw, alike=True)
     before = assign_uniform(members, counts)
-    settled = [Subscriber(m.member_id, m.order, m.topic_ids, before[m.member_id]) for m in members]
+    subscribers = [Subscriber(m.member_id, m.order, m.topic_ids, before[m.member_id]) for m in members]
     newcomer = Subscriber("z", "z", members[0].topic_ids, {})
-    after = assign_uniform([*settled, newcomer], counts)
+    after = assign_uniform([*subscribers, newcomer], counts)
     for member_id, topics in before.items():
         gained = {(t, p) for t, ps in after[member_id].items() for p in ps} - {
             (t, p) for t, ps in topics.items() for p in ps

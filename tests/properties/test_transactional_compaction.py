@@ -169,8 +169,8 @@ class TransactionalCompaction(RuleBasedStateMachine):
             if not result.size_bytes:
                 break
             aborted = self.log.aborted_transactions(offset, result.next_offset)
-            told = [AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted]
-            stretches, offset = visible_batches(b"".join(result.records), offset, told)
+            listed = [AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted]
+            stretches, offset = visible_batches(b"".join(result.records), offset, listed)
             for stretch in stretches:
                 position = 0
                 while position < len(stretch):

@@ -221,7 +221,7 @@ class LoadedNode:
         self.chance = Random(seed)
         self.files = Machine(seed, lying_sync=lying_sync)
         self.history = History()
-        self.told: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self.node: GroupPath
         self.disk: LateDisk
         self.periodic_work: PeriodicWork
@@ -251,7 +251,7 @@ class LoadedNode:
         return (*self.producers, self.admin)
 
     def note(self, op: str, **facts: Any) -> None:
-        self.told[op] += 1
+        self.counts[op] += 1
         self.history.add([{"op": op, **facts}])
 
     # The life of a node
@@ -271,11 +271,11 @@ class LoadedNode:
                 things_to_do -= 1
                 self.work()
             self.stop()
-            self.told["clean stops"] += 1
+            self.counts["clean stops"] += 1
             if self.chance.random() < 0.5:
                 self.files.power_cut()
         except (PowerCut, Killed):
-            self.told["kills" if self.files.has_power else "power cuts"] += 1
+            self.counts["kills" if self.files.has_power else "power cuts"] += 1
         self.files.on_operation = None
         self.files.forget_faults()
         if not self.files.has_power:
@@ -401,7 +401,7 @@ class LoadedNode:
 
     def not_produced(self, producer: LoadProducer, first: int, count: int) -> None:
         if producer.is_idempotent:
-            self.told["repeated"] += 1
+            self.counts["repeated"] += 1
             producer.repeated.append((first, count))
             return
         for number in range(first, first + count):
@@ -506,7 +506,7 @@ class LoadedNode:
         def trimmed(response: DeleteRecordsResponse) -> None:
             ((answer,),) = (topic.partitions for topic in response.topics)
             assert answer.error_code == 0, response
-            self.told["trimmed"] += 1
+            self.counts["trimmed"] += 1
             self._trimmed_to = max(answer.low_watermark, self._trimmed_to)
 
         request = DeleteRecordsRequest(topics=(wanted,), timeout_ms=1_000)
@@ -557,27 +557,27 @@ class LoadedNode:
         )
 
 
-def told_and_faults(seed: int, **mutation: bool) -> tuple[Counter[str], list[str]]:
+def counts_and_faults(seed: int, **mutation: bool) -> tuple[Counter[str], list[str]]:
     """The history of a node that died a few times, and every promise that was broken in it."""
     loaded = LoadedNode(seed, **mutation)
     for _ in range(LIVES):
         loaded.live_and_die()
-    return loaded.told, loaded.judge()
+    return loaded.counts, loaded.judge()
 
 
 @pytest.mark.timeout(3600)
 def test_nothing_acknowledged_is_lost_doubled_or_out_of_order_after_power_cuts() -> None:
-    told: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed in itertools.count(FIRST_SEED):
-        of_seed, faults = told_and_faults(seed)
+        of_seed, faults = counts_and_faults(seed)
         assert not faults, f"SEED={seed}: {len(faults)} promises broken\n" + "\n".join(faults[:20])
-        told += of_seed
-        if told["power cuts"] >= CUTS:
+        counts += of_seed
+        if counts["power cuts"] >= CUTS:
             break
-    print(dict(told))  # noqa: T201
+    print(dict(counts))  # noqa: T201
     states = {"power cuts", "kills", "clean stops", "acked", "unknown", "repeated", "committed", "trimmed"}
     states |= {f"{change}{how}" for change in ("create", "enlarge", "delete", "set") for how in ("", "-unknown")}
-    assert states <= set(told), f"never happened, so the test proves too little: {states - set(told)}"
+    assert states <= set(counts), f"never happened, so the test proves too little: {states - set(counts)}"
 
 
 @pytest.mark.parametrize("mutation", ["lying_sync", "hasty"])
@@ -586,7 +586,7 @@ def test_a_disk_that_does_not_sync_and_a_node_that_does_not_wait_for_it_are_foun
     worlds, refused, broken = 60, 0, 0
     for seed in range(worlds):
         try:
-            broken += bool(told_and_faults(seed, **{mutation: True})[1])
+            broken += bool(counts_and_faults(seed, **{mutation: True})[1])
         except (KafkaError, AssertionError):
             refused += 1
     assert broken > 0, "no loss has been noticed by the clients"

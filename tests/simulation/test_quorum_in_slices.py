@@ -116,7 +116,7 @@ def test_a_wait_for_an_offset_ends_after_the_last_portion(
     cluster, node = leader
     other = next(one for one in cluster.nodes.values() if one is not node)
     heard: dict[int, int] = {}
-    told: dict[int, int] = {}
+    roles: dict[int, int] = {}
     for one in (node, other):
 
         def listen(image: ClusterImage, delta: ImageDelta, key: int = one.key.id) -> None:
@@ -124,7 +124,7 @@ def test_a_wait_for_an_offset_ends_after_the_last_portion(
             heard[key] = heard.get(key, 0) + len(delta.changed_partitions)
 
         def tell(key: int = one.key.id) -> None:
-            told[key] = heard[key]
+            roles[key] = heard[key]
 
         one.controller.on_image(listen)
         one.controller.when_applied(node.host.log.end_offset + 1, tell)
@@ -134,4 +134,4 @@ def test_a_wait_for_an_offset_ends_after_the_last_portion(
     fenced = fence(node)
     cluster.world.run(until_ms=cluster.world.now_ms + 1_000)
     assert isinstance(fenced[0], BrokerRegistered)
-    assert told == {node.key.id: led, other.key.id: led}
+    assert roles == {node.key.id: led, other.key.id: led}

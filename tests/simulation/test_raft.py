@@ -171,9 +171,9 @@ def test_a_failing_run_shrinks_to_the_few_turns_that_it_takes(monkeypatch: pytes
     small = Shrinker(attempts, failure, max_runs=60).shrink()
     assert small.law == failure.law
     assert len(small.turns) <= len(failure.turns) // 4
-    told = explain(attempts, failure, max_runs=5)
-    assert told.startswith(f"seed {attempts.seed}: {failure.law}")
-    assert "leader" in told
+    explanation = explain(attempts, failure, max_runs=5)
+    assert explanation.startswith(f"seed {attempts.seed}: {failure.law}")
+    assert "leader" in explanation
 
 
 @pytest.fixture

@@ -100,7 +100,7 @@ def connecting_takes_as_long_as_it_must(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 class LeaderSearchBench:
-    """Node 1: its settings place node 2 at `told`, and the voters of the log at `stated` if there are any."""
+    """Node 1: its settings place node 2 at `place`, and the voters of the log at `stated` if there are any."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = str(directory)
@@ -116,14 +116,14 @@ class LeaderSearchBench:
         await played.listener.start()
         return played
 
-    def open(self, node: FakeNode, told: Address = NOWHERE) -> MetadataQuorum:
+    def open(self, node: FakeNode, place: Address = NOWHERE) -> MetadataQuorum:
         settings = {
             "node.id": "1",
             "process.roles": "broker",
             "log.dirs": self._directory,
             "listeners": "127.0.0.1:0",
             "controller.quorum.request.timeout.ms": "30000",
-            "controller.quorum.voters": f"2@{told.host}:{told.port}",
+            "controller.quorum.voters": f"2@{place.host}:{place.port}",
         }
         opened = self._quorum = MetadataQuorum(
             NodeConfig(settings),
@@ -146,14 +146,14 @@ class LeaderSearchBench:
 
 
 def run(directory: Path, story: Callable[[LeaderSearchBench], Awaitable[None]]) -> None:
-    async def told() -> None:
+    async def place() -> None:
         bench = LeaderSearchBench(directory)
         try:
             await story(bench)
         finally:
             await bench.close()
 
-    asyncio.run(told())
+    asyncio.run(place())
 
 
 async def ask(asker: MetadataQuorum, request: Any, node_id: int = 2) -> Any:
@@ -192,7 +192,7 @@ def led_by(leader_id: int) -> fetch.FetchResponse:
 def test_a_controller_is_asked_elsewhere_when_another_answers_in_its_place(tmp_path: Path, stranger: Any) -> None:
     async def story(bench: LeaderSearchBench) -> None:
         old, new = await bench.play(VoteRequest=stranger), await bench.play(VoteRequest=quorum.VoteResponse(topics=()))
-        asker = bench.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
+        asker = bench.open(FakeNode(role=None, voters=stated(old.address)), place=new.address)
         assert await ask(asker, VOTE) == stranger
         assert await ask(asker, VOTE) == quorum.VoteResponse(topics=())
         assert (len(old.asked), len(new.asked)) == (1, 1)
@@ -205,7 +205,7 @@ def test_a_heartbeat_goes_where_the_leader_was_found_and_moves_nothing(tmp_path:
         beaten = BrokerHeartbeatResponse(should_shut_down=False)
         old = await bench.play(VoteRequest=wrong_voter(), BrokerHeartbeatRequest=beaten)
         new = await bench.play(FetchRequest=led_by(2), BrokerHeartbeatRequest=beaten)
-        asker = bench.open(FakeNode(role=None, voters=stated(old.address)), told=new.address)
+        asker = bench.open(FakeNode(role=None, voters=stated(old.address)), place=new.address)
         assert await ask(asker, BEAT) is None  # the node at that address is not known yet
         await ask(asker, VOTE)
         assert await ask(asker, BEAT) is None
@@ -225,7 +225,7 @@ def filled(asker: MetadataQuorum, count: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "applied", "high_watermark", "is_caught_up"),
+    ("leader_high_watermark", "applied", "high_watermark", "is_caught_up"),
     [
         (-1, 4, 4, False),  # the leader has only just been elected, or sends a snapshot: 4 is this node's own snapshot
         (4, 4, 4, False),  # it knows no more than its own snapshot
@@ -236,10 +236,10 @@ def filled(asker: MetadataQuorum, count: int) -> None:
     ],
 )
 def test_a_node_has_caught_up_when_it_has_applied_what_its_own_log_held(
-    tmp_path: Path, told: int, applied: int, high_watermark: int, is_caught_up: bool
+    tmp_path: Path, leader_high_watermark: int, applied: int, high_watermark: int, is_caught_up: bool
 ) -> None:
     async def story(bench: LeaderSearchBench) -> None:
-        role = Follower(2, 0, has_fetched=True, leader_high_watermark=told)
+        role = Follower(2, 0, has_fetched=True, leader_high_watermark=leader_high_watermark)
         asker = bench.open(FakeNode(role=role, high_watermark=high_watermark))
         filled(asker, 10)
         bench.controller.applied_end_offset = applied

@@ -136,8 +136,8 @@ def test_several_nodes_that_listen_on_a_wildcard_are_asked_for_a_host(tmp_path: 
     wildcard, insecure = ListenerAddress(name="PLAINTEXT", host="0.0.0.0", port=0), {"listener.insecure.allow": "true"}
     with pytest.raises(KafkaError, match="--listen 0.0.0.0:0: .*name this machine"):
         opened(tmp_path, wished(listen=wildcard, settings=insecure))
-    told = {**insecure, "advertised.listeners": "PLAINTEXT://db.example:0"}
-    assert opened(tmp_path, wished(brokers=1, listen=wildcard, settings=told))
+    stated = {**insecure, "advertised.listeners": "PLAINTEXT://db.example:0"}
+    assert opened(tmp_path, wished(brokers=1, listen=wildcard, settings=stated))
 
 
 def test_a_cluster_that_was_moved_is_the_same_cluster(tmp_path: Path) -> None:

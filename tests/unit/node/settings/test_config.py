@@ -172,8 +172,8 @@ def test_insecure_is_a_way_out_and_a_wildcard_needs_an_address_for_clients() -> 
     insecure = {"listener.insecure.allow": "true"}
     assert loaded(flags={"listeners": "192.168.1.5:9092", **insecure}).addresses.listeners[0].host == "192.168.1.5"
     assert "add advertised.listeners=PLAINTEXT://HOST:9092" in refusal(flags={"listeners": "0.0.0.0:9092", **insecure})
-    told = {"advertised.listeners": "PLAINTEXT://db.example.org:9092"}
-    assert loaded(flags={"listeners": "0.0.0.0:9092", **insecure, **told}).addresses.advertised
+    advertised = {"advertised.listeners": "PLAINTEXT://db.example.org:9092"}
+    assert loaded(flags={"listeners": "0.0.0.0:9092", **insecure, **advertised}).addresses.advertised
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.9.9.9"])
@@ -284,9 +284,9 @@ def test_an_address_may_be_short_or_long(text: str, expected: str) -> None:
 def test_metrics_are_for_this_machine_by_default(host: str) -> None:
     assert "metrics.listener" in refusal(flags={"metrics.listener": f"{host}:9644"})
     insecure = {"listener.insecure.allow": "true"}
-    told = loaded(flags={"metrics.listener": f"{host}:9644", **insecure}).addresses.metrics
-    assert told is not None
-    assert (told.host, told.port) == (host, 9644)
+    listener = loaded(flags={"metrics.listener": f"{host}:9644", **insecure}).addresses.metrics
+    assert listener is not None
+    assert (listener.host, listener.port) == (host, 9644)
     assert loaded().addresses.metrics is None
 
 

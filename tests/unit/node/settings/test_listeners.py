@@ -6,7 +6,7 @@ from tailrace.node.settings.config import NodeConfig
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "address"),
     [
         ({"listeners": "127.0.0.1:9092"}, "PLAINTEXT://127.0.0.1:9092"),
         ({"listeners": "127.0.0.1:0"}, "PLAINTEXT://127.0.0.1:7"),
@@ -22,6 +22,6 @@ from tailrace.node.settings.config import NodeConfig
     ],
 )
 def test_the_address_for_others_is_the_advertised_one_with_the_port_that_was_taken(
-    settings: dict[str, str], told: str
+    settings: dict[str, str], address: str
 ) -> None:
-    assert str(NodeConfig(settings).addresses.address_of("PLAINTEXT", taken_port=7)) == told
+    assert str(NodeConfig(settings).addresses.address_of("PLAINTEXT", taken_port=7)) == address

@@ -23,12 +23,12 @@ def test_a_node_without_settings_is_a_quorum_of_one() -> None:
 
 
 def test_founders_are_found_by_id_and_a_controllers_listener_is_not_for_clients() -> None:
-    told = NodeConfig(COMBINED)
-    assert told.quorum.founders == {1: Address("127.0.0.1", 9093), 2: Address("::1", 9094)}
-    assert (told.quorum.is_founder, told.quorum.knows_others) == (True, True)
-    assert [one.name for one in told.client_listeners] == ["PLAINTEXT"]
-    assert [one.name for one in told.controller_listeners] == ["CONTROLLER"]
-    assert told.inter_broker_listener == "PLAINTEXT"
+    config = NodeConfig(COMBINED)
+    assert config.quorum.founders == {1: Address("127.0.0.1", 9093), 2: Address("::1", 9094)}
+    assert (config.quorum.is_founder, config.quorum.knows_others) == (True, True)
+    assert [one.name for one in config.client_listeners] == ["PLAINTEXT"]
+    assert [one.name for one in config.controller_listeners] == ["CONTROLLER"]
+    assert config.inter_broker_listener == "PLAINTEXT"
 
 
 def test_a_node_that_is_no_founder_founds_nothing() -> None:

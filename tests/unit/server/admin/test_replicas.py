@@ -44,8 +44,8 @@ def elect(node: AdminPath, kind: int, *topics: ElectLeadersTopic, version: int =
 
 @pytest.mark.parametrize("kind", [PREFERRED, UNCLEAN])
 def test_a_partition_that_its_only_replica_leads_needs_no_election(node: AdminPath, kind: int) -> None:
-    asked = ElectLeadersTopic(topic="orders", partitions=(0, 1, 2))
-    assert elect(node, kind, asked, ElectLeadersTopic(topic="missing", partitions=(0,))) == {
+    wanted = ElectLeadersTopic(topic="orders", partitions=(0, 1, 2))
+    assert elect(node, kind, wanted, ElectLeadersTopic(topic="missing", partitions=(0,))) == {
         ("orders", 0): ErrorCode.ELECTION_NOT_NEEDED,
         ("orders", 1): ErrorCode.ELECTION_NOT_NEEDED,
         ("orders", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -60,8 +60,8 @@ def test_an_election_for_all_names_only_partitions_without_a_leader(node: AdminP
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_an_unknown_kind_of_election_is_refused(node: AdminPath, version: int) -> None:
-    asked = (ElectLeadersTopic(topic="orders", partitions=(0,)),)
-    response = node.send(ElectLeadersRequest(election_type=2, topic_partitions=asked), version).response
+    topics = (ElectLeadersTopic(topic="orders", partitions=(0,)),)
+    response = node.send(ElectLeadersRequest(election_type=2, topic_partitions=topics), version).response
     assert response.error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -79,16 +79,16 @@ def test_an_unknown_kind_of_election_is_refused(node: AdminPath, version: int) -
 def test_a_partition_keeps_its_replica_and_gets_no_other(
     node: AdminPath, partition: int, replicas: tuple[int, ...] | None, error: ErrorCode
 ) -> None:
-    asked = ReassignablePartition(partition_index=partition, replicas=replicas)
-    request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(asked,)),))
+    wanted = ReassignablePartition(partition_index=partition, replicas=replicas)
+    request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(wanted,)),))
     response = node.send(request, 1).response
     ((result,),) = [topic.partitions for topic in response.responses]
     assert (response.error_code, result.partition_index, result.error_code) == (0, partition, error)
 
 
 def test_a_partition_that_is_named_twice_is_refused(node: AdminPath) -> None:
-    asked = ReassignablePartition(partition_index=0, replicas=(BROKER,))
-    topic = ReassignableTopic(name="orders", partitions=(asked, asked))
+    wanted = ReassignablePartition(partition_index=0, replicas=(BROKER,))
+    topic = ReassignableTopic(name="orders", partitions=(wanted, wanted))
     response = node.send(AlterPartitionReassignmentsRequest(topics=(topic,)), 0).response
     assert (response.error_code, response.responses) == (ErrorCode.INVALID_REQUEST, ())
 
@@ -104,8 +104,8 @@ def test_a_replica_moves_to_another_broker_and_back(node: AdminPath) -> None:
     assert isinstance(registered, BrokerRegistered)
 
     def move(*replicas: int) -> list[OngoingPartitionReassignment]:
-        asked = ReassignablePartition(partition_index=0, replicas=replicas or None)
-        request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(asked,)),))
+        wanted = ReassignablePartition(partition_index=0, replicas=replicas or None)
+        request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(wanted,)),))
         ((result,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
         assert result.error_code == 0, result.error_message
         listed = node.send(ListPartitionReassignmentsRequest(topics=None), 0).response.topics
@@ -124,8 +124,8 @@ def test_moves_are_listed_for_every_place_at_which_a_topic_is_named(node: AdminP
     endpoints = (replace(ENDPOINT, port=9093),)
     node.submit(RegisterBroker(broker_id=other, incarnation_id=b"another process.", endpoints=endpoints))
     node.end_turn()
-    asked = ReassignablePartition(partition_index=0, replicas=(other,))
-    request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(asked,)),))
+    wanted = ReassignablePartition(partition_index=0, replicas=(other,))
+    request = AlterPartitionReassignmentsRequest(topics=(ReassignableTopic(name="orders", partitions=(wanted,)),))
     ((result,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
     assert result.error_code == 0
 
@@ -146,9 +146,9 @@ def test_a_request_that_keeps_the_number_of_replicas_keeps_what_was_asked_for_la
         node.end_turn()
 
     def move(*replicas: int, may_change: bool = False) -> int:
-        asked = ReassignablePartition(partition_index=0, replicas=replicas)
+        wanted = ReassignablePartition(partition_index=0, replicas=replicas)
         request = AlterPartitionReassignmentsRequest(
-            topics=(ReassignableTopic(name="orders", partitions=(asked,)),), allow_replication_factor_change=may_change
+            topics=(ReassignableTopic(name="orders", partitions=(wanted,)),), allow_replication_factor_change=may_change
         )
         ((result,),) = [topic.partitions for topic in node.send(request, 1).response.responses]
         return int(result.error_code)
@@ -163,16 +163,16 @@ def test_a_request_that_keeps_the_number_of_replicas_keeps_what_was_asked_for_la
 
 
 def test_the_first_refusals_say_why(node: AdminPath) -> None:
-    asked = ElectLeadersTopic(topic="orders", partitions=tuple(range(2, 2 + EXPLAINED + 1)))
-    response = node.send(ElectLeadersRequest(topic_partitions=(asked,)), 2).response
+    wanted = ElectLeadersTopic(topic="orders", partitions=tuple(range(2, 2 + EXPLAINED + 1)))
+    response = node.send(ElectLeadersRequest(topic_partitions=(wanted,)), 2).response
     messages = [each.error_message for topic in response.replica_election_results for each in topic.partition_result]
     assert all(messages[:EXPLAINED])
     assert messages[EXPLAINED:] == [None]
 
 
 def test_no_reassignment_is_under_way(node: AdminPath) -> None:
-    asked = ListPartitionReassignmentsTopic(name="orders", partition_indexes=(0, 7))
-    for topics in (None, (asked,)):
+    wanted = ListPartitionReassignmentsTopic(name="orders", partition_indexes=(0, 7))
+    for topics in (None, (wanted,)):
         response = node.send(ListPartitionReassignmentsRequest(topics=topics), 0).response
         assert (response.error_code, response.topics) == (0, ())
 
@@ -188,11 +188,11 @@ def test_no_reassignment_is_under_way(node: AdminPath) -> None:
 def test_desired_leaders_stand_beside_their_partitions(
     node: AdminPath, partitions: tuple[int, ...], desired: tuple[int, ...], expected: ErrorCode
 ) -> None:
-    asked = ElectLeadersTopic(topic="orders", partitions=partitions, desired_leaders=desired)
-    assert elect(node, UNCLEAN, asked)["orders", 0] == expected
+    wanted = ElectLeadersTopic(topic="orders", partitions=partitions, desired_leaders=desired)
+    assert elect(node, UNCLEAN, wanted)["orders", 0] == expected
 
 
 def test_a_list_of_desired_leaders_that_is_too_short_is_refused(node: AdminPath) -> None:
-    asked = (ElectLeadersTopic(topic="orders", partitions=(0, 1), desired_leaders=(BROKER,)),)
-    response = node.send(ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=asked), 2).response
+    wanted = (ElectLeadersTopic(topic="orders", partitions=(0, 1), desired_leaders=(BROKER,)),)
+    response = node.send(ElectLeadersRequest(election_type=UNCLEAN, topic_partitions=wanted), 2).response
     assert response.error_code == ErrorCode.INVALID_REQUEST

@@ -106,10 +106,10 @@ def test_the_check_that_a_broker_has_stopped_is_the_controllers(nodes: Forwardin
 
 
 def test_a_request_waits_for_the_next_controller(nodes: ForwardingBench) -> None:
-    asked = nodes.other
+    receiver = nodes.other
     nodes.leader.crash()
     answers: list[Any] = []
-    asked.ask(create("orders"), CREATE_VERSION, answers.append)
+    receiver.ask(create("orders"), CREATE_VERSION, answers.append)
     nodes.go_on(200)
     assert answers == []
     nodes.go_on(6_000)
@@ -118,14 +118,14 @@ def test_a_request_waits_for_the_next_controller(nodes: ForwardingBench) -> None
 
 def test_without_a_controller_a_request_ends_with_its_own_time(nodes: ForwardingBench) -> None:
     nodes.cluster.network.separate([nodes.other.key.id], nodes.cluster.nodes)
-    asked = nodes.other
+    receiver = nodes.other
     answers: list[Any] = []
-    asked.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
+    receiver.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
     nodes.go_on(1_499)
     assert answers == []
     nodes.go_on(1)
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
-    assert len(asked.link.forwarding) == 0
+    assert len(receiver.link.forwarding) == 0
 
 
 def test_a_forgotten_request_has_run_out_of_time(nodes: ForwardingBench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,10 +167,10 @@ def test_the_controllers_own_node_answers_when_it_has_acted_on_the_change(nodes:
 def test_a_committed_decision_is_answered_at_the_deadline_even_if_it_is_not_acted_on(
     nodes: ForwardingBench, *, is_asked_at_the_controller: bool
 ) -> None:
-    asked = nodes.leader if is_asked_at_the_controller else nodes.other
+    receiver = nodes.leader if is_asked_at_the_controller else nodes.other
     answers: list[Any] = []
-    is_busy(asked)
-    asked.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
+    is_busy(receiver)
+    receiver.ask(create("orders", timeout_ms=1_500), CREATE_VERSION, answers.append)
     nodes.go_on(1_499)
     assert answers == []
     nodes.go_on(1)
@@ -201,42 +201,42 @@ def test_a_request_without_a_timeout_waits_as_long_as_a_nodes_own(nodes: Forward
 
 
 def test_a_client_that_has_gone_is_forgotten(nodes: ForwardingBench) -> None:
-    asked = nodes.other
-    nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
-    connection = asked.ask(create("orders"), CREATE_VERSION, lambda _: None)
-    assert (len(asked.link.forwarding), len(asked.link.requests)) == (1, 1)
-    before = len(asked.link.requests)
+    receiver = nodes.other
+    nodes.cluster.network.separate([receiver.key.id], nodes.cluster.nodes)
+    connection = receiver.ask(create("orders"), CREATE_VERSION, lambda _: None)
+    assert (len(receiver.link.forwarding), len(receiver.link.requests)) == (1, 1)
+    before = len(receiver.link.requests)
     connection.hang_up()
-    assert len(asked.link.forwarding) == 0
-    assert len(asked.link.requests) == before - 1
+    assert len(receiver.link.forwarding) == 0
+    assert len(receiver.link.requests) == before - 1
 
 
 def test_the_number_of_waiting_requests_is_bounded(nodes: ForwardingBench) -> None:
-    asked = nodes.other
-    nodes.cluster.network.separate([asked.key.id], nodes.cluster.nodes)
+    receiver = nodes.other
+    nodes.cluster.network.separate([receiver.key.id], nodes.cluster.nodes)
     answers: list[Any] = []
     connections: list[RecordingConnection] = [
-        asked.ask(create("orders"), CREATE_VERSION, answers.append) for _ in range(MAX_FORWARDED)
+        receiver.ask(create("orders"), CREATE_VERSION, answers.append) for _ in range(MAX_FORWARDED)
     ]
     assert answers == []
-    asked.ask(create("orders"), CREATE_VERSION, answers.append)
+    receiver.ask(create("orders"), CREATE_VERSION, answers.append)
     assert [topic.error_code for topic in answers[0].topics] == [ErrorCode.REQUEST_TIMED_OUT]
     connections[0].hang_up()
-    asked.ask(create("orders"), CREATE_VERSION, answers.append)
+    receiver.ask(create("orders"), CREATE_VERSION, answers.append)
     assert len(answers) == 1
 
 
 def test_a_broker_is_asked_for_its_own_settings_and_the_rest_is_passed_on(nodes: ForwardingBench) -> None:
-    asked = nodes.other
-    nodes.answer(asked, create("orders"), CREATE_VERSION)
-    own, another = str(asked.key.id), str(nodes.leader.key.id)
+    receiver = nodes.other
+    nodes.answer(receiver, create("orders"), CREATE_VERSION)
+    own, another = str(receiver.key.id), str(nodes.leader.key.id)
     request = alter(
         (4, another, "log.retention.ms", "1000"),
         (2, "orders", "retention.ms", "2000"),
         (4, own, "no.such.setting", "3000"),
         (4, "", "no.such.setting", "4000"),
     )
-    answer = nodes.answer(asked, request, 1)
+    answer = nodes.answer(receiver, request, 1)
     assert [one.resource_name for one in answer.responses] == [another, "orders", own, ""]
     assert [one.error_code for one in answer.responses] == [
         ErrorCode.INVALID_REQUEST,

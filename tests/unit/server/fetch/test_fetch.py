@@ -116,9 +116,9 @@ def test_above_the_high_watermark_a_fetch_without_min_bytes_gets_the_same_answer
     node = DataPath("/logs", files=SimulatedDisk(), disk=DeferredDisk())
     node.create()
     node.produce("orders", b"a", b"b", acks=1)
-    asked = node.fetch("orders", 1, max_wait_ms=max_wait_ms, min_bytes=0, version=11)
-    assert asked.is_answered
-    assert asked.fetched.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    exchange = node.fetch("orders", 1, max_wait_ms=max_wait_ms, min_bytes=0, version=11)
+    assert exchange.is_answered
+    assert exchange.fetched.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("offset", [-1, 3, 2**40])

@@ -61,9 +61,9 @@ class TestFindCoordinator:
     def test_many_requests_at_once_create_it_once(self) -> None:
         node = GroupPath("/data", files=SimulatedDisk(seed=1))
         request = FindCoordinatorRequest(key="g")
-        asked = [node.send(request, 2, same_turn=True) for _ in range(3)]
+        exchanges = [node.send(request, 2, same_turn=True) for _ in range(3)]
         node.end_turn()
-        assert {exchange.response.error_code for exchange in asked} == {E.NONE}
+        assert {exchange.response.error_code for exchange in exchanges} == {E.NONE}
 
     def test_the_answer_names_the_listener_that_was_asked(self, node: GroupPath) -> None:
         response = node.send(FindCoordinatorRequest(key="g"), 3).response
@@ -180,10 +180,10 @@ class TestOffsets:
 
     def test_a_commit_without_a_note_is_one_with_an_empty_note(self, node: GroupPath) -> None:
         node.commit("g", "orders", 7, metadata=None)
-        asked = OffsetFetchRequest(
+        request = OffsetFetchRequest(
             group_id="g", topics=(OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
         )
-        assert node.send(asked, 1).response.topics[0].partitions[0].metadata == ""
+        assert node.send(request, 1).response.topics[0].partitions[0].metadata == ""
 
     def test_topics_and_partitions_that_do_not_exist_have_their_error_and_the_others_are_committed(
         self, node: GroupPath
@@ -267,15 +267,15 @@ class TestOffsets:
     def test_every_version_of_fetch_for_many_groups(self, node: GroupPath, version: int) -> None:
         node.commit("g", "orders", 7)
         topic_id = node.topic_id("orders")
-        asked = OffsetFetchRequestTopics(name="orders", topic_id=topic_id, partition_indexes=(0,))
+        topic = OffsetFetchRequestTopics(name="orders", topic_id=topic_id, partition_indexes=(0,))
         if version < 10:
-            asked = OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
+            topic = OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
         else:
-            asked = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=(0,))
+            topic = OffsetFetchRequestTopics(topic_id=topic_id, partition_indexes=(0,))
         request = OffsetFetchRequest(
             groups=(
-                OffsetFetchRequestGroup(group_id="g", topics=(asked,)),
-                OffsetFetchRequestGroup(group_id="h", topics=(asked,)),
+                OffsetFetchRequestGroup(group_id="g", topics=(topic,)),
+                OffsetFetchRequestGroup(group_id="h", topics=(topic,)),
                 OffsetFetchRequestGroup(group_id="g", topics=None),
                 OffsetFetchRequestGroup(group_id="", topics=None),
             )
@@ -287,18 +287,18 @@ class TestOffsets:
         assert refused.error_code == E.INVALID_GROUP_ID
 
     def test_a_fetch_by_an_unknown_topic_id_is_refused(self, node: GroupPath) -> None:
-        asked = OffsetFetchRequestTopics(topic_id=NO_SUCH_ID, partition_indexes=(0,))
-        request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=(asked,)),))
+        unknown = OffsetFetchRequestTopics(topic_id=NO_SUCH_ID, partition_indexes=(0,))
+        request = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id="g", topics=(unknown,)),))
         (topic,) = node.send(request, 10).response.groups[0].topics
         assert (topic.partitions[0].committed_offset, topic.partitions[0].error_code) == (-1, E.UNKNOWN_TOPIC_ID)
 
     def test_a_coordinator_that_is_not_here_is_no_missing_offset(self, node: GroupPath) -> None:
         node.coordinators.close()
-        asked = OffsetFetchRequest(
+        request = OffsetFetchRequest(
             group_id="g", topics=(OffsetFetchRequestTopic(name="orders", partition_indexes=(0,)),)
         )
-        assert node.send(asked, 1).response.topics[0].partitions[0].error_code == E.NOT_COORDINATOR
-        assert node.send(asked, 2).response.error_code == E.NOT_COORDINATOR
+        assert node.send(request, 1).response.topics[0].partitions[0].error_code == E.NOT_COORDINATOR
+        assert node.send(request, 2).response.error_code == E.NOT_COORDINATOR
         assert node.committed("g", "orders") == E.NOT_COORDINATOR
 
 
@@ -396,10 +396,10 @@ class TestAmplification:
     @pytest.mark.parametrize("version", [8, 9, 10])
     def test_an_offset_is_fetched_once(self, node: GroupPath, version: int) -> None:
         node.commit("g", "orders", 7, metadata="m" * 4_000)
-        asked = OffsetFetchRequestTopics(
+        topic = OffsetFetchRequestTopics(
             name="orders", topic_id=node.topic_id("orders"), partition_indexes=(0,) * 5 + (1,)
         )
-        group = OffsetFetchRequestGroup(group_id="g", topics=(asked, asked))
+        group = OffsetFetchRequestGroup(group_id="g", topics=(topic, topic))
         response = node.send(OffsetFetchRequest(groups=(group, group)), version).response
         found = [
             (partition.partition_index, partition.committed_offset)
@@ -412,12 +412,12 @@ class TestAmplification:
     def test_a_group_that_a_fetch_names_in_many_forms_is_answered_twice_at_most(self, node: GroupPath) -> None:
         node.commit("g", "orders", 7, metadata="m" * 4_000)
         some = OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
-        asked = [
+        wanted = [
             OffsetFetchRequestGroup(group_id="g", member_id=member, topics=topics)
             for topics in ((some,), None)
             for member in (None, "a", "b")
         ]
-        groups = node.send(OffsetFetchRequest(groups=tuple(asked)), 9).response.groups
+        groups = node.send(OffsetFetchRequest(groups=tuple(wanted)), 9).response.groups
         refused = E.INVALID_REQUEST
         assert [group.error_code for group in groups] == [0, refused, refused, 0, refused, refused]
         assert [len(group.topics) for group in groups] == [1, 0, 0, 1, 0, 0]

@@ -82,9 +82,9 @@ def test_a_leader_of_several_partitions_is_named_once(node: AdminPath, api: int,
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
 def test_the_address_is_that_of_the_clients_listener(node: AdminPath, api: int, version: int) -> None:
-    asked = led_by_the_other(node)
-    assert named(ask(node, api, version, *asked, listener="INSIDE")) == [(2, "192.168.0.2", 9094, "rack-b")]
-    assert named(ask(node, api, version, *asked, listener="ELSEWHERE")) == []
+    partitions = led_by_the_other(node)
+    assert named(ask(node, api, version, *partitions, listener="INSIDE")) == [(2, "192.168.0.2", 9094, "rack-b")]
+    assert named(ask(node, api, version, *partitions, listener="ELSEWHERE")) == []
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 9), (PRODUCE, 12), (FETCH, 15), (FETCH, 17)])

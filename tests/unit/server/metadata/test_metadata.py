@@ -180,9 +180,9 @@ def test_a_topic_asked_for_twice_is_answered_once(node: AdminPath) -> None:
 
 
 def test_operations_are_in_the_answer_on_request(node: AdminPath) -> None:
-    asked = ask(node, 9, "orders", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
-    assert only(asked).topic_authorized_operations == 3576
-    assert asked.cluster_authorized_operations == 8096
+    found = ask(node, 9, "orders", include_topic_authorized_operations=True, include_cluster_authorized_operations=True)
+    assert only(found).topic_authorized_operations == 3576
+    assert found.cluster_authorized_operations == 8096
     silent = ask(node, 9, "orders")
     assert only(silent).topic_authorized_operations == NO_OPERATIONS
     assert silent.cluster_authorized_operations == NO_OPERATIONS
@@ -192,8 +192,8 @@ def test_operations_are_in_the_answer_on_request(node: AdminPath) -> None:
 @pytest.mark.parametrize("version", [8, 12, 13])
 def test_operations_are_given_for_missing_topics_too(node: AdminPath, name: str, version: int) -> None:
     """A client asks whether it may create the topic."""
-    for asked, operations in ((True, 3576), (False, NO_OPERATIONS)):
-        topic = only(ask(node, version, name, include_topic_authorized_operations=asked))
+    for is_wanted, operations in ((True, 3576), (False, NO_OPERATIONS)):
+        topic = only(ask(node, version, name, include_topic_authorized_operations=is_wanted))
         assert topic.error_code != 0
         assert topic.topic_authorized_operations == operations
 
@@ -284,8 +284,8 @@ def test_two_clients_that_ask_for_the_same_new_topic_both_find_it_next() -> None
     first, second = node.send(request, 12), node.send(request, 12)
     assert not first.is_answered
     disk.run()
-    for asked in (first, second):
-        assert only(asked.response).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    for exchange in (first, second):
+        assert only(exchange.response).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert only(ask(node, 12, "new")).error_code == 0
 
 

@@ -15,12 +15,12 @@ def node() -> AdminPath:
     return AdminPath("/data", files=SimulatedDisk())
 
 
-def asked(topic: str, *partitions: int) -> DescribedQuorumTopic:
+def described(topic: str, *partitions: int) -> DescribedQuorumTopic:
     parts = tuple(DescribedQuorumPartition(partition_index=index) for index in partitions)
     return DescribedQuorumTopic(topic_name=topic, partitions=parts)
 
 
-METADATA = asked("__cluster_metadata", 0)
+METADATA = described("__cluster_metadata", 0)
 
 
 def test_the_only_voter_leads_and_has_all_of_the_log(node: AdminPath) -> None:
@@ -50,10 +50,10 @@ def test_older_versions_tell_less(node: AdminPath, version: int, has_times: bool
 @pytest.mark.parametrize(
     "topics",
     [
-        (asked("orders", 0),),
-        (asked("__cluster_metadata", 1),),
+        (described("orders", 0),),
+        (described("__cluster_metadata", 1),),
         (METADATA, METADATA),
-        (asked("__cluster_metadata", 0, 0),),
+        (described("__cluster_metadata", 0, 0),),
     ],
 )
 def test_only_the_metadata_log_has_a_quorum(node: AdminPath, topics: tuple[DescribedQuorumTopic, ...]) -> None:

@@ -167,8 +167,8 @@ def test_a_vote_of_another_cluster_and_one_about_another_log_are_refused_as_a_wh
 
 
 def test_a_vote_is_answered_when_the_promise_is_on_disk(cluster: QuorumCluster, follower: QuorumNode) -> None:
-    asked = HandledRequest(cluster, RaftRpcHandler(follower.host), vote(7, offset=1 << 40))
-    (topic,) = asked.answer().topics
+    request = HandledRequest(cluster, RaftRpcHandler(follower.host), vote(7, offset=1 << 40))
+    (topic,) = request.answer().topics
     assert not topic.partitions[0].vote_granted  # epoch 0 of its last record: not as far as ours
     assert b'"leaderEpoch":7' in follower.files.read_bytes("/data/__cluster_metadata-0/quorum-state")
 
@@ -256,11 +256,11 @@ def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader
     size, end_offset = stored.size_bytes, stored.id.end_offset
 
     def sent(max_bytes: int, *positions: int, end: int = end_offset) -> list[int]:
-        asked = [snapshot_from(position, epoch, end_offset=end).topics[0].partitions[0] for position in positions]
-        other = replace(asked[0], partition=1)
+        parts = [snapshot_from(position, epoch, end_offset=end).topics[0].partitions[0] for position in positions]
+        other = replace(parts[0], partition=1)
         topics = (
-            quorum.SnapshotTopic(name="orders", partitions=(asked[0],)),
-            quorum.SnapshotTopic(name=TOPIC, partitions=(other, *asked)),
+            quorum.SnapshotTopic(name="orders", partitions=(parts[0],)),
+            quorum.SnapshotTopic(name=TOPIC, partitions=(other, *parts)),
         )
         request = quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, max_bytes=max_bytes, topics=topics)
         orders, metadata = HandledRequest(cluster, RaftRpcHandler(leader.host), request).answer().topics
@@ -277,8 +277,8 @@ def test_snapshots_of_one_request_share_its_bytes(cluster: QuorumCluster, leader
     assert sent(100, 0, size + 1) == [100, 0]
     assert sum(sent(1, 0, 0)) == 1
     assert sent(100, 0, end=end_offset - 1) == [0]
-    asked = (snapshot_from(0, epoch).topics[0].partitions[0],) * 17
-    topics = (quorum.SnapshotTopic(name=TOPIC, partitions=asked),)
+    parts = (snapshot_from(0, epoch).topics[0].partitions[0],) * 17
+    topics = (quorum.SnapshotTopic(name=TOPIC, partitions=parts),)
     too_many = quorum.FetchSnapshotRequest(cluster_id=CLUSTER_ID, topics=topics)
     answer = HandledRequest(cluster, RaftRpcHandler(leader.host), too_many).answer()
     assert answer.error_code == ErrorCode.INVALID_REQUEST
@@ -323,8 +323,8 @@ class SlowHost:
     def receive(self, request: Any, on_answer: OnAnswer) -> None:
         self.answers.append(on_answer)
 
-    def leader_endpoint(self, *asked: Any) -> VoterListener | None:
-        return self._host.leader_endpoint(*asked)
+    def leader_endpoint(self, *names: Any) -> VoterListener | None:
+        return self._host.leader_endpoint(*names)
 
 
 def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCluster, leader: QuorumNode) -> None:
@@ -337,10 +337,10 @@ def test_an_answer_says_where_the_leader_listens_that_it_names(cluster: QuorumCl
         cluster.world.run(until_ms=cluster.world.now_ms + 2000)
         assert changes == [ErrorCode.NONE]
     slow = SlowHost(leader.host)
-    asked = HandledRequest(cluster, RaftRpcHandler(slow), vote(1))  # type: ignore[arg-type]
+    request = HandledRequest(cluster, RaftRpcHandler(slow), vote(1))  # type: ignore[arg-type]
     (on_answer,) = slow.answers
     on_answer(VoteReply(leader_id=named.id, leader_epoch=leader.host.node.epoch))
-    (endpoint,) = asked.answer().node_endpoints
+    (endpoint,) = request.answer().node_endpoints
     assert (endpoint.node_id, endpoint.host) == (named.id, f"host-{named.id}")
 
 

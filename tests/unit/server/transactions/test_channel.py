@@ -53,8 +53,8 @@ class TransactionChannelBench:
         )
 
     def ask(self, *, adds: bool) -> None:
-        asked = VerificationRequest("pay", 7, 3, (ORDERS, BILLS), adds)
-        self.channel.verify(asked, self.answers.append)
+        request = VerificationRequest("pay", 7, 3, (ORDERS, BILLS), adds)
+        self.channel.verify(request, self.answers.append)
 
     def answer(self, *codes: int) -> None:
         assert self.peer.oldest_version == 4
@@ -102,12 +102,12 @@ def test_added_partitions_wait_for_the_end_of_the_last_transaction() -> None:
 def test_and_not_for_ever() -> None:
     bench = TransactionChannelBench()
     bench.ask(adds=True)
-    asked = 0
+    attempts = 0
     while not bench.answers:
         bench.answer(E.CONCURRENT_TRANSACTIONS, E.CONCURRENT_TRANSACTIONS)
         bench.clock.advance(20)
-        asked += 1
-    assert asked == 61
+        attempts += 1
+    assert attempts == 61
     assert set(bench.answers[0].values()) == {E.CONCURRENT_TRANSACTIONS}
 
 

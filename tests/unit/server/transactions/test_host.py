@@ -92,8 +92,8 @@ def test_a_second_instance_fences_the_first_and_aborts_what_it_left(version: int
     node = _node()
     first = _client(node, version=version)
     assert _send(first, "orders", b"lost") is E.NONE
-    asked = TransactionalClient(node, "pay").ask_for_identity()
-    assert asked.response.error_code == E.CONCURRENT_TRANSACTIONS
+    exchange = TransactionalClient(node, "pay").ask_for_identity()
+    assert exchange.response.error_code == E.CONCURRENT_TRANSACTIONS
     second = _client(node, version=version)
     assert second.producer_id == first.producer_id
     assert second.producer_epoch > first.producer_epoch
@@ -387,14 +387,14 @@ def test_a_topic_may_be_deleted_during_the_verification() -> None:
     node = _node(clock=clock, disk=disk)
     client = _client(node, version=2)
     disk.holds = True
-    asked = client.ask_for_offset("g", "orders", 5)
+    exchange = client.ask_for_offset("g", "orders", 5)
     disk.holds = False
     node.submit(delete_topics(TopicReference(name="orders")))
     node.end_turn()
-    assert not asked.is_answered
+    assert not exchange.is_answered
     disk.run()
     node.end_turn()
-    assert asked.response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
+    assert exchange.response.topics[0].partitions[0].error_code == E.UNKNOWN_TOPIC_OR_PARTITION
     node.create_topics("orders")
     assert client.end(is_commit=True) is E.NONE
     assert node.committed("g", "orders") == -1
@@ -651,9 +651,9 @@ class TestTheNextTransaction:
         while abort.error_code == E.CONCURRENT_TRANSACTIONS:
             disk.run()
             client.node.end_turn()
-            asked = client.ask_for_end(is_commit=False)
+            exchange = client.ask_for_end(is_commit=False)
             disk.run()
-            abort = asked.response
+            abort = exchange.response
         assert (abort.error_code, abort.producer_epoch) == (E.NONE, client.producer_epoch + 1)
         disk.holds = False
         disk.run()
