@@ -54,7 +54,9 @@ class BadDiskCluster(ReplicaCluster):
         if self._idle is None:
             self._idle = self.world.choice(self._producers, "idle", "partition").name
         is_at_rest = not any(producer.is_busy for producer in self._producers if producer.name == self._idle)
-        if not is_at_rest or not self._is_in_sync(-len(self._producers) - 1):
+        # A broker whose disk hangs before it has the image in which it joined the ISR does not leave it: decision 0027.
+        is_known = all(node.image is self.metadata.image for node in self.nodes.values())
+        if not (is_at_rest and is_known and self._is_in_sync(-len(self._producers) - 1)):
             self.world.after(100, self._begin)
             return
         node = self._any_node("bad disk")
