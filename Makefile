@@ -41,7 +41,7 @@ soak: export QUORUM_SECONDS := $(or $(QUORUM_SECONDS),600)
 soak: export QUORUM_POWER_CUTS := $(or $(QUORUM_POWER_CUTS),50)
 soak:
 	@sh scripts/bootstrap.sh test
-	@MODEL_RUNS=$(or $(MODEL_RUNS),20) $(PY) -m pytest --timeout 7200 $$(grep -lrE --include="*.py" "RuleBasedStateMachine|@given|^(from|import) budgets" tests/properties tests/scenarios tests/simulation tests/unit)
+	@MODEL_RUNS=$(or $(MODEL_RUNS),20) $(PY) -m pytest $$(grep -lrE --include="*.py" "RuleBasedStateMachine|@given|^(from|import) budgets" tests/properties tests/scenarios tests/simulation tests/unit)
 	@$(PY) -m pytest tests/crash tests/simulation --timeout 7200 -rP --show-capture=stdout $(ARGS)
 	@$(PY) -m simulation soak --counted $(or $(SEEDS),20000)
 	@$(PY) -m simulation nodes --count $(or $(NODES),1000)

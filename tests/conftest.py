@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(getattr(cls, "settings", None), settings):  # made of a RuleBasedStateMachine
             cls.settings = settings(cls.settings, max_examples=cls.settings.max_examples * MODEL_RUNS, database=None)
     for item in items:
-        item.add_marker(pytest.mark.timeout(0))  # so many examples take their time
+        item.add_marker(pytest.mark.timeout(0), append=False)  # so many examples take their time, whatever a test says
 
 
 def pytest_collection_finish() -> None:
