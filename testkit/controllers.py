@@ -3,6 +3,7 @@ settings."""
 
 from collections.abc import Callable, Mapping
 from itertools import count
+from typing import Final
 
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.deciding.topics import TopicRules
@@ -15,11 +16,15 @@ NO_LIMIT = 2**31 - 1
 """More partitions than any test makes: Kafka has no limit."""
 
 
+KAFKAS_DEFAULTS: Final = TopicConfig()
+"""The settings of a topic that states none."""
+
+
 def topic_rules(
     *,
     num_partitions: int = 1,
     replication_factor: int = 1,
-    config: TopicConfig = TopicConfig(),  # noqa: B008
+    config: TopicConfig = KAFKAS_DEFAULTS,
     max_partitions_per_topic: int = NO_LIMIT,
     max_partitions_per_broker: int = NO_LIMIT,
 ) -> TopicRules:

@@ -135,13 +135,16 @@ def created(
     )
 
 
+DEFAULT_RULES = topic_rules()
+
+
 @dataclass(frozen=True, kw_only=True)
 class ControllerScenario:
     """`error` stands for a refusal of the whole command, or of the first topic in the answer."""
 
     name: str
     given: Sequence[MetadataRecord] = ()
-    rules: TopicRules = topic_rules()  # noqa: RUF009
+    rules: TopicRules = DEFAULT_RULES
     founding_settings: Mapping[str, str] = field(default_factory=dict)
     when: ControllerCommand
     then: Sequence[MetadataRecord] = ()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,9 @@ def loaded(
     return load_config(file=file, overrides=overrides, environment=environment, flags=flags)
 
 
-def refusal(**sources: object) -> str:
+def refusal(**sources: Any) -> str:
     with pytest.raises(KafkaError) as caught:
-        loaded(**sources)  # type: ignore[arg-type]
+        loaded(**sources)
     assert caught.value.code is ErrorCode.INVALID_CONFIG
     return caught.value.detail
 
