@@ -1,43 +1,27 @@
 """One pass over the partitions of a fetch, within its byte budget."""
 
-from typing import Final
-
-from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_LEADER
-from tailrace.protocol.messages.fetch import (
-    AbortedTransaction,
-    DivergingEpoch,
-    FetchableTopicResponse,
-    FetchPartition,
-    FetchTopic,
-    LeaderIdAndEpoch,
-    PartitionData,
-)
-from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRead
+from tailrace.model.errors import KafkaError
+from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchTopic, PartitionData
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.params import FetchParams
-from tailrace.storage import ReadLimits
-
-FIRST_WITH_STORAGE_ERROR: Final = 6
-FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
-
-_UNKNOWN: Final = -1
+from tailrace.server.fetch.partition_reader import PartitionReader
 
 
 class Reading:
     """The result of one pass. A waiting fetch does not keep it, and makes a new one later."""
 
-    __slots__ = ("_budget", "_is_last", "available_bytes", "given", "is_urgent", "params", "topics")
+    __slots__ = ("_budget", "_is_last", "_reader", "available_bytes", "given", "is_urgent", "params", "topics")
 
     def __init__(self, params: FetchParams, *, is_last: bool) -> None:
         """Read every partition. `is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78)."""
         self.params = params
+        self._reader = PartitionReader(params.reader, isolation=params.isolation, version=params.version)
         self._budget = params.budget()
         self._is_last = is_last
         self.is_urgent = False
-        """Whether there is an error, a divergence or, for a follower, news without records: the fetch must not wait."""
+        """Whether the result of a partition is urgent: the fetch must not wait."""
         self.available_bytes = 0
-        """The readable bytes within the limits. Bytes beyond the limits end no wait: they will not fit later either."""
+        """The readable bytes within the limits, of all partitions."""
         self.given: list[tuple[Partition, int]] = []
         """The partitions that were read, with the bytes of each."""
         self.topics = tuple(
@@ -57,99 +41,14 @@ class Reading:
         return self.is_urgent or not self.given or self.available_bytes >= self.params.wanted_bytes
 
     def _read(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
-        params, budget = self.params, self._budget
-        reader, isolation, offset = params.reader, params.isolation, wanted.fetch_offset
-        partition: Partition | None = None
         try:
-            partition = params.partition(topic, wanted)
-            reader.check(partition, wanted)
-            if wanted.last_fetched_epoch >= 0 and (diverging := _divergence(partition, wanted)) is not None:
-                self.is_urgent = True
-                return diverging
-            limit_bytes = budget.limit_for(wanted.partition_max_bytes)
-            limits = ReadLimits(
-                offset, limit_bytes, isolation, wanted.current_leader_epoch, min_one_message=budget.min_one_message
-            )
-            got = reader.read(partition, wanted, limits)
-            if self._is_last and offset > got.high_watermark and not reader.is_replica:
-                _refuse_unknown(offset, got.high_watermark, params.version)
+            partition = self.params.partition(topic, wanted)
         except KafkaError as error:
             self.is_urgent = True
-            return _error_data(wanted.partition, error, partition, params.version)
-        self.is_urgent = self.is_urgent or reader.is_behind(partition, wanted)
-        self.given.append((partition, got.size_bytes))
-        self.available_bytes += got.size_bytes if got.reaches_end else max(got.size_bytes, limit_bytes)
-        if got.size_bytes:
-            budget.spend(got.size_bytes)
-        elif not got.reaches_end:
-            budget.leave_out(limit_bytes)
-        return PartitionData(
-            partition_index=wanted.partition,
-            high_watermark=got.high_watermark,
-            last_stable_offset=got.last_stable_offset,
-            log_start_offset=got.log_start_offset,
-            aborted_transactions=_aborted(got) if isolation == READ_COMMITTED else None,
-            records=got.records,
-        )
-
-
-def _refuse_unknown(offset: int, high_watermark: int, version: int) -> None:
-    """An offset above the high watermark may exist already or soon: the client has to retry (KIP-207)."""
-    if version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
-        raise KafkaError(
-            ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is above the high watermark {high_watermark}"
-        )
-
-
-def _divergence(partition: Partition, wanted: FetchPartition) -> PartitionData | None:
-    """The answer with the point where the reader's log diverges from this one; None if it does not (KIP-595)."""
-    partition.check_leader(wanted.current_leader_epoch)
-    end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
-    if end.epoch == _UNKNOWN:
-        raise KafkaError(
-            ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known here of leader epoch {wanted.last_fetched_epoch}"
-        )
-    if end.epoch == wanted.last_fetched_epoch and end.offset >= wanted.fetch_offset:
-        return None
-    return PartitionData(
-        partition_index=wanted.partition,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        log_start_offset=partition.log.log_start_offset,
-        diverging_epoch=DivergingEpoch(epoch=end.epoch, end_offset=end.offset),
-        aborted_transactions=None,
-        records=b"",
-    )
-
-
-def _aborted(got: PartitionRead) -> tuple[AbortedTransaction, ...]:
-    return tuple(
-        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-        for aborted in got.aborted
-    )
-
-
-def _error_data(index: int, error: KafkaError, partition: Partition | None, version: int) -> PartitionData:
-    """The answer of a partition that cannot be read. OFFSET_OUT_OF_RANGE comes with the range (KIP-392)."""
-    code = error.code
-    if code is ErrorCode.KAFKA_STORAGE_ERROR and version < FIRST_WITH_STORAGE_ERROR:
-        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-    high_watermark = log_start_offset = last_stable_offset = _UNKNOWN
-    if partition is not None and error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE):
-        high_watermark, log_start_offset = partition.high_watermark, partition.log.log_start_offset
-        last_stable_offset = partition.last_stable_offset
-    leader = LeaderIdAndEpoch()
-    if isinstance(error, NotLeader) and error.leader != NO_LEADER:
-        leader = LeaderIdAndEpoch(leader_id=error.leader, leader_epoch=error.leader_epoch)
-    elif partition is not None and error.code is ErrorCode.FENCED_LEADER_EPOCH and partition.state is not None:
-        leader = LeaderIdAndEpoch(leader_id=partition.state.leader, leader_epoch=partition.leader_epoch)
-    return PartitionData(
-        partition_index=index,
-        error_code=code,
-        high_watermark=high_watermark,
-        last_stable_offset=last_stable_offset,
-        log_start_offset=log_start_offset,
-        current_leader=leader,
-        aborted_transactions=None,
-        records=b"",
-    )
+            return self._reader.refuse(wanted, error).data
+        result = self._reader.read(partition, wanted, self._budget, is_last=self._is_last)
+        self.is_urgent = self.is_urgent or result.is_urgent
+        if result.partition is not None:
+            self.given.append((result.partition, result.size_bytes))
+            self.available_bytes += result.available_bytes
+        return result.data

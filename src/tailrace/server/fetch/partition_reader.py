@@ -1,0 +1,157 @@
+"""The reading of one partition of a fetch: its answer, and the facts by which a fetch waits or ends its wait."""
+
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import NO_LEADER
+from tailrace.protocol.messages.fetch import (
+    AbortedTransaction,
+    DivergingEpoch,
+    FetchPartition,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRead
+from tailrace.replication.partition import Partition
+from tailrace.server.fetch.budget import FetchBudget
+from tailrace.server.fetch.params import Reader
+from tailrace.storage import ReadLimits
+
+FIRST_WITH_STORAGE_ERROR: Final = 6
+FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
+
+_UNKNOWN: Final = -1
+
+
+class FetchedPartition(NamedTuple):
+    """The answer of one partition, and what it means for the fetch."""
+
+    data: PartitionData
+    is_urgent: bool
+    """Whether there is an error, a divergence or, for a follower, news without records: the fetch must not wait."""
+    partition: Partition | None = None
+    """The partition, if it was read: not after an error or a divergence."""
+    size_bytes: int = 0
+    """The bytes of its records."""
+    available_bytes: int = 0
+    """The readable bytes within the limits. Bytes beyond the limits end no wait: they will not fit later either."""
+
+
+class PartitionReader:
+    """Reads partitions for one request, one at a time. It keeps nothing of them."""
+
+    __slots__ = ("_isolation", "_reader", "_version")
+
+    def __init__(self, reader: Reader, *, isolation: int, version: int) -> None:
+        """`version` is that of the request."""
+        self._reader = reader
+        self._isolation = isolation
+        self._version = version
+
+    def read(
+        self, partition: Partition, wanted: FetchPartition, budget: FetchBudget, *, is_last: bool
+    ) -> FetchedPartition:
+        """Read within the budget, which is spent; an error is an answer too.
+
+        `is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78).
+        """
+        reader, isolation, offset = self._reader, self._isolation, wanted.fetch_offset
+        try:
+            reader.check(partition, wanted)
+            if wanted.last_fetched_epoch >= 0 and (diverging := _divergence(partition, wanted)) is not None:
+                return FetchedPartition(diverging, is_urgent=True)
+            limit_bytes = budget.limit_for(wanted.partition_max_bytes)
+            limits = ReadLimits(
+                offset, limit_bytes, isolation, wanted.current_leader_epoch, min_one_message=budget.min_one_message
+            )
+            got = reader.read(partition, wanted, limits)
+            if is_last and offset > got.high_watermark and not reader.is_replica:
+                _refuse_unknown(offset, got.high_watermark, self._version)
+        except KafkaError as error:
+            return self.refuse(wanted, error, partition)
+        size_bytes = got.size_bytes
+        if size_bytes:
+            budget.spend(size_bytes)
+        elif not got.reaches_end:
+            budget.leave_out(limit_bytes)
+        data = PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=got.high_watermark,
+            last_stable_offset=got.last_stable_offset,
+            log_start_offset=got.log_start_offset,
+            aborted_transactions=_aborted(got) if isolation == READ_COMMITTED else None,
+            records=got.records,
+        )
+        return FetchedPartition(
+            data,
+            reader.is_behind(partition, wanted),
+            partition,
+            size_bytes,
+            size_bytes if got.reaches_end else max(size_bytes, limit_bytes),
+        )
+
+    def refuse(self, wanted: FetchPartition, error: KafkaError, partition: Partition | None = None) -> FetchedPartition:
+        """The result of a partition that cannot be read; `partition` if it exists here."""
+        return FetchedPartition(_error_data(wanted.partition, error, partition, self._version), is_urgent=True)
+
+
+def _refuse_unknown(offset: int, high_watermark: int, version: int) -> None:
+    """An offset above the high watermark may exist already or soon: the client has to retry (KIP-207)."""
+    if version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is above the high watermark {high_watermark}"
+        )
+
+
+def _divergence(partition: Partition, wanted: FetchPartition) -> PartitionData | None:
+    """The answer with the point where the reader's log diverges from this one; None if it does not (KIP-595)."""
+    partition.check_leader(wanted.current_leader_epoch)
+    end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
+    if end.epoch == _UNKNOWN:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE, f"nothing is known here of leader epoch {wanted.last_fetched_epoch}"
+        )
+    if end.epoch == wanted.last_fetched_epoch and end.offset >= wanted.fetch_offset:
+        return None
+    return PartitionData(
+        partition_index=wanted.partition,
+        high_watermark=partition.high_watermark,
+        last_stable_offset=partition.last_stable_offset,
+        log_start_offset=partition.log.log_start_offset,
+        diverging_epoch=DivergingEpoch(epoch=end.epoch, end_offset=end.offset),
+        aborted_transactions=None,
+        records=b"",
+    )
+
+
+def _aborted(got: PartitionRead) -> tuple[AbortedTransaction, ...]:
+    return tuple(
+        AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+        for aborted in got.aborted
+    )
+
+
+def _error_data(index: int, error: KafkaError, partition: Partition | None, version: int) -> PartitionData:
+    """The answer of a partition that cannot be read. OFFSET_OUT_OF_RANGE comes with the range (KIP-392)."""
+    code = error.code
+    if code is ErrorCode.KAFKA_STORAGE_ERROR and version < FIRST_WITH_STORAGE_ERROR:
+        code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    high_watermark = log_start_offset = last_stable_offset = _UNKNOWN
+    if partition is not None and error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE):
+        high_watermark, log_start_offset = partition.high_watermark, partition.log.log_start_offset
+        last_stable_offset = partition.last_stable_offset
+    leader = LeaderIdAndEpoch()
+    if isinstance(error, NotLeader) and error.leader != NO_LEADER:
+        leader = LeaderIdAndEpoch(leader_id=error.leader, leader_epoch=error.leader_epoch)
+    elif partition is not None and error.code is ErrorCode.FENCED_LEADER_EPOCH and partition.state is not None:
+        leader = LeaderIdAndEpoch(leader_id=partition.state.leader, leader_epoch=partition.leader_epoch)
+    return PartitionData(
+        partition_index=index,
+        error_code=code,
+        high_watermark=high_watermark,
+        last_stable_offset=last_stable_offset,
+        log_start_offset=log_start_offset,
+        current_leader=leader,
+        aborted_transactions=None,
+        records=b"",
+    )
