@@ -1,0 +1,23 @@
+"""The ids and epochs of fetch sessions (KIP-227)."""
+
+from typing import Final
+
+NO_SESSION: Final = 0
+"""The session id of a fetch that has no session yet, and of an answer that gives none."""
+INITIAL_EPOCH: Final = 0
+"""Of a full fetch that asks for a new session, and closes the one that it names."""
+FINAL_EPOCH: Final = -1
+"""Of a full fetch that asks for no session, and closes the one that it names."""
+MAX_EPOCH: Final = (1 << 31) - 1
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch of the fetch that follows one of this epoch: 1 again after the largest int32."""
+    if epoch == FINAL_EPOCH:
+        return FINAL_EPOCH
+    return 1 if epoch == MAX_EPOCH else epoch + 1
+
+
+def is_full(epoch: int) -> bool:
+    """Whether a fetch of this epoch names all of its partitions; any other one names differences."""
+    return epoch in (INITIAL_EPOCH, FINAL_EPOCH)

@@ -1,0 +1,188 @@
+"""The requester's end of a fetch session: a consumer's, or a follower's, with one broker (KIP-227). Pure.
+
+1. One fetch is under way at a time: `request`, then `answered` or `failed`, then the next one.
+2. A full fetch (epoch 0) names all wanted partitions in their order. An incremental one names those whose value the
+   session does not have, and those that leave it. An unchanged partition is not sent, though its place changes: the
+   broker keeps an order of its own.
+3. An answer counts only if it fits its request: the answer to a full fetch has every partition of the request and no
+   other one, the answer to an incremental fetch none that the session does not have.
+4. After FETCH_SESSION_ID_NOT_FOUND (70), or a full answer that does not fit, the next fetch is full and names no
+   session. After any other fault it is full too, and names the session, which the broker then closes: both ends begin
+   anew, whatever each of them has seen of the fetch that failed.
+5. Session id 0 in an answer: the broker keeps no session, or has closed it. The data count, and the next fetch is full.
+6. With `max_partitions` a fetch names at most so many partitions, and the fetches after it add the rest. So neither end
+   spends a long turn on a large session. Without a session there is nothing to add to: once the broker has refused one,
+   every full fetch is whole.
+
+A step costs as much as its changes, the partitions of its answer and, in a full fetch, all partitions.
+"""
+
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Generic, TypeVar
+
+from tailrace.fetch_session.epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION, is_full, next_epoch
+from tailrace.model.errors import ErrorCode
+
+K = TypeVar("K", bound=Hashable)
+P = TypeVar("P")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRequest(Generic[K, P]):
+    """The part of a fetch that its session decides."""
+
+    session_id: int
+    session_epoch: int
+    partitions: tuple[tuple[K, P], ...]
+    """In order. Of a full fetch, all that are wanted (see `is_slice`); of another one, the new and the changed ones."""
+    forgotten: tuple[K, ...]
+    """They leave the session; none of them is in `partitions`."""
+    is_slice: bool
+    """Whether the next fetches have more to say, see `max_partitions`. Then the broker must answer this one at once."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the fetch names all partitions, and so begins a session or ends one."""
+        return is_full(self.session_epoch)
+
+
+class FetchSessionRequester(Generic[K, P]):
+    """One requester's session with one broker.
+
+    `K` is a partition as the wire names it. A topic that was deleted and created again has another id: its partitions
+    are other keys, and the caller forgets the keys of the old id. A caller that changes between names and ids calls
+    `failed` first: a session has one of the two.
+
+    `P` is the part of a fetch that belongs to one partition, compared by `==`. The position of the partition is in it;
+    a value that changes although the broker need not know it does not belong there.
+    """
+
+    def __init__(self, *, max_partitions: int | None = None) -> None:
+        """`max_partitions` is the most that one fetch names, forgotten ones included; None: any number."""
+        assert max_partitions is None or max_partitions > 0
+        self.session_id = NO_SESSION
+        self.epoch = INITIAL_EPOCH
+        """Of the next fetch, once the last one is answered."""
+        self._max_partitions = max_partitions
+        self._is_refused = False  # the broker's last full answer gave no session
+        self._wanted: dict[K, P] = {}  # in the order of a full fetch
+        # The three differ only between two fetches, and while `max_partitions` holds something back.
+        self._held: dict[K, P] = {}  # by the session: what the fetches up to the last one have said
+        self._unsent: dict[K, None] = {}  # wanted, and not held with this value
+        self._leaving: dict[K, None] = {}  # held, and to be forgotten before anything else is said of them
+
+    def __len__(self) -> int:
+        """The number of wanted partitions."""
+        return len(self._wanted)
+
+    def request(self, changed: Iterable[tuple[K, P]], forgotten: Iterable[K]) -> SessionRequest[K, P]:
+        """The next fetch, after these changes to what is wanted: first `forgotten` leave, then `changed` come last.
+
+        A partition in both leaves the session with this fetch, and enters it again with the next one: the broker then
+        sends it whole, whatever it has sent before. `forgotten` may name partitions that were not wanted.
+        """
+        self._forget(forgotten)
+        self._change(changed)
+        return self._full() if is_full(self.epoch) else self._incremental()
+
+    def _forget(self, forgotten: Iterable[K]) -> None:
+        for key in forgotten:
+            self._wanted.pop(key, None)
+            self._unsent.pop(key, None)
+            if key in self._held:
+                self._leaving[key] = None
+
+    def _change(self, changed: Iterable[tuple[K, P]]) -> None:
+        wanted, held, unsent = self._wanted, self._held, self._unsent
+        for key, value in changed:
+            wanted.pop(key, None)
+            wanted[key] = value
+            unsent.pop(key, None)
+            if key not in held or key in self._leaving or held[key] != value:
+                unsent[key] = None
+
+    def _full(self) -> SessionRequest[K, P]:
+        self._leaving.clear()
+        if self._max_partitions is None or self._is_refused or len(self._wanted) <= self._max_partitions:
+            self._held = dict(self._wanted)
+            self._unsent = {}
+        else:
+            self._held = dict(islice(self._wanted.items(), self._max_partitions))
+            self._unsent = dict.fromkeys(islice(self._wanted, self._max_partitions, None))
+        return self._request(tuple(self._held.items()), ())
+
+    def _incremental(self) -> SessionRequest[K, P]:
+        wanted, held, unsent, leaving = self._wanted, self._held, self._unsent, self._leaving
+        room = len(leaving) + len(unsent) if self._max_partitions is None else self._max_partitions
+        forgotten = tuple(islice(leaving, room))
+        named = tuple(islice((key for key in unsent if key not in leaving), room - len(forgotten)))
+        for key in forgotten:
+            del leaving[key], held[key]
+        for key in named:
+            del unsent[key]
+            held[key] = wanted[key]
+        return self._request(tuple((key, held[key]) for key in named), forgotten)
+
+    def _request(self, partitions: tuple[tuple[K, P], ...], forgotten: tuple[K, ...]) -> SessionRequest[K, P]:
+        return SessionRequest(
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            partitions=partitions,
+            forgotten=forgotten,
+            is_slice=bool(self._unsent or self._leaving),
+        )
+
+    def answered(self, *, error_code: int, session_id: int, keys: Collection[K], is_throttled: bool = False) -> bool:
+        """Take the answer to the last request: its top-level error and session id, and the partitions that it has.
+
+        Returns whether the data of its partitions count; if not, none of them may be used. `is_throttled`: the answer
+        has a throttle time above 0. A full one without any partition is then asked for again.
+        """
+        if error_code != ErrorCode.NONE:
+            self._begin_anew(NO_SESSION if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND else self.session_id)
+            return False
+        if is_full(self.epoch):
+            return self._full_answered(session_id, keys, is_throttled=is_throttled)
+        held = self._held
+        if not all(key in held for key in keys):
+            self._begin_anew(self.session_id)
+            return False
+        if session_id == NO_SESSION:
+            self._begin_anew(NO_SESSION)
+        else:
+            self.epoch = next_epoch(self.epoch)
+        return True
+
+    def _full_answered(self, session_id: int, keys: Collection[K], *, is_throttled: bool) -> bool:
+        is_complete = set(keys) == self._held.keys()
+        if not is_complete or (is_throttled and not keys):
+            self._begin_anew(NO_SESSION)
+            return False
+        self._is_refused = session_id == NO_SESSION
+        self._begin_anew(session_id)
+        if not self._is_refused:
+            self.epoch = next_epoch(INITIAL_EPOCH)
+        return True
+
+    def failed(self) -> None:
+        """The last request got no answer that could be read: begin anew, and have the broker close the session."""
+        self._begin_anew(self.session_id)
+
+    def close(self) -> SessionRequest[K, P] | None:
+        """The fetch that has the broker close the session at once; None if there is none. No answer is needed.
+
+        To be sent behind a fetch under way, if there is one. All that was wanted stays wanted.
+        """
+        session_id = self.session_id
+        self._begin_anew(NO_SESSION)
+        if session_id == NO_SESSION:
+            return None
+        return SessionRequest(
+            session_id=session_id, session_epoch=FINAL_EPOCH, partitions=(), forgotten=(), is_slice=False
+        )
+
+    def _begin_anew(self, session_id: int) -> None:
+        """Let the next fetch be full, and name this session."""
+        self.session_id, self.epoch = session_id, INITIAL_EPOCH
