@@ -14,6 +14,7 @@ from simulation.quorum_node import CLUSTER_ID, SimulatedClock
 from simulation.replica_metadata import SESSION_MS, ReplicaMetadata
 from simulation.world import Action, Life, World
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
+from tailrace.fetch_session.session_cache import DEFAULT_SLOTS
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker, claimed_epoch
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
@@ -261,6 +262,7 @@ class ReplicaNode:
                 is_flushed=self._is_flushed,
                 replica_lag_time_max_ms=self._lag_ms,
                 fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES,
+                fetch_session_slots=DEFAULT_SLOTS,
                 auto_create_topics=False,
                 verifies_transactions=True,
                 heartbeat_interval_ms=HEARTBEAT_MS,

@@ -156,6 +156,7 @@ class Partition:
         if not isinstance(self._admission, Refusal):
             self._admission = Admission(config)
         self.log.update_config(config)
+        self._replica.notify(Change.SETTINGS)
 
     def update_config(self, config: TopicConfig) -> None:
         """Apply a topic's changed settings to all that comes from now on."""

@@ -21,6 +21,8 @@ class Change:
     """Another leader, or another epoch of the same one."""
     ERROR: Final = 32
     """The log has gone offline."""
+    SETTINGS: Final = 64
+    """Settings of the topic."""
 
 
 class Watcher(Hashable, Protocol):

@@ -14,7 +14,7 @@ from itertools import takewhile
 from typing import Final, Protocol
 
 from tailrace.replication.partition import Partition
-from tailrace.replication.watchers import Change
+from tailrace.replication.watchers import Watcher
 from tailrace.server.callbacks import SLICE_MS, Alarm, call_each
 from tailrace.server.ports import Clock, ServerConnection
 
@@ -105,17 +105,23 @@ MAX_WATCHED: Final = 500_000
 """The most partitions that the polls of one kind may wait for together: some 200 bytes each."""
 CROWDED_WAIT_MS: Final = 250
 """The wait of a poll beyond these limits. It is not woken, but comes no more often than this."""
-_READABLE: Final = Change.HIGH_WATERMARK | Change.ROLE
-"""The changes that a consumer waits for: the last stable offset moves only with the high watermark."""
 
 
 class LongPoll(Hashable, Protocol):
     """A request that can wait."""
 
-    partitions: list[Partition]
-    """The partitions that it waits for, each once or more. A try that finds others replaces this list."""
     is_of_replica: bool
-    """Whether it may read up to the log end, and so waits for changes of the log end too."""
+    """Whether it is a follower's."""
+    watched: int
+    """The number of watches that it needs. After a try there may be others, but not more."""
+
+    def watch(self, watcher: Watcher) -> None:
+        """Have `watcher` notified of every change of a partition that may end the wait; again after each vain try."""
+        ...
+
+    def unwatch(self, watcher: Watcher) -> None:
+        """Have `watcher` notified no more."""
+        ...
 
     def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
         """Try to answer, now that these partitions have changed, each named once; returns whether it has.
@@ -136,7 +142,7 @@ class _Capacity:
         self.watched = 0
 
     def fits(self, poll: LongPoll) -> bool:
-        return self.polls < self._most_polls and self.watched + len(poll.partitions) <= MAX_WATCHED
+        return self.polls < self._most_polls and self.watched + poll.watched <= MAX_WATCHED
 
     @property
     def is_half_used(self) -> bool:
@@ -146,7 +152,7 @@ class _Capacity:
 class _Parked:
     """A long poll while it waits: the watcher of its partitions."""
 
-    __slots__ = ("capacity", "connection", "moved", "partitions", "poll", "polls", "timeout_ms", "watched")
+    __slots__ = ("capacity", "connection", "moved", "poll", "polls", "timeout_ms", "watched")
 
     def __init__(
         self,
@@ -161,26 +167,15 @@ class _Parked:
         self.connection = connection
         self.timeout_ms = timeout_ms
         self.capacity = capacity
-        self.watched = len(poll.partitions)
-        self.partitions: Sequence[Partition] = ()
-        """The partitions that it watches."""
+        self.watched = poll.watched
         self.moved: dict[Partition, None] = {}
         """The partitions that have changed since the last try: few of thousands."""
 
     def watch(self) -> None:
-        """Watch the partitions that the poll waits for; they stay watched until the list changes."""
-        partitions = self.poll.partitions
-        if partitions is self.partitions or partitions == self.partitions:
-            return
-        kinds = _READABLE | Change.LOG_END if self.poll.is_of_replica else _READABLE
-        self.unwatch()
-        self.partitions = partitions
-        for partition in partitions:
-            partition.watch(self, kinds)
+        self.poll.watch(self)
 
     def unwatch(self) -> None:
-        for partition in self.partitions:
-            partition.unwatch(self)
+        self.poll.unwatch(self)
 
     def changed(self, partition: Partition, kinds: int) -> None:
         if not self.moved:

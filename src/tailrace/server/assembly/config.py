@@ -25,6 +25,8 @@ class BrokerConfig:
     """log.durability=flushed, otherwise page-cache."""
     replica_lag_time_max_ms: int
     fetch_max_bytes: int
+    fetch_session_slots: int
+    """max.incremental.fetch.session.cache.slots"""
     auto_create_topics: bool
     """auto.create.topics.enable."""
     verifies_transactions: bool
@@ -53,4 +55,4 @@ class BrokerPorts:
     peers: Peer
     """The other brokers."""
     random_bytes: Callable[[int], bytes]
-    """Returns this many random bytes, for the ids of group members."""
+    """Returns this many random bytes, for the ids of group members and fetch sessions."""

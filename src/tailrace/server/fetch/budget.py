@@ -35,6 +35,11 @@ class FetchBudget:
         """Whether the next partition may give a first batch of any size."""
         return self.size_bytes == 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer can have no more records."""
+        return self.left_bytes == 0 and self.size_bytes > 0
+
     def limit_for(self, partition_max_bytes: int) -> int:
         """The bytes that the next partition may give."""
         return max(0, min(partition_max_bytes, self.left_bytes))

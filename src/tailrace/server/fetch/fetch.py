@@ -13,89 +13,26 @@ v16 the address of the leader (KIP-951); v18 the high watermark of a follower: o
 A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.follower_readers`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
-from tailrace.model.errors import ErrorCode
+from tailrace.fetch_session.epochs import is_full
+from tailrace.fetch_session.session import FetchSession
+from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER
-from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint
-from tailrace.replication.outcomes import READ_COMMITTED
-from tailrace.replication.partition import Partition
+from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint, PartitionData
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.params import FetchingConsumer, FetchParams
-from tailrace.server.fetch.reading import Reading
+from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
+from tailrace.server.fetch.sessions import FetchSessions
+from tailrace.server.fetch.waiting import WaitingFetch, WaitingSession
 from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.waiters import LongPolls
 
-
-class WaitingFetch:
-    """A fetch that waits, as a `server.waiters.LongPoll`. It keeps counts of readable bytes, and reads again later."""
-
-    __slots__ = (
-        "_answer",
-        "_available_bytes",
-        "_params",
-        "_readable_bytes",
-        "_stable_ends",
-        "is_of_replica",
-        "partitions",
-    )
-
-    def __init__(self, first: Reading, answer: Callable[[Reading], FetchResponse]) -> None:
-        """`first` has too few bytes. `answer` makes the response of the reading that ends the wait."""
-        self._params = first.params
-        self._answer = answer
-        self.is_of_replica = first.params.reader.is_replica
-        self._record(first)
-
-    def _record(self, reading: Reading) -> None:
-        self.partitions = [partition for partition, _ in reading.given]
-        self._available_bytes = reading.available_bytes
-        """The bytes of the last reading within the limits, and those that have become readable since."""
-        counted = () if self.is_of_replica else self.partitions
-        self._readable_bytes = {partition: partition.readable_bytes for partition in counted}
-        self._stable_ends: dict[Partition, int] = {}
-        """The last stable offsets that were below the high watermark at the last reading."""
-        if self._params.isolation == READ_COMMITTED:
-            for partition in counted:
-                if partition.last_stable_offset < partition.high_watermark:
-                    self._stable_ends[partition] = partition.last_stable_offset
-
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
-        """Answer if enough has become readable since the last reading, the answer is urgent, or the time is over."""
-        if not (is_last or self._may_have_enough(moved)):
-            return False
-        reading = Reading(self._params, is_last=is_last)
-        if reading.ends_wait or is_last:
-            self._params.context.respond(self._answer(reading))
-            return True
-        self._record(reading)
-        return False
-
-    def _may_have_enough(self, moved: Sequence[Partition]) -> bool:
-        """Whether another reading can have enough bytes: counts the readable bytes without access to the disk."""
-        for partition in moved:
-            if self.is_of_replica or not partition.is_leader:
-                return True
-            if partition in self._stable_ends:
-                if partition.last_stable_offset != self._stable_ends[partition]:
-                    return True  # the bytes between the two are not counted
-                continue
-            readable_bytes = partition.readable_bytes
-            gained = readable_bytes - self._readable_bytes.get(partition, readable_bytes)
-            if not gained:
-                return True  # within one write, or before the start of this node: not counted
-            self._available_bytes += gained
-            self._readable_bytes[partition] = readable_bytes
-        return self._available_bytes >= self._params.wanted_bytes
-
-
 FIRST_WITH_ENDPOINTS: Final = 16
-
-_FULL_FETCH_EPOCHS: Final = (0, -1)
 
 
 class FetchHandler:
@@ -108,43 +45,88 @@ class FetchHandler:
         polls: LongPolls,
         fetch_max_bytes: int,
         followers: FollowerReaders,
+        sessions: FetchSessions,
         endpoints: LeaderEndpoints,
     ) -> None:
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
         self._followers = followers
+        self._sessions = sessions
         self._endpoints = endpoints
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
-        if request.session_epoch not in _FULL_FETCH_EPOCHS:
-            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         version, table = context.api_version, self._partitions
         replica = self._followers.reader(request, version)
         reader = replica or FetchingConsumer(version)
         params = FetchParams(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
+        if is_full(request.session_epoch):
+            return self._answer_full(params)
+        try:
+            session = self._sessions.begin(params)
+        except KafkaError as refusal:
+            return FetchResponse(error_code=refusal.code, responses=())
+        return self._answer_incremental(params, session)
+
+    # Full fetches
+
+    def _answer_full(self, params: FetchParams) -> FetchResponse | None:
+        request, context = params.request, params.context
+        self._sessions.close_named(request, context)
         timeout_ms = wait_ms(request)
         may_wait = timeout_ms > 0 and params.wanted_bytes > 0
-        reading = Reading(params, is_last=not may_wait)
-        if replica is not None:
-            replica.mark_recorded()
+        if params.reader.is_replica and self._sessions.will_open(params):
+            may_wait = False  # a follower's first fetch of a session does not wait: it learns the high watermarks
+        reading = FullReading(params, is_last=not may_wait)
+        params.reader.mark_recorded()
         if may_wait and not reading.ends_wait:
-            waiting = WaitingFetch(reading, self._answer)
+            waiting = WaitingFetch(reading, lambda last: context.respond(self._full_response(last)))
             if self._polls.park(waiting, context.connection, timeout_ms):
                 return None
-        return self._answer(reading)
+        return self._full_response(reading)
 
-    def _answer(self, reading: Reading) -> FetchResponse:
+    def _full_response(self, reading: FullReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        for partition, size_bytes in reading.given:
-            partition.sent_bytes += size_bytes
-        return FetchResponse(responses=reading.topics, node_endpoints=self._leader_endpoints(reading))
+        _count_sent(reading)
+        endpoints = self._leader_endpoints(reading, (answer for topic in reading.topics for answer in topic.partitions))
+        return FetchResponse(
+            session_id=self._sessions.open(reading), responses=reading.topics, node_endpoints=endpoints
+        )
 
-    def _leader_endpoints(self, reading: Reading) -> tuple[NodeEndpoint, ...]:
+    # Incremental fetches
+
+    def _answer_incremental(self, params: FetchParams, session: FetchSession) -> FetchResponse | None:
+        sessions, request, context = self._sessions, params.request, params.context
+        timeout_ms = wait_ms(request)
+        may_wait = timeout_ms > 0 and params.wanted_bytes > 0 and session.is_open
+        reading = SessionReading(params, session, is_last=not may_wait)
+        params.reader.mark_recorded()
+        if may_wait and not sessions.may_answer(session, reading):
+
+            def end_wait(last: SessionReading) -> None:
+                context.respond(self._incremental_response(session, last))
+
+            waiting = WaitingSession(reading, session, sessions=sessions, end_wait=end_wait)
+            if self._polls.park(waiting, context.connection, timeout_ms):
+                return None
+        return self._incremental_response(session, reading)
+
+    def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
+        """The response of a reading, whose bytes count as sent."""
+        _count_sent(reading)
+        endpoints = self._leader_endpoints(reading, (data for _, data in reading.news))
+        return self._sessions.answer(session, reading, endpoints)
+
+    def _leader_endpoints(self, reading: Reading, answers: Iterable[PartitionData]) -> tuple[NodeEndpoint, ...]:
         """The addresses of the leaders that are named in errors."""
         context = reading.params.context
         if not reading.is_urgent or context.api_version < FIRST_WITH_ENDPOINTS:
             return ()
-        named = (answer.current_leader.leader_id for topic in reading.topics for answer in topic.partitions)
+        named = (answer.current_leader.leader_id for answer in answers)
         leaders = [leader for leader in named if leader != NO_LEADER]
         return self._endpoints.of(leaders, context.connection.listener_name, NodeEndpoint) if leaders else ()
+
+
+def _count_sent(reading: Reading) -> None:
+    for partition, size_bytes in reading.given:
+        partition.sent_bytes += size_bytes

@@ -9,6 +9,7 @@ or a client imitates a follower. Kafka's leaders accept a fetch with neither epo
 An acknowledgement is recorded once, not again when a waiting fetch is read again.
 """
 
+from collections.abc import Hashable
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -102,6 +103,17 @@ class FetchingFollower:
         """The acknowledgements of this request are recorded."""
         self._is_recorded = True
 
+    @property
+    def is_registered(self) -> bool:
+        """Whether the fetch has the broker epoch of the registration that this node knows."""
+        known = self._controller.image.brokers.get(self._replica_id)
+        return known is not None and known.broker_epoch == self._broker_epoch
+
+    @property
+    def conditions(self) -> Hashable:
+        known = self._controller.image.brokers.get(self._replica_id)
+        return self._broker_epoch, None if known is None else (known.broker_epoch, known.is_alive)
+
     def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether its high watermark is behind: then the fetch must not wait (KIP-392)."""
+        """Whether its high watermark is behind: then a full fetch must not wait (KIP-392)."""
         return wanted.high_watermark < partition.high_watermark

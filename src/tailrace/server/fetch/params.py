@@ -1,11 +1,13 @@
 """The partitions and limits of one Fetch, and its sender: a consumer or a follower."""
 
+from collections.abc import Hashable
 from typing import Final, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
-from tailrace.replication.outcomes import PartitionRead
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest
+from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
+from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import FetchBudget, wanted_bytes
 from tailrace.server.partitions.table import PartitionTable
@@ -30,7 +32,16 @@ class Reader(Protocol):
         ...
 
     def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether the reader's high watermark is behind the partition's: then the fetch must not wait (KIP-392)."""
+        """Whether the reader's high watermark is behind the partition's: then a full fetch must not wait (KIP-392)."""
+        ...
+
+    def mark_recorded(self) -> None:
+        """All partitions that the request names were read once: another reading records nothing."""
+        ...
+
+    @property
+    def conditions(self) -> Hashable:
+        """The facts about the reader that `check` and `read` depend on, beside the partition itself."""
         ...
 
 
@@ -56,20 +67,28 @@ class FetchingConsumer:
     def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
         return False
 
+    def mark_recorded(self) -> None:
+        pass
+
+    @property
+    def conditions(self) -> Hashable:
+        return None
+
 
 class FetchParams:
     """One request: its reader, its partitions in order, and its limits."""
 
     __slots__ = (
         "_fetch_max_bytes",
-        "_request",
         "_table",
         "context",
         "isolation",
         "reader",
+        "request",
         "topics",
         "version",
         "wanted_bytes",
+        "watched_kinds",
     )
 
     def __init__(
@@ -81,7 +100,7 @@ class FetchParams:
         table: PartitionTable,
         fetch_max_bytes: int,
     ) -> None:
-        self._request = request
+        self.request = request
         self._table = table
         self._fetch_max_bytes = fetch_max_bytes
         self.context = context
@@ -91,13 +110,30 @@ class FetchParams:
         self.isolation = request.isolation_level
         self.wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
         """The bytes that the request waits for; 0 or less: it does not wait."""
+        self.watched_kinds = _watched_kinds(reader, self.isolation, self.version)
+        """The changes of a partition that may end the wait, or make it due in a session."""
 
     def budget(self) -> FetchBudget:
         """The byte budget of one answer."""
-        return FetchBudget(request_max_bytes=self._request.max_bytes, fetch_max_bytes=self._fetch_max_bytes)
+        return FetchBudget(request_max_bytes=self.request.max_bytes, fetch_max_bytes=self._fetch_max_bytes)
 
-    def partition(self, topic: FetchTopic, wanted: FetchPartition) -> Partition:
-        """The partition, found by topic name or by topic id. Raises KafkaError as `PartitionTable.get`."""
+    def partition(self, topic: str, topic_id: bytes, index: int) -> Partition:
+        """The partition, by topic name or by topic id as the version has it. Raises KafkaError as
+        `PartitionTable.get`."""
         if self.version < FIRST_WITH_TOPIC_IDS:
-            return self._table.get(topic.topic, wanted.partition)
-        return self._table.get_by_id(topic.topic_id, wanted.partition)
+            return self._table.get(topic, index)
+        return self._table.get_by_id(topic_id, index)
+
+    @property
+    def conditions(self) -> Hashable:
+        """The facts about the request that the answers of all its partitions depend on."""
+        return self.version, self.isolation, self.reader.conditions
+
+
+def _watched_kinds(reader: Reader, isolation: int, version: int) -> int:
+    kinds = Change.HIGH_WATERMARK | Change.LOG_START | Change.ROLE | Change.ERROR
+    if reader.is_replica:
+        return kinds | Change.LOG_END
+    if isolation == READ_COMMITTED:
+        kinds |= Change.LAST_STABLE_OFFSET
+    return kinds if version >= FIRST_WITH_ZSTD else kinds | Change.SETTINGS

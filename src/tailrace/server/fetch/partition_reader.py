@@ -28,7 +28,7 @@ class FetchedPartition(NamedTuple):
 
     data: PartitionData
     is_urgent: bool
-    """Whether there is an error, a divergence or, for a follower, news without records: the fetch must not wait."""
+    """Whether there is an error or a divergence: the fetch must not wait."""
     partition: Partition | None = None
     """The partition, if it was read: not after an error or a divergence."""
     size_bytes: int = 0
@@ -84,7 +84,7 @@ class PartitionReader:
         )
         return FetchedPartition(
             data,
-            reader.is_behind(partition, wanted),
+            False,
             partition,
             size_bytes,
             size_bytes if got.reaches_end else max(size_bytes, limit_bytes),

@@ -1,35 +1,67 @@
-"""One pass over the partitions of a fetch, within its byte budget."""
+"""One pass over the partitions of a fetch, within its byte budget: those that a request names, or a session's."""
 
+from typing import Final
+
+from tailrace.fetch_session.session import FetchSession, SessionPartition
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchTopic, PartitionData
+from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.params import FetchParams
-from tailrace.server.fetch.partition_reader import PartitionReader
+from tailrace.server.fetch.partition_reader import FetchedPartition, PartitionReader
 
 
 class Reading:
     """The result of one pass. A waiting fetch does not keep it, and makes a new one later."""
 
-    __slots__ = ("_budget", "_is_last", "_reader", "available_bytes", "given", "is_urgent", "params", "topics")
+    __slots__ = ("_budget", "_is_last", "_reader", "available_bytes", "given", "is_urgent", "params")
 
     def __init__(self, params: FetchParams, *, is_last: bool) -> None:
-        """Read every partition. `is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78)."""
+        """`is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78)."""
         self.params = params
         self._reader = PartitionReader(params.reader, isolation=params.isolation, version=params.version)
         self._budget = params.budget()
         self._is_last = is_last
         self.is_urgent = False
-        """Whether the result of a partition is urgent: the fetch must not wait."""
+        """Whether the result of a partition is urgent, or the reader's high watermark is stale: the fetch must not
+        wait."""
         self.available_bytes = 0
         """The readable bytes within the limits, of all partitions."""
         self.given: list[tuple[Partition, int]] = []
         """The partitions that were read, with the bytes of each."""
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the answer is sent now, whatever else may come: it is urgent or has enough bytes."""
+        return self.is_urgent or self.available_bytes >= self.params.wanted_bytes
+
+    def _read(self, partition: Partition, wanted: FetchPartition) -> FetchedPartition:
+        result = self._reader.read(partition, wanted, self._budget, is_last=self._is_last)
+        if result.is_urgent:
+            self.is_urgent = True
+        if result.partition is not None:
+            self.given.append((result.partition, result.size_bytes))
+            self.available_bytes += result.available_bytes
+        return result
+
+    def _refuse(self, wanted: FetchPartition, error: KafkaError) -> FetchedPartition:
+        self.is_urgent = True
+        return self._reader.refuse(wanted, error)
+
+
+class FullReading(Reading):
+    """A pass over the partitions that a request names. All of them are in the answer, in the order of the request."""
+
+    __slots__ = ("topics",)
+
+    def __init__(self, params: FetchParams, *, is_last: bool) -> None:
+        super().__init__(params, is_last=is_last)
         self.topics = tuple(
             [
                 FetchableTopicResponse(
                     topic=topic.topic,
                     topic_id=topic.topic_id,
-                    partitions=tuple([self._read(topic, wanted) for wanted in topic.partitions]),
+                    partitions=tuple([self._data(topic, wanted) for wanted in topic.partitions]),
                 )
                 for topic in params.topics
             ]
@@ -38,17 +70,109 @@ class Reading:
     @property
     def ends_wait(self) -> bool:
         """Whether the answer is sent now: it is urgent, has enough bytes, or there is no partition to wait for."""
-        return self.is_urgent or not self.given or self.available_bytes >= self.params.wanted_bytes
+        return self.has_enough or not self.given
 
-    def _read(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
+    def _data(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
+        params = self.params
         try:
-            partition = self.params.partition(topic, wanted)
+            partition = params.partition(topic.topic, topic.topic_id, wanted.partition)
         except KafkaError as error:
+            return self._refuse(wanted, error).data
+        result = self._read(partition, wanted)
+        if result.partition is not None and params.reader.is_behind(partition, wanted):
             self.is_urgent = True
-            return self._reader.refuse(wanted, error).data
-        result = self._reader.read(partition, wanted, self._budget, is_last=self._is_last)
-        self.is_urgent = self.is_urgent or result.is_urgent
-        if result.partition is not None:
-            self.given.append((result.partition, result.size_bytes))
-            self.available_bytes += result.available_bytes
         return result.data
+
+
+class SessionReading(Reading):
+    """A pass over the partitions of a session that are due. Only those with news are in the answer (KIP-227).
+
+    News are records, an error, a divergence, another replica to read from, and a high watermark or log start that the
+    reader does not know. When an answer to a consumer is full, it has nothing of the partitions behind: they come first
+    the next time.
+    """
+
+    __slots__ = ("_session", "has_stale_high_watermark", "news")
+
+    def __init__(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> None:
+        super().__init__(params, is_last=is_last)
+        self._session = session
+        self.has_stale_high_watermark = False
+        """Whether there is a high watermark that the reader does not know."""
+        self.news: list[tuple[SessionPartition, PartitionData]] = []
+        is_replica = params.reader.is_replica
+        for one in session.due_in_order():
+            if self._budget.is_full and not is_replica:
+                break
+            self._look_at(one)
+
+    @property
+    def ends_wait(self) -> bool:
+        """Whether the answer is sent now: it is urgent, or has enough bytes."""
+        return self.has_enough
+
+    def _look_at(self, one: SessionPartition) -> None:
+        wanted, partition = one.wanted, one.subject
+        if partition is None or partition.is_closed:
+            try:
+                partition = self._find(one)
+            except KafkaError as error:
+                self.news.append((one, self._refuse(wanted, error).data))
+                return
+        result = self._read(partition, wanted)
+        data = result.data
+        if result.is_urgent or result.size_bytes or one.is_news(data):
+            self.news.append((one, data))
+            if data.high_watermark != one.high_watermark:
+                self.has_stale_high_watermark = True
+        elif wanted.fetch_offset == self._readable_end(partition, data):
+            self._session.settle(one)
+
+    def _find(self, one: SessionPartition) -> Partition:
+        """Find the partition anew, and have its changes make it due. Raises KafkaError as `PartitionTable.get`."""
+        params, topic = self.params, one.topic
+        name, topic_id = (topic, b"") if isinstance(topic, str) else ("", topic)
+        one.subject = None
+        partition = params.partition(name, topic_id, one.wanted.partition)
+        if self._session.is_open:
+            partition.watch(one, params.watched_kinds)
+            one.subject = partition
+        return partition
+
+    def _readable_end(self, partition: Partition, data: PartitionData) -> int:
+        params = self.params
+        if params.reader.is_replica:
+            return partition.log.log_end_offset
+        return data.last_stable_offset if params.isolation == READ_COMMITTED else data.high_watermark
+
+    def commit(self) -> tuple[FetchableTopicResponse, ...]:
+        """The topics of the answer, which is on its way."""
+        session = self._session
+        for one, data in self.news:
+            one.note_sent(data)
+            if data.records:
+                session.move_to_end(one)
+        session.sent([one for one, _ in self.news])
+        return _by_topic(self.news)
+
+
+_NO_TOPIC: Final = object()
+
+
+def _by_topic(news: list[tuple[SessionPartition, PartitionData]]) -> tuple[FetchableTopicResponse, ...]:
+    """The answers in their order; those of one topic that follow each other are together."""
+    topics: list[tuple[str | bytes, list[PartitionData]]] = []
+    last: object = _NO_TOPIC
+    for one, data in news:
+        if one.topic != last:
+            last = one.topic
+            topics.append((one.topic, []))
+        topics[-1][1].append(data)
+    return tuple(
+        [
+            FetchableTopicResponse(topic=topic, partitions=partitions)
+            if isinstance(topic, str)
+            else FetchableTopicResponse(topic_id=topic, partitions=partitions)
+            for topic, partitions in topics
+        ]
+    )

@@ -1,0 +1,181 @@
+"""The fetch sessions of one broker: their slots, and which of them makes room for another (KIP-227). Pure.
+
+A new session takes a free slot, or evicts a session for which one of the text's rules holds:
+
+1. The new one belongs to a follower, and the old one to a consumer.
+2. The old one has been inactive for more than 120 s.
+3. The old one has existed for more than 120 s, and the new one has more partitions. This rule holds among sessions of
+   followers and among those of consumers, not between the two: followers have priority.
+
+Rule 2 is tried first, on the session that was inactive for longest; then rules 1 and 3, on the one with the fewest
+partitions.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from tailrace.fetch_session.session import FetchSession, SessionOwner
+from tailrace.model.errors import ErrorCode, KafkaError
+
+DEFAULT_SLOTS: Final = 1_000
+"""max.incremental.fetch.session.cache.slots"""
+MIN_EVICTION_MS: Final = 120_000
+"""min.incremental.fetch.session.eviction.ms: a constant of the text, and no setting."""
+MAX_PARTITIONS: Final = 200_000
+"""The most partitions of one session: a limit of ours. A larger fetch gets no session."""
+MAX_CONSUMER_PARTITIONS: Final = 200_000
+"""The most partitions of all sessions of consumers together."""
+MAX_FOLLOWER_PARTITIONS: Final = 2_000_000
+"""The same for followers, which are counted apart: consumers must not displace them."""
+
+
+class FetchSessionCache:
+    """All sessions of one broker."""
+
+    def __init__(
+        self,
+        *,
+        slots: int = DEFAULT_SLOTS,
+        random_bytes: Callable[[int], bytes],
+        on_removed: Callable[[FetchSession], None],
+    ) -> None:
+        """`slots` is the most sessions there may be; 0: none. `on_removed` is called with each that has gone, evicted
+        or not, when it is in the cache no longer."""
+        self.slots = slots
+        self._random_bytes = random_bytes
+        self._on_removed = on_removed
+        self._sessions: dict[int, FetchSession] = {}  # the one that was used last comes last
+        self._partitions = {True: 0, False: 0}  # by `is_privileged`
+        self.evictions = 0
+        """Sessions that others have displaced; not those that their readers have closed."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        """The partitions of all sessions together."""
+        return sum(self._partitions.values())
+
+    def sessions(self) -> Iterator[FetchSession]:
+        """All sessions, the one that was used last at the end."""
+        return iter(self._sessions.values())
+
+    # Requests
+
+    def find(self, session_id: int, owner: SessionOwner) -> FetchSession | None:
+        """The session with this id, if it belongs to this reader."""
+        session = self._sessions.get(session_id)
+        return session if session is not None and session.owner == owner else None
+
+    def check(self, session_id: int, epoch: int, owner: SessionOwner, *, uses_topic_ids: bool) -> FetchSession:
+        """The session of an incremental fetch, in which nothing has changed yet.
+
+        Raises KafkaError FETCH_SESSION_ID_NOT_FOUND (70), INVALID_FETCH_SESSION_EPOCH (71) and
+        FETCH_SESSION_TOPIC_ID_ERROR (106), in Kafka's order.
+        """
+        session = self.find(session_id, owner)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session_id} is not known here")
+        if session.epoch != epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+                f"fetch session {session_id} expects epoch {session.epoch}, not {epoch}",
+            )
+        if session.uses_topic_ids != uses_topic_ids:
+            has, sent = ("ids", "names") if session.uses_topic_ids else ("names", "ids")
+            raise KafkaError(
+                ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+                f"fetch session {session_id} has topics by their {has}, the request by their {sent}",
+            )
+        return session
+
+    def used(self, session: FetchSession, now_ms: int) -> None:
+        """A request of the session was taken or answered now."""
+        session.last_used_ms = now_ms
+        self._sessions[session.session_id] = self._sessions.pop(session.session_id)
+
+    def resized(self, session: FetchSession, partitions_before: int) -> bool:
+        """Count the partitions of a session that had another number of them; whether it may have so many."""
+        privileged = session.is_privileged
+        self._partitions[privileged] += session.partition_count - partitions_before
+        return session.partition_count <= MAX_PARTITIONS and self._partitions[privileged] <= _most(privileged)
+
+    # Sessions come and go
+
+    def has_room(self, partition_count: int, *, is_privileged: bool, now_ms: int) -> bool:
+        """Whether a session of so many partitions would get a slot."""
+        if not 0 < partition_count <= MAX_PARTITIONS or self.slots <= 0:
+            return False
+        if self._partitions[is_privileged] + partition_count > _most(is_privileged):
+            return False
+        return len(self._sessions) < self.slots or self._victim(partition_count, is_privileged, now_ms) is not None
+
+    def open(
+        self,
+        owner: SessionOwner,
+        partition_count: int,
+        *,
+        is_privileged: bool,
+        uses_topic_ids: bool,
+        client_id: str,
+        client_host: str,
+        now_ms: int,
+    ) -> FetchSession | None:
+        """A new session, which is to have so many partitions; None without room for it.
+
+        The host adds the partitions at once, and then calls `resized`.
+        """
+        if not self.has_room(partition_count, is_privileged=is_privileged, now_ms=now_ms):
+            return None
+        if len(self._sessions) >= self.slots:
+            victim = self._victim(partition_count, is_privileged, now_ms)
+            assert victim is not None, "there was room"
+            self.evictions += 1
+            self.remove(victim)
+        session = FetchSession(
+            self._new_id(),
+            owner,
+            is_privileged=is_privileged,
+            uses_topic_ids=uses_topic_ids,
+            client_id=client_id,
+            client_host=client_host,
+            now_ms=now_ms,
+        )
+        self._sessions[session.session_id] = session
+        return session
+
+    def remove(self, session: FetchSession) -> None:
+        """Remove a session, if it is still there."""
+        if session.is_open:
+            session.is_open = False
+            del self._sessions[session.session_id]
+            self._partitions[session.is_privileged] -= session.partition_count
+            self._on_removed(session)
+
+    def _new_id(self) -> int:
+        """A random positive int32 that no session has: it can be guessed by no other reader, and tells nothing."""
+        while True:
+            session_id = int.from_bytes(self._random_bytes(4), "big") & 0x7FFFFFFF
+            if session_id and session_id not in self._sessions:
+                return session_id
+
+    def _victim(self, partition_count: int, is_privileged: bool, now_ms: int) -> FetchSession | None:
+        oldest = next((one for one in self._sessions.values() if one.listener is None), None)
+        if oldest is not None and now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
+            return oldest
+        candidates = (
+            one
+            for one in self._sessions.values()
+            if (is_privileged and not one.is_privileged)
+            or (
+                one.is_privileged == is_privileged
+                and now_ms - one.created_ms > MIN_EVICTION_MS
+                and partition_count > one.partition_count
+            )
+        )
+        return min(candidates, key=lambda one: (one.is_privileged, one.partition_count), default=None)
+
+
+def _most(is_privileged: bool) -> int:
+    return MAX_FOLLOWER_PARTITIONS if is_privileged else MAX_CONSUMER_PARTITIONS

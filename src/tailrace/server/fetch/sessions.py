@@ -1,0 +1,195 @@
+"""The fetch sessions of this node's readers: opened, continued and closed as requests ask (KIP-227).
+
+A request states by its session id and epoch what it is:
+
+id 0, epoch -1     a full fetch without a session
+id 0, epoch 0      a full fetch; its answer begins a session, if a slot can be had
+an id, epoch 0     the same, and the session with this id ends
+an id, epoch -1    a full fetch without a session, and the session with this id ends
+an id, an epoch    an incremental fetch, if both are right: else an error, and nothing changes
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.fetch_session.epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
+from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionOwner, SessionPartition
+from tailrace.fetch_session.session_cache import FetchSessionCache
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint
+from tailrace.replication.watchers import Change
+from tailrace.server.context import RequestContext
+from tailrace.server.fetch.follower_readers import FetchingFollower
+from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams
+from tailrace.server.fetch.reading import FullReading, SessionReading
+from tailrace.server.ports import Clock
+
+_logger = logging.getLogger("tailrace.server")
+
+IDLE_ANSWER_MS: Final = 5
+"""The time between two answers to a follower that have nothing but high watermarks.
+
+A stale high watermark goes out at once (KIP-392) if none has gone out just before. While records keep coming it goes
+with them, and a leader is not slowed by an exchange for each of its moves."""
+
+_REQUEST_BYTES: Final = 33
+_ANSWER_BYTES: Final = 37
+"""The bytes of one partition without tagged fields and records in a full fetch: the saving of an incremental one."""
+
+
+class FetchSessions:
+    """Sessions, and the requests that use them. It reads nothing itself."""
+
+    def __init__(self, *, clock: Clock, slots: int, random_bytes: Callable[[int], bytes]) -> None:
+        """`slots` is max.incremental.fetch.session.cache.slots."""
+        self._clock = clock
+        self.cache: Final = FetchSessionCache(slots=slots, random_bytes=random_bytes, on_removed=_removed)
+
+    # Full fetches
+
+    def close_named(self, request: FetchRequest, context: RequestContext) -> None:
+        """Close the session that a full fetch names, if it belongs to its sender."""
+        if request.session_id != NO_SESSION:
+            session = self.cache.find(request.session_id, _owner(request, context))
+            if session is not None:
+                _logger.debug("event=fetch-session-closed session=%d epoch=%d", session.session_id, session.epoch)
+                self.cache.remove(session)
+
+    def will_open(self, params: FetchParams) -> bool:
+        """Whether the answer to this full fetch can begin a session now."""
+        return params.request.session_epoch == INITIAL_EPOCH and self.cache.has_room(
+            sum(len(topic.partitions) for topic in params.request.topics),
+            is_privileged=_is_privileged(params),
+            now_ms=self._clock.monotonic_ms(),
+        )
+
+    def open(self, reading: FullReading) -> int:
+        """Begin a session with this answer to a full fetch, if one was requested and there is room; its id, or 0."""
+        params = reading.params
+        request, context = params.request, params.context
+        if request.session_epoch != INITIAL_EPOCH:
+            return NO_SESSION
+        session = self.cache.open(
+            _owner(request, context),
+            sum(len(topic.partitions) for topic in request.topics),
+            is_privileged=_is_privileged(params),
+            uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
+            client_id=context.client_id or "",
+            client_host=context.connection.peer_host.lstrip("/"),
+            now_ms=self._clock.monotonic_ms(),
+        )
+        if session is None:
+            return NO_SESSION
+        named = session.name(request.topics)
+        answers = (data for topic in reading.topics for data in topic.partitions)
+        for one, data in zip(named, answers, strict=True):
+            one.note_sent(data)
+        session.put_under(params.conditions)
+        session.sent(named)
+        self.cache.resized(session, 0)
+        _logger.debug("event=fetch-session-opened session=%d partitions=%d", session.session_id, len(named))
+        return session.session_id
+
+    # Incremental fetches
+
+    def begin(self, params: FetchParams) -> FetchSession:
+        """The session of an incremental fetch, with the changes of the request.
+
+        A session that has become empty or too large is closed: the answer then says so by its session id. Raises
+        KafkaError as `FetchSessionCache.check`; the session is as before then.
+        """
+        request = params.request
+        session = self.cache.check(
+            request.session_id,
+            request.session_epoch,
+            _owner(request, params.context),
+            uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
+        )
+        listener, session.listener = session.listener, None
+        session.begin()
+        if listener is not None:
+            listener.changed(None, 0)  # the request before still waits: it is to be answered with an error
+        partitions_before = session.partition_count
+        if session.put_under(params.conditions):
+            _unwatch_all(session)
+        named = session.name(request.topics)
+        for one in session.forget(request.forgotten_topics_data):
+            _unwatch(one)
+        fits = self.cache.resized(session, partitions_before)
+        self.cache.used(session, self._clock.monotonic_ms())
+        session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
+        _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, request.session_epoch)
+        if not (fits and session.partitions):
+            self.cache.remove(session)
+        return session
+
+    def may_answer(self, session: FetchSession, reading: SessionReading) -> bool:
+        """Whether the answer is sent now. If not, the session's listener is notified in time."""
+        if reading.ends_wait:
+            return True
+        if not (reading.has_stale_high_watermark and reading.params.reader.is_replica):
+            return False
+        now_ms = self._clock.monotonic_ms()
+        if now_ms >= session.idle_answer_ms:
+            session.idle_answer_ms = now_ms + IDLE_ANSWER_MS
+            return True
+        first, _ = reading.news[0]
+        self._clock.call_at(session.idle_answer_ms, lambda: _changed_again(first))
+        return False
+
+    def answer(
+        self, session: FetchSession, reading: SessionReading, endpoints: tuple[NodeEndpoint, ...]
+    ) -> FetchResponse:
+        """The answer to an incremental fetch, which is on its way."""
+        if session.is_open:
+            self.cache.used(session, self._clock.monotonic_ms())
+        session.saved_bytes += (session.partition_count - len(reading.news)) * _ANSWER_BYTES
+        return FetchResponse(
+            session_id=session.session_id if session.is_open else NO_SESSION,
+            responses=reading.commit(),
+            node_endpoints=endpoints,
+        )
+
+    @staticmethod
+    def refusal(session: FetchSession, request: FetchRequest) -> FetchResponse | None:
+        """The error for a request that has waited in vain: its session is closed, or another request came behind it."""
+        if not session.is_open:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
+        if session.epoch != next_epoch(request.session_epoch):
+            return FetchResponse(
+                error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH, session_id=session.session_id, responses=()
+            )
+        return None
+
+
+def _owner(request: FetchRequest, context: RequestContext) -> SessionOwner:
+    replica_id = max(request.replica_id, request.replica_state.replica_id)
+    return SessionOwner(context.connection.principal, context.connection.listener_name, max(replica_id, UNKNOWN))
+
+
+def _is_privileged(params: FetchParams) -> bool:
+    """Whether a follower asks, in its present registration: a client that imitates one gets no priority."""
+    return isinstance(params.reader, FetchingFollower) and params.reader.is_registered
+
+
+def _changed_again(one: SessionPartition) -> None:
+    if one.subject is not None and one in one.session.due:
+        one.changed(one.subject, Change.HIGH_WATERMARK)
+
+
+def _removed(session: FetchSession) -> None:
+    _unwatch_all(session)
+    if session.listener is not None:
+        session.listener.changed(None, 0)  # its request is to be answered with an error
+
+
+def _unwatch_all(session: FetchSession) -> None:
+    for one in session.partitions.values():
+        _unwatch(one)
+
+
+def _unwatch(one: SessionPartition) -> None:
+    if one.subject is not None:
+        one.subject.unwatch(one)
+        one.subject = None

@@ -1,0 +1,161 @@
+"""One fetch session at the broker: which partitions are due, in which order, and what answers have said of them."""
+
+from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionOwner, SessionPartition
+from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
+
+OWNER = SessionOwner("User:ANONYMOUS", "PLAINTEXT", -1)
+ID = b"0123456789abcdef"
+
+
+def new_session(*, uses_topic_ids: bool = False) -> FetchSession:
+    return FetchSession(
+        7,
+        OWNER,
+        is_privileged=False,
+        uses_topic_ids=uses_topic_ids,
+        client_id="",
+        client_host="",
+        now_ms=0,
+    )
+
+
+def topic(*partitions: int, offset: int = 0, name: str = "t") -> FetchTopic:
+    return FetchTopic(
+        topic=name,
+        topic_id=ID,
+        partitions=tuple(
+            FetchPartition(partition=number, fetch_offset=offset, partition_max_bytes=100) for number in partitions
+        ),
+    )
+
+
+def answer(high_watermark: int, log_start_offset: int, *, error_code: int = 0) -> PartitionData:
+    return PartitionData(
+        partition_index=0,
+        error_code=error_code,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        aborted_transactions=None,
+    )
+
+
+def settle_all(session: FetchSession) -> None:
+    for one in session.due_in_order():
+        session.settle(one)
+
+
+def due(session: FetchSession) -> list[int]:
+    return [one.wanted.partition for one in session.due_in_order()]
+
+
+def only(session: FetchSession, number: int, name: str = "t") -> SessionPartition:
+    return session.partitions[name, number]
+
+
+def test_new_partitions_are_due_in_the_order_of_the_request() -> None:
+    session = new_session()
+    session.name([topic(3, 1), topic(2, name="u")])
+    assert due(session) == [3, 1, 2]
+    assert session.partition_count == 3
+
+
+def test_a_clean_partition_is_due_again_when_it_is_named_or_changes() -> None:
+    session = new_session()
+    session.name([topic(0, 1, 2)])
+    settle_all(session)
+    assert due(session) == []
+    session.name([topic(2, offset=5)])
+    only(session, 0).changed(None, 1)
+    assert due(session) == [0, 2]  # each in its own place
+    assert only(session, 2).wanted.fetch_offset == 5
+
+
+def test_a_partition_that_is_named_twice_has_what_was_said_last() -> None:
+    session = new_session()
+    session.name([topic(0, offset=1), topic(0, offset=2)])
+    assert session.partition_count == 1
+    assert only(session, 0).wanted.fetch_offset == 2
+
+
+def test_forgotten_partitions_are_gone_and_unknown_ones_do_no_harm() -> None:
+    session = new_session()
+    session.name([topic(0, 1)])
+    gone = session.forget([ForgottenTopic(topic="t", partitions=(1, 1, 9)), ForgottenTopic(topic="u", partitions=(0,))])
+    assert [one.wanted.partition for one in gone] == [1]
+    assert due(session) == [0]
+    assert list(session.partitions) == [("t", 0)]
+
+
+def test_a_session_with_topic_ids_knows_topics_by_these() -> None:
+    session = new_session(uses_topic_ids=True)
+    session.name([topic(0)])
+    assert list(session.partitions) == [(ID, 0)]
+    session.forget([ForgottenTopic(topic_id=ID, partitions=(0,))])
+    assert session.partition_count == 0
+
+
+def test_a_partition_that_moves_to_the_end_comes_behind_later_ones_too() -> None:
+    session = new_session()
+    session.name([topic(0, 1)])
+    session.move_to_end(only(session, 0))
+    assert due(session) == [1, 0]
+    session.name([topic(2)])
+    assert due(session) == [1, 0, 2]
+
+
+def test_the_epoch_rises_with_each_fetch_and_wraps_to_1() -> None:
+    session = new_session()
+    assert session.epoch == 1
+    session.begin()
+    assert session.epoch == 2
+    session.epoch = 0x7FFFFFFF
+    session.begin()
+    assert session.epoch == 1
+
+
+def test_an_answer_is_acknowledged_by_the_next_fetch_once() -> None:
+    session = new_session()
+    session.name([topic(0, 1)])
+    session.sent([only(session, 1)])
+    assert [one.wanted.partition for one in session.begin()] == [1]
+    assert list(session.begin()) == []
+
+
+def test_other_conditions_have_everything_due_once() -> None:
+    session = new_session()
+    session.name([topic(0, 1)])
+    assert session.put_under("a")
+    settle_all(session)
+    assert not session.put_under("a")
+    assert due(session) == []
+    assert session.put_under("b")
+    assert due(session) == [0, 1]
+
+
+def test_news_are_another_high_watermark_or_log_start_than_the_last_answer_had() -> None:
+    one = SessionPartition(new_session(), "t", FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1), 1)
+    data = answer(5, 2)
+    assert one.is_news(data)
+    one.note_sent(data)
+    assert not one.is_news(data)
+    assert one.is_news(answer(6, 2))
+    assert one.is_news(answer(5, 3))
+    one.note_sent(answer(5, 2, error_code=6))
+    assert (one.high_watermark, one.log_start_offset) == (UNKNOWN, UNKNOWN)
+    assert one.is_news(data)  # after an error everything is said again
+
+
+def test_a_change_reaches_the_request_that_waits() -> None:
+    heard: list[tuple[object, int]] = []
+
+    class Listener:
+        def changed(self, subject: object, kinds: int, /) -> None:
+            heard.append((subject, kinds))
+
+    session = new_session()
+    session.name([topic(0)])
+    settle_all(session)
+    session.listener = Listener()
+    only(session, 0).changed("subject", 4)
+    assert heard == [("subject", 4)]
+    assert due(session) == [0]

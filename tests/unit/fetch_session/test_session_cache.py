@@ -1,0 +1,192 @@
+"""The slots of fetch sessions, and the three rules by which a session makes room for another (KIP-227)."""
+
+from itertools import count
+
+import pytest
+
+from tailrace.fetch_session import session_cache
+from tailrace.fetch_session.session import FetchSession, SessionOwner
+from tailrace.fetch_session.session_cache import MAX_PARTITIONS, MIN_EVICTION_MS, FetchSessionCache
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic
+
+CONSUMER = SessionOwner("User:ANONYMOUS", "PLAINTEXT", -1)
+FOLLOWER = SessionOwner("User:ANONYMOUS", "PLAINTEXT", 2)
+LATER = MIN_EVICTION_MS + 1
+
+
+class Bench:
+    def __init__(self, slots: int = 2) -> None:
+        numbers = count(1)
+        self.removed: list[FetchSession] = []
+        self.cache = FetchSessionCache(
+            slots=slots, random_bytes=lambda size: next(numbers).to_bytes(size, "big"), on_removed=self.removed.append
+        )
+
+    def open(self, partitions: int = 1, *, follower: bool = False, now_ms: int = 0) -> FetchSession | None:
+        session = self.cache.open(
+            FOLLOWER if follower else CONSUMER,
+            partitions,
+            is_privileged=follower,
+            uses_topic_ids=False,
+            client_id="c",
+            client_host="h",
+            now_ms=now_ms,
+        )
+        if session is not None:
+            wanted = [FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1) for n in range(partitions)]
+            session.name([FetchTopic(topic="t", partitions=tuple(wanted))])
+            self.cache.resized(session, 0)
+        return session
+
+    def must_open(self, partitions: int = 1, *, follower: bool = False, now_ms: int = 0) -> FetchSession:
+        session = self.open(partitions, follower=follower, now_ms=now_ms)
+        assert session is not None
+        return session
+
+
+def refusal(
+    bench: Bench, session_id: int, epoch: int, owner: SessionOwner = CONSUMER, *, uses_topic_ids: bool = False
+) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        bench.cache.check(session_id, epoch, owner, uses_topic_ids=uses_topic_ids)
+    return refused.value.code
+
+
+def test_slots_are_exactly_as_many_as_configured() -> None:
+    bench = Bench(slots=2)
+    assert [bench.open() is not None for _ in range(3)] == [True, True, False]
+    assert (len(bench.cache), bench.cache.partition_count, bench.cache.evictions) == (2, 2, 0)
+
+
+def test_zero_slots_mean_no_session() -> None:
+    assert Bench(slots=0).open() is None
+
+
+def test_a_fetch_of_nothing_gets_no_session() -> None:
+    assert Bench().open(0) is None
+
+
+def test_ids_are_positive_random_and_never_used_twice_at_once() -> None:
+    drawn = iter([b"\0\0\0\0", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\x05"])
+    cache = FetchSessionCache(slots=3, random_bytes=lambda _: next(drawn), on_removed=lambda _: None)
+    bench = Bench()
+    bench.cache = cache
+    assert [bench.must_open().session_id for _ in range(2)] == [0x7FFFFFFF, 5]
+
+
+def test_an_unknown_id_comes_before_a_wrong_epoch_and_that_before_the_form_of_topics() -> None:
+    bench = Bench()
+    session_id = bench.must_open().session_id
+    assert refusal(bench, session_id + 1, 9, uses_topic_ids=True) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert refusal(bench, session_id, 9, uses_topic_ids=True) == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert refusal(bench, session_id, 1, uses_topic_ids=True) == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+    assert bench.cache.check(session_id, 1, CONSUMER, uses_topic_ids=False).session_id == session_id
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        CONSUMER._replace(principal="User:bob"),
+        CONSUMER._replace(listener_name="INTERNAL"),
+        CONSUMER._replace(replica_id=3),
+    ],
+)
+def test_a_session_exists_for_its_owner_alone(other: SessionOwner) -> None:
+    bench = Bench()
+    session = bench.must_open()
+    assert refusal(bench, session.session_id, 1, other) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert bench.cache.find(session.session_id, other) is None
+    assert bench.cache.find(session.session_id, CONSUMER) is session
+
+
+def test_a_follower_evicts_a_consumer_at_once_and_never_the_other_way() -> None:
+    bench = Bench(slots=1)
+    consumer = bench.must_open(9)
+    bench.must_open(1, follower=True)
+    assert bench.removed == [consumer]
+    assert bench.cache.evictions == 1
+    assert bench.open(50_000) is None
+
+
+def test_the_smallest_consumer_makes_room_for_a_follower() -> None:
+    bench = Bench(slots=2)
+    bench.must_open(5)
+    small = bench.must_open(2)
+    bench.must_open(1, follower=True)
+    assert bench.removed == [small]
+
+
+@pytest.mark.parametrize("follower", [False, True])
+def test_an_inactive_session_makes_room_even_for_a_smaller_consumer(follower: bool) -> None:
+    bench = Bench(slots=1)
+    old = bench.must_open(9, follower=follower)
+    assert bench.open(1, now_ms=MIN_EVICTION_MS) is None
+    bench.must_open(1, now_ms=LATER)
+    assert bench.removed == [old]
+
+
+def test_a_session_that_is_used_or_waits_is_not_inactive() -> None:
+    class DeafListener:
+        def changed(self, subject: object, kinds: int, /) -> None: ...
+
+    bench = Bench(slots=2)
+    used, waiting = bench.must_open(9), bench.must_open(9)
+    waiting.listener = DeafListener()
+    bench.cache.used(used, LATER)
+    assert bench.open(9, now_ms=LATER) is None
+    waiting.listener = None
+    bench.must_open(9, now_ms=LATER)
+    assert bench.removed == [waiting]
+
+
+def test_a_larger_session_evicts_an_older_smaller_one_when_that_has_existed_for_long() -> None:
+    bench = Bench(slots=1)
+    old = bench.must_open(5)
+    bench.cache.used(old, LATER)
+    assert bench.open(6, now_ms=MIN_EVICTION_MS) is None
+    assert bench.open(5, now_ms=LATER) is None
+    bench.must_open(6, now_ms=LATER)
+    assert bench.removed == [old]
+
+
+def test_among_followers_a_larger_session_evicts_a_smaller_one_too() -> None:
+    bench = Bench(slots=1)
+    old = bench.must_open(5, follower=True)
+    bench.cache.used(old, LATER)
+    assert bench.open(100, now_ms=LATER) is None  # a consumer
+    assert bench.open(5, follower=True, now_ms=LATER) is None
+    bench.must_open(6, follower=True, now_ms=LATER)
+    assert bench.removed == [old]
+
+
+def test_a_session_that_its_reader_closes_is_no_eviction() -> None:
+    bench = Bench()
+    session = bench.must_open(3)
+    bench.cache.remove(session)
+    bench.cache.remove(session)
+    assert bench.removed == [session]
+    assert not session.is_open
+    assert (len(bench.cache), bench.cache.partition_count, bench.cache.evictions) == (0, 0, 0)
+
+
+def test_a_session_too_large_is_refused_and_so_is_one_that_grows_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Bench().open(MAX_PARTITIONS + 1) is None
+    monkeypatch.setattr(session_cache, "MAX_PARTITIONS", 3)
+    bench = Bench()
+    session = bench.must_open(3)
+    wanted = FetchPartition(partition=3, fetch_offset=0, partition_max_bytes=1)
+    session.name([FetchTopic(topic="t", partitions=(wanted,))])
+    assert not bench.cache.resized(session, 3)
+    bench.cache.remove(session)
+    assert bench.cache.partition_count == 0
+
+
+def test_consumers_together_have_a_limit_that_followers_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_cache, "MAX_CONSUMER_PARTITIONS", 4)
+    bench = Bench(slots=9)
+    bench.must_open(3)
+    assert bench.open(2) is None
+    bench.must_open(1)
+    bench.must_open(9, follower=True)
+    assert bench.cache.partition_count == 13

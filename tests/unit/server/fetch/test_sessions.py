@@ -1,0 +1,288 @@
+"""Fetch sessions as a node carries them out. The text's rules, a row each: tests/scenarios/test_kip_227."""
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+)
+from tailrace.replication.outcomes import PartitionRead
+from tailrace.replication.partition import Partition
+from tailrace.storage import ReadLimits
+from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath, topic_id_of
+from testkit.ports import DeferredDisk
+from testkit.session_reader import SessionReader, answers, numbers
+
+
+@pytest.fixture
+def node() -> DataPath:
+    node = DataPath("/logs", files=SimulatedDisk())
+    for number in range(4):
+        node.create(partition=number)
+    return node
+
+
+@pytest.fixture(params=[7, 11, 12, 13, 17, 18])
+def reader(node: DataPath, request: pytest.FixtureRequest) -> SessionReader:
+    return SessionReader(node, version=request.param)
+
+
+ALL = {0: 0, 1: 0, 2: 0, 3: 0}
+
+
+def test_an_idle_session_names_nothing_on_either_side(reader: SessionReader) -> None:
+    assert numbers(reader.open(ALL)) == [0, 1, 2, 3]
+    for _ in range(3):
+        assert reader.next() == []
+
+
+def test_an_answer_names_the_partition_with_records_alone(reader: SessionReader, node: DataPath) -> None:
+    reader.open(ALL)
+    reader.next()
+    node.produce("orders", b"a", partition=2)
+    (data,) = reader.next()
+    assert (data.partition_index, data.high_watermark) == (2, 1)
+    assert data.records
+    (again,) = reader.next()  # the reader has not said that it has read them
+    assert again.records == data.records
+    assert reader.next({2: 1}) == []
+
+
+def test_a_clean_partition_is_not_read(reader: SessionReader, node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader.open(ALL)
+    reader.next()
+    reads: list[int] = []
+    partition_type = type(node.table.get("orders", 0))
+    read = partition_type.read
+
+    def recorded(partition: Partition, limits: ReadLimits) -> PartitionRead:
+        reads.append(partition.topic_partition.partition)
+        return read(partition, limits)
+
+    monkeypatch.setattr(partition_type, "read", recorded)
+    assert reader.next() == []
+    node.produce("orders", b"a", partition=3)
+    reader.next()
+    assert reads == [3]
+
+
+def test_a_waiting_session_wakes_for_records_and_watches_nothing_twice(reader: SessionReader, node: DataPath) -> None:
+    reader.open(ALL)
+    waiting = reader.send(max_wait_ms=500)
+    reader.epoch += 1
+    assert not waiting.is_answered
+    node.produce("orders", b"a", partition=1)
+    assert numbers(answers(waiting.response)) == [1]
+    assert len(node.polls) == len(node.deadlines) == 0
+
+
+def test_a_waiting_session_is_answered_empty_when_its_time_is_over(reader: SessionReader, node: DataPath) -> None:
+    reader.open(ALL)
+    waiting = reader.send(max_wait_ms=500)
+    node.clock.advance(499)
+    assert not waiting.is_answered
+    node.clock.advance(1)
+    assert (waiting.response.session_id, waiting.response.responses) == (reader.session_id, ())
+
+
+def test_a_waiting_session_counts_bytes_up_to_the_least(reader: SessionReader, node: DataPath) -> None:
+    reader.open(ALL)
+    waiting = reader.send(max_wait_ms=500, min_bytes=400)
+    appends = 0
+    while not waiting.is_answered:
+        node.produce("orders", b"v" * 50, partition=appends % 2)
+        appends += 1
+    assert sum(len(data.records or b"") for data in answers(waiting.response)) >= 400
+    assert appends == 4
+
+
+def test_a_change_without_records_comes_with_the_next_answer_and_wakes_no_consumer(node: DataPath) -> None:
+    reader = SessionReader(node)
+    node.produce("orders", b"a", b"b", partition=1)
+    reader.open({0: 0, 1: 2})
+    assert reader.next() == []
+    waiting = reader.send(max_wait_ms=500)
+    reader.epoch += 1
+    node.table.get("orders", 1).delete_records(1)
+    node.end_turn()
+    assert not waiting.is_answered
+    node.clock.advance(500)
+    (data,) = answers(waiting.response)
+    assert (data.partition_index, data.log_start_offset, data.records) == (1, 1, b"")
+
+
+def test_a_new_role_is_an_error_at_once_and_the_partition_is_news_afterwards(node: DataPath) -> None:
+    reader = SessionReader(node)
+    reader.open(ALL)
+    waiting = reader.send(max_wait_ms=500)
+    reader.epoch += 1
+    node.table.get("orders", 1).step_down()
+    node.end_turn()
+    (data,) = answers(waiting.response)
+    assert (data.partition_index, data.error_code) == (1, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    (data,) = reader.next()
+    assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    node.create(partition=1, leader_epoch=1)
+    (data,) = reader.next()
+    assert (data.partition_index, data.error_code, data.high_watermark) == (1, 0, 0)
+    assert reader.next() == []
+
+
+def test_a_partition_that_comes_to_exist_is_news(node: DataPath) -> None:
+    reader = SessionReader(node, version=12)
+    found = reader.open({0: 0, 9: 0})
+    assert [data.error_code for data in found] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert numbers(reader.next()) == [9]
+    node.create(partition=9)
+    (data,) = reader.next()
+    assert (data.partition_index, data.error_code) == (9, 0)
+    assert reader.next() == []
+
+
+def test_settings_reach_an_old_reader_of_a_clean_partition(node: DataPath) -> None:
+    reader = SessionReader(node, version=9)
+    reader.open(ALL)
+    assert reader.next() == []
+    node.table.get("orders", 0).update_config(TopicConfig(compression_type="zstd"))
+    (data,) = reader.next()
+    assert (data.partition_index, data.error_code) == (0, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+
+
+def test_another_isolation_level_is_a_look_at_everything(node: DataPath) -> None:
+    reader = SessionReader(node)
+    reader.open(ALL)
+    reader.next()
+    session = next(iter(node.broker.fetch_sessions.cache.sessions()))
+    assert not session.due
+    waiting = reader.send(isolation=1, max_wait_ms=10)
+    assert not session.due  # all were looked at, and are clean again
+    node.clock.advance(10)
+    assert waiting.is_answered
+
+
+def test_a_session_that_lost_its_slot_while_it_waited_is_answered_so_at_once() -> None:
+    node = DataPath("/logs", files=SimulatedDisk(), settings={"max.incremental.fetch.session.cache.slots": "1"})
+    node.create()
+    node.create("large")
+    node.create("large", partition=1)
+    first, second = SessionReader(node), SessionReader(node, topic="large")
+    first.open({0: 0})
+    node.clock.advance(120_001)
+    first.next()
+    waiting = first.send(max_wait_ms=500)
+    second.open({0: 0, 1: 0})
+    node.end_turn()
+    assert waiting.response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(node.polls) == 0
+    assert node.broker.fetch_sessions.cache.evictions == 1
+
+
+def test_a_second_fetch_of_a_session_ends_the_first_with_an_error(node: DataPath) -> None:
+    reader = SessionReader(node)
+    reader.open(ALL)
+    first = reader.send(max_wait_ms=500)
+    reader.epoch += 1
+    second = reader.send(max_wait_ms=500)
+    assert first.response.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+    assert not second.is_answered
+    node.produce("orders", b"a", partition=3)
+    assert numbers(answers(second.response)) == [3]
+
+
+def test_a_closed_session_watches_nothing(node: DataPath) -> None:
+    reader = SessionReader(node)
+    reader.open(ALL)
+    reader.next()
+    replica = node.table.get("orders", 0)._replica
+    assert replica.watchers is not None
+    assert replica.watchers.wanted
+    reader.epoch = -1
+    assert reader.send().response.session_id == 0
+    assert not replica.watchers.wanted
+    assert len(node.broker.fetch_sessions.cache) == 0
+
+
+def test_a_session_that_becomes_empty_is_closed_without_an_error(reader: SessionReader, node: DataPath) -> None:
+    reader.open({0: 0, 1: 0})
+    response = reader.send(forgotten=[0, 1]).response
+    assert (response.error_code, response.session_id, response.responses) == (0, 0, ())
+    assert len(node.broker.fetch_sessions.cache) == 0
+
+
+def test_a_session_that_grows_beyond_the_limit_is_closed_and_its_data_count(
+    node: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.fetch_session.session_cache.MAX_PARTITIONS", 2)
+    reader = SessionReader(node)
+    reader.open({0: 0, 1: 0})
+    node.produce("orders", b"a", partition=2)
+    response = reader.send({2: 0}, max_wait_ms=500).response
+    assert (response.error_code, response.session_id) == (0, 0)
+    assert 2 in numbers(answers(response))
+    assert len(node.broker.fetch_sessions.cache) == node.broker.fetch_sessions.cache.partition_count == 0
+    assert not any(
+        watchers.wanted
+        for number in range(4)
+        if (watchers := node.table.get("orders", number)._replica.watchers) is not None
+    )
+
+
+def test_records_that_become_committed_later_are_given_then() -> None:
+    disk = DeferredDisk()
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    node.create()
+    reader = SessionReader(node)
+    reader.open({0: 0})
+    assert reader.next() == []
+    node.produce("orders", b"a", acks=1)
+    waiting = reader.send(max_wait_ms=500)
+    assert not waiting.is_answered
+    disk.run()
+    node.end_turn()
+    assert numbers(answers(waiting.response)) == [0]
+
+
+def test_a_closed_connection_leaves_the_session_and_no_poll(node: DataPath) -> None:
+    reader = SessionReader(node)
+    reader.open(ALL)
+    reader.send(max_wait_ms=500)
+    reader.connection.hang_up()
+    assert len(node.polls) == 0
+    session = next(iter(node.broker.fetch_sessions.cache.sessions()))
+    assert session.listener is None
+
+
+def test_the_saving_is_counted_for_all_that_is_not_named(node: DataPath) -> None:
+    reader = SessionReader(node)
+    reader.open(ALL)
+    reader.next()
+    session = next(iter(node.broker.fetch_sessions.cache.sessions()))
+    assert (session.incremental_fetches, session.saved_bytes) == (1, 4 * (33 + 37))
+    reader.next({0: 0})
+    assert (session.incremental_fetches, session.saved_bytes) == (2, 4 * (33 + 37) + 3 * 33 + 4 * 37)
+
+
+def test_a_follower_that_is_imitated_gets_no_priority(node: DataPath) -> None:
+    reader = SessionReader(node, version=14)
+    request = FetchRequest(
+        replica_id=BrokerId(2),
+        max_wait_ms=0,
+        min_bytes=1,
+        session_id=0,
+        session_epoch=0,
+        topics=(
+            FetchTopic(
+                topic_id=topic_id_of("orders"),
+                partitions=(FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1),),
+            ),
+        ),
+    )
+    response = node.send(request, 14, connection=reader.connection).response
+    assert response.session_id > 0
+    session = next(iter(node.broker.fetch_sessions.cache.sessions()))
+    assert (session.is_privileged, session.owner.replica_id) == (False, 2)
