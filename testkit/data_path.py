@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.node.selector_class import load_selector
 from tailrace.node.settings.broker_config import broker_config
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.headers import decode_response, encode_request
@@ -33,6 +34,7 @@ from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.partition import Partition
+from tailrace.replication.replica_selector import ReplicaSelector
 from tailrace.server.assembly.broker import AppliedMetadata, Broker
 from tailrace.server.assembly.config import BrokerPorts
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
@@ -106,16 +108,19 @@ class DataPath:
         own_handlers: OwnHandlers | None = None,
         controller: Controller | None = None,
         failures: Failures | None = None,
+        replica_selector: ReplicaSelector | None = None,
     ) -> None:
         """`start` tells one start of the process from the next: it makes the ids that are random otherwise.
         `own_handlers` stand in for those of the broker with the same API. `controller`: a double of the way to the
-        active one. `failures` gets replicas that fail, instead of the broker's own."""
+        active one. `failures` gets replicas that fail, instead of the broker's own. `replica_selector` stands in for
+        that of the settings."""
         self.files = OsFiles() if files is None else files
         self.clock = ManualClock() if clock is None else clock
         self.disk: Disk = ImmediateDisk(self.clock.call_soon) if disk is None else disk
         self.config = NodeConfig({**self.SETTINGS, **(settings or {})})
         self._start = start
         self._own_controller = controller
+        self._selector = load_selector(self.config) if replica_selector is None else replica_selector
         self._numbers = count(1)
         self.broker = self._assemble(directory)
         self.table = self.broker.partitions
@@ -156,6 +161,7 @@ class DataPath:
                 syncing_disk=self.disk,
                 peers=NoPeer(self.clock.call_soon),
                 random_bytes=self._random_bytes,
+                replica_selector=self._selector,
             ),
             settings=self.config,
             metadata=metadata,

@@ -1,7 +1,8 @@
 """Tailrace: a Kafka-compatible replicated log in Python, with a Spark source and sink that need no jar.
 
 The clients that block, and the values that they take and return, are imported from here; those for asyncio from
-`tailrace.aio`. Each name is imported when it is first used, so `import tailrace` costs next to nothing.
+`tailrace.aio`. So are the names for a `ReplicaSelector` of one's own (`replica.selector.class`). Each name is imported
+when it is first used, so `import tailrace` costs next to nothing.
 """
 
 from importlib import import_module
@@ -16,28 +17,60 @@ if TYPE_CHECKING:
     from tailrace.model import __version__
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
     from tailrace.model.partitions import TopicPartition
+    from tailrace.replication.replica_selector import (
+        ClientMetadata,
+        LeaderSelector,
+        PartitionView,
+        RackAwareReplicaSelector,
+        ReplicaNode,
+        ReplicaSelector,
+        ReplicaView,
+    )
 
 __all__ = (
     "Admin",
+    "ClientMetadata",
     "Consumer",
     "ConsumerRecord",
     "CorruptRecords",
     "ErrorCode",
     "KafkaError",
+    "LeaderSelector",
     "NewTopic",
     "OffsetAndMetadata",
+    "PartitionView",
     "Producer",
+    "RackAwareReplicaSelector",
     "RangedFetch",
     "RecordMetadata",
+    "ReplicaNode",
+    "ReplicaSelector",
+    "ReplicaView",
     "TopicPartition",
     "__version__",
 )
+
+_OF_SELECTORS = frozenset(
+    (
+        "ClientMetadata",
+        "LeaderSelector",
+        "PartitionView",
+        "RackAwareReplicaSelector",
+        "ReplicaNode",
+        "ReplicaSelector",
+        "ReplicaView",
+    )
+)
+"""For a class of `replica.selector.class`: it runs in a broker, which imports no client."""
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = "tailrace.model" if name == "__version__" else "tailrace.client.blocking"
+    if name == "__version__":
+        home = "tailrace.model"
+    else:
+        home = "tailrace.replication.replica_selector" if name in _OF_SELECTORS else "tailrace.client.blocking"
     found: object = getattr(import_module(home), name)
     globals()[name] = found
     return found

@@ -32,12 +32,25 @@ def test_every_name_is_there_and_listed() -> None:
         assert getattr(tailrace, name) is getattr(blocking, name)
 
 
+def test_the_names_for_a_selector_load_no_client() -> None:
+    script = (
+        "import sys; from tailrace import ReplicaSelector, RackAwareReplicaSelector, PartitionView; print(*sys.modules)"
+    )
+    path = str(Path(tailrace.__file__).parent.parent)
+    run = subprocess.run(
+        [sys.executable, "-S", "-c", script], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    loaded = run.stdout.split()
+    assert "tailrace.replication.replica_selector" in loaded
+    assert [name for name in loaded if name == "asyncio" or name.startswith("tailrace.client")] == []
+
+
 def test_type_checkers_see_every_name() -> None:
     tree = ast.parse(inspect.getsource(tailrace))
     (guarded,) = (node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in guarded.body if isinstance(node, ast.ImportFrom)]
     seen = {alias.name: node.module for node in imports for alias in node.names}
-    assert set(seen) == {*blocking.__all__, "__version__"}
+    assert set(seen) == set(tailrace.__all__)
     for name, module in seen.items():
         assert module is not None
         assert getattr(sys.modules[module], name) is getattr(tailrace, name)

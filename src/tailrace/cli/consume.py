@@ -55,7 +55,7 @@ def command(
     rack: Annotated[
         str,
         typer.Option(
-            "--rack", help="Read from a replica in this rack if the cluster offers that; Tailrace does not yet."
+            "--rack", help="Read from a replica in this rack if the brokers choose by racks (replica.selector.class)."
         ),
     ] = "",
     record_format: Annotated[

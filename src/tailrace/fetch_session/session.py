@@ -70,6 +70,11 @@ class SessionPartition:
         self.high_watermark = data.high_watermark if is_known else UNKNOWN
         self.log_start_offset = data.log_start_offset if is_known else UNKNOWN
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the last answer had the offsets of a partition that exists here, and no error."""
+        return self.subject is not None and self.high_watermark != UNKNOWN
+
     def is_news(self, data: PartitionData) -> bool:
         """Whether the last answer had another high watermark or log start."""
         return data.high_watermark != self.high_watermark or data.log_start_offset != self.log_start_offset
@@ -101,6 +106,7 @@ class FetchSession:
         "session_id",
         "unacknowledged",
         "uses_topic_ids",
+        "watches_candidates",
     )
 
     def __init__(
@@ -133,6 +139,8 @@ class FetchSession:
         self.listener: ChangeListener | None = None
         """The request that waits for changes of the session."""
         self.is_open = True
+        self.watches_candidates = False
+        """Whether the reader may be sent to other replicas (KIP-392)."""
         self.idle_answer_ms = 0
         """The earliest time of the next answer that has nothing but high watermarks."""
         self._next_rank = 0

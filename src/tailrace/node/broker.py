@@ -25,6 +25,7 @@ from tailrace.node.flush_thread import FlushThread, HangWatch, PageCache
 from tailrace.node.metadata_quorum import MetadataQuorum
 from tailrace.node.metrics.measurements import BrokerParts
 from tailrace.node.peers import Peers
+from tailrace.node.selector_class import close_selector, load_selector
 from tailrace.node.settings.broker_config import broker_config, log_overruled_settings
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.listeners import ListenerAddress
@@ -121,7 +122,10 @@ class RunningBroker:
         admin: HandlerTable,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """`admin`: the handlers of requests to the active controller, for when that is on this node."""
+        """`admin`: the handlers of requests to the active controller, for when that is on this node.
+
+        Raises KafkaError(INVALID_CONFIG) if the class of replica.selector.class cannot be used.
+        """
         self._config = config
         self._quorum = quorum
         self._directory_id = directory_id
@@ -131,6 +135,7 @@ class RunningBroker:
         self._id = BrokerId(config.node_id)
         self._metadata = quorum.controller
         self._session: BrokerSession | None = None
+        self._selector = load_selector(config)
         self.flush_thread = FlushThread(
             directory=directory, call_soon=self._loop.call_soon, post=clock.post, on_failure=on_fatal
         )
@@ -173,6 +178,7 @@ class RunningBroker:
             syncing_disk=syncing,
             peers=self._peers,
             random_bytes=secrets.token_bytes,
+            replica_selector=self._selector,
         )
 
     @property
@@ -302,6 +308,7 @@ class RunningBroker:
         self._hang_watch.stop()
         self._peers.close()
         self.flush_thread.stop()
+        close_selector(self._selector)
 
     async def stop(self) -> None:
         """Flush everything and close the logs. There are no more requests."""
@@ -310,3 +317,4 @@ class RunningBroker:
         await self.flush_thread.idle(_LAST_FLUSH_SECONDS)
         self.flush_thread.stop()
         self.broker.partitions.close()
+        close_selector(self._selector)

@@ -7,10 +7,10 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.records.batch import check_crc, iter_batches
 from tailrace.protocol.schema import Buffer
-from tailrace.replication.outcomes import UNKNOWN_EPOCH
+from tailrace.replication.outcomes import UNKNOWN_EPOCH, PartitionRead
 from tailrace.replication.replica import Replica
 from tailrace.replication.watchers import Change
-from tailrace.storage import AppendBatch
+from tailrace.storage import AppendBatch, ReadLimits
 from tailrace.storage.epoch_cache import EpochCache
 
 
@@ -93,13 +93,22 @@ def _sent(what: str) -> str:
 OnFlushed = Callable[[KafkaError | None], None]
 """Called once: with None when the flush is done, else with the fault."""
 
+_UNKNOWN: Final = -1
 _CUT: Final = Change.LOG_END | Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
 
 
 class FollowerReplica:
     """The following side of one partition; a leader uses only its `recovery_point` and `agreed_epoch`."""
 
-    __slots__ = ("_doubted_offset", "_leader_has_gaps", "_replica", "agreed_epoch", "recovery_bound")
+    __slots__ = (
+        "_doubted_offset",
+        "_leader_has_gaps",
+        "_replica",
+        "agreed_epoch",
+        "leader_high_watermark",
+        "leader_log_start_offset",
+        "recovery_bound",
+    )
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -107,12 +116,15 @@ class FollowerReplica:
         """The newest leader epoch in which this log went on from its leader's, since it was opened."""
         self.recovery_bound: int | None = None
         """The offset at which the log is about to be cut: no recovery point may be above it any more."""
+        self.leader_high_watermark = self.leader_log_start_offset = _UNKNOWN
+        """The leader's own, as of its last answer; -1 until it has given one in this epoch."""
         self._leader_has_gaps = False
         self._doubted_offset = -1
 
     def forget_leader(self) -> None:
-        """Reset what holds for one leader only: a pending truncation, and the permission for gaps in offsets."""
+        """Reset what holds for one leader only: its offsets, a pending truncation, and the permission for gaps."""
         self.recovery_bound = None
+        self.leader_high_watermark = self.leader_log_start_offset = _UNKNOWN
         self._leader_has_gaps = False
         self._doubted_offset = -1
 
@@ -196,10 +208,26 @@ class FollowerReplica:
         """Take over the leader's own high watermark and log start, as far as this log reaches."""
         replica = self._replica
         self.agreed_epoch = replica.leader_epoch
+        self.leader_high_watermark, self.leader_log_start_offset = high_watermark, log_start_offset
         advanced = min(high_watermark, replica.own_end_offset)
         if advanced > replica.high_watermark.offset:
             replica.rise(advanced)
         replica.advance_log_start(min(log_start_offset, replica.high_watermark.offset))
+
+    def read(self, limits: ReadLimits, end_offset: int) -> PartitionRead:
+        """As `Partition.read`, up to this offset.
+
+        An offset above the log end reads as empty: it may be committed, and on its way to here. One below the log start
+        is out of range only if the leader has said that it does not have it either. Otherwise the reader is sent there.
+        """
+        replica, log, offset = self._replica, self._replica.log, limits.offset
+        if log.is_offline:
+            log.refuse()
+        if offset > log.log_end_offset:
+            return replica.read_nothing(offset)
+        if offset < log.log_start_offset and self.leader_log_start_offset < log.log_start_offset:
+            raise replica.not_leader()
+        return replica.read(limits, end_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Cut off what the leader does not have. `recovery_bound` must have been made durable before.

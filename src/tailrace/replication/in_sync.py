@@ -12,7 +12,8 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica import Replica
-from tailrace.replication.replica_progress import FollowerFetch
+from tailrace.replication.replica_progress import FollowerFetch, ReplicaProgress
+from tailrace.replication.watchers import Change
 
 
 def has_enough_in_sync(
@@ -51,6 +52,7 @@ class InSyncReplicas:
             replicas=state.replicas,
             min_insync_replicas=replica.config.min_insync_replicas,
         )
+        replica.notify(Change.CANDIDATES)
 
     def check_enough(self) -> None:
         """Raises KafkaError NOT_ENOUGH_REPLICAS (19) if acks=all is refused now."""
@@ -76,8 +78,51 @@ class InSyncReplicas:
                 f"broker {replica_id} is no replica of {self._replica.topic_partition} here",
             )
         wants_change = self.leadership.take_fetch(replica_id, fetch, self._horizon())
+        self._replica.notify(Change.CANDIDATES)
         self.advance_high_watermark(self._replica.own_end_offset)
         return wants_change
+
+    # High watermarks of followers
+
+    def note_sent(self, replica_id: BrokerId, high_watermark: int) -> None:
+        """This follower is sent this high watermark. Its next fetch acknowledges it, unless that states another."""
+        progress = self._progress_of(replica_id)
+        if progress is not None:
+            progress.sent_high_watermark = high_watermark
+
+    def acknowledge_high_watermark(self, replica_id: BrokerId, high_watermark: int) -> None:
+        """This follower has this high watermark from an answer, as a fetch of its has shown that need not name the
+        partition."""
+        progress = self._progress_of(replica_id)
+        if progress is not None and progress.known_high_watermark != high_watermark:
+            progress.known_high_watermark = high_watermark
+            self._replica.notify(Change.CANDIDATES)
+
+    def knows_high_watermark(self, replica_id: BrokerId) -> bool:
+        """Whether this follower has acknowledged the present high watermark, or has said that it has it."""
+        progress = self._progress_of(replica_id)
+        return progress is not None and progress.known_high_watermark >= self._replica.high_watermark.offset
+
+    def _progress_of(self, replica_id: BrokerId) -> ReplicaProgress | None:
+        return None if self.leadership is None else self.leadership.replicas.get(replica_id)
+
+    def serving(self, offset: int) -> list[tuple[BrokerId, ReplicaProgress]]:
+        """The followers in sync that can serve a consumer at this offset: they have it, and know it to be committed.
+
+        Empty for an offset that this leader itself has not committed, or does not have any more (KIP-392).
+        """
+        replica, leadership = self._replica, self.leadership
+        if leadership is None or replica.log.is_offline:
+            return []
+        if not replica.log.log_start_offset <= offset <= replica.high_watermark.offset:
+            return []
+        in_sync = leadership.state.in_sync_replicas
+        return [
+            (replica_id, progress)
+            for replica_id, progress in leadership.replicas.items()
+            if replica_id in in_sync
+            and 0 <= progress.log_start_offset <= offset <= progress.acknowledged_high_watermark
+        ]
 
     def exclude(self, broker_ids: Collection[BrokerId]) -> None:
         """Do not let the high watermark wait until these brokers, which are fenced or stop, are in sync."""

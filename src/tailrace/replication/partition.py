@@ -105,6 +105,13 @@ class Partition:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NotLeader (6), in Kafka's order."""
         self._replica.check_leader(leader_epoch)
 
+    def check_replica(self, leader_epoch: int) -> None:
+        """As `check_leader`, for a request that a follower carries out too: NotLeader (6) only without any role."""
+        replica = self._replica
+        replica.check_epoch(leader_epoch)
+        if replica.is_closed or replica.state is None:
+            raise replica.not_leader()
+
     def become_leader(self, state: PartitionState) -> None:
         """Lead the partition from now on, in the epoch of `state`. A no-op for an epoch that is led already."""
         replica, log = self._replica, self.log
@@ -386,19 +393,39 @@ class Partition:
         return self.last_stable_offset if isolation == READ_COMMITTED else self.high_watermark
 
     def read(self, limits: ReadLimits) -> PartitionRead:
-        """Whole batches from the one that contains the offset on, within these limits.
+        """Whole batches from the one that contains the offset on, within these limits; of a leader or a follower.
 
-        Nothing at or above the readable end is given: an offset between it and the log end reads as empty. Raises
-        KafkaError OFFSET_OUT_OF_RANGE (1) and those of `check_leader`.
+        Nothing at or above the readable end is given: an offset between it and the log end reads as empty, on a
+        follower also one above the log end, which may come yet. Raises KafkaError OFFSET_OUT_OF_RANGE (1) and those of
+        `check_replica`; `check_leader` comes before, for a reader that must not read from a follower.
         """
         replica, leader_epoch, isolation = self._replica, limits.leader_epoch, limits.isolation
         if not replica.is_leader or (leader_epoch != replica.leader_epoch and leader_epoch >= 0):
-            replica.check_leader(leader_epoch)
+            self.check_replica(leader_epoch)
         end_offset = replica.high_watermark.offset if isolation != READ_COMMITTED else replica.last_stable_offset
-        read = replica.read(limits, end_offset)
+        read = replica.read(limits, end_offset) if replica.is_leader else self.following.read(limits, end_offset)
         if isolation == READ_COMMITTED and read.size_bytes:
             read.aborted = self.log.aborted_transactions(limits.offset, read.next_offset)
         return read
+
+    def unavailable(self, offset: int) -> KafkaError:
+        """The error of a consumer that has waited for an offset above the high watermark (KIP-392).
+
+        OFFSET_NOT_AVAILABLE (78) if the offset is in the log, or below the leader's high watermark: the records exist,
+        and are not committed as far as is known here, or have not arrived. Otherwise OFFSET_OUT_OF_RANGE (1): only a
+        follower can be asked that, and only the leader knows better.
+        """
+        high_watermark = self.high_watermark
+        if self.is_leader or offset <= max(self.log.log_end_offset, self.following.leader_high_watermark):
+            return KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE,
+                f"offset {offset} of {self.topic_partition} is above the high watermark {high_watermark}",
+            )
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"{self.topic_partition} has offsets {self.log.log_start_offset} to {self.log.log_end_offset} on this"
+            f" follower, not {offset}",
+        )
 
     def read_for_replica(self, limits: ReadLimits) -> PartitionRead:
         """As `read`, for a follower: up to the log end, flushed or not, so that both disks flush at the same time.

@@ -263,7 +263,7 @@ class Replica:
         log, offset = self.log, limits.offset
         if log.is_offline:
             log.refuse()
-        high_watermark, log_start_offset = self.high_watermark.offset, log.log_start_offset
+        log_start_offset = log.log_start_offset
         records: Buffer = b""
         size_bytes, next_offset = 0, offset
         reaches_end = True
@@ -285,9 +285,21 @@ class Replica:
             size_bytes,
             next_offset=next_offset,
             reaches_end=reaches_end,
-            high_watermark=high_watermark,
+            high_watermark=self.high_watermark.offset,
             last_stable_offset=self.last_stable_offset,
             log_start_offset=log_start_offset,
+        )
+
+    def read_nothing(self, offset: int) -> PartitionRead:
+        """The result of a read at the readable end, or of one whose offset is not here yet."""
+        return PartitionRead(
+            b"",
+            0,
+            next_offset=offset,
+            reaches_end=True,
+            high_watermark=self.high_watermark.offset,
+            last_stable_offset=self.last_stable_offset,
+            log_start_offset=self.log.log_start_offset,
         )
 
     def read_to_log_end(self, limits: ReadLimits) -> PartitionRead:
@@ -308,6 +320,12 @@ class Replica:
 
     def check_leader(self, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NotLeader (6), in Kafka's order."""
+        self.check_epoch(leader_epoch)
+        if not self.is_leader:
+            raise self.not_leader()
+
+    def check_epoch(self, leader_epoch: int) -> None:
+        """Raises KafkaError FENCED_LEADER_EPOCH (74) or UNKNOWN_LEADER_EPOCH (75). Below 0: the client names none."""
         if leader_epoch >= 0 and leader_epoch < self.leader_epoch:
             raise KafkaError(
                 ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch {leader_epoch} is over; now {self.leader_epoch}"
@@ -317,8 +335,6 @@ class Replica:
                 ErrorCode.UNKNOWN_LEADER_EPOCH,
                 f"leader epoch {leader_epoch} is not known here yet; now {self.leader_epoch}",
             )
-        if not self.is_leader:
-            raise self.not_leader()
 
     def not_leader(self) -> NotLeader:
         """The error that names the leader, as far as this broker knows."""

@@ -23,6 +23,8 @@ class FollowerFetch(NamedTuple):
     """Of the registration in which it asks (KIP-903); -1 if it does not say."""
     may_join: bool = True
     """Whether it is alive, and asks in its current registration: only then may it be in sync."""
+    high_watermark: int = UNKNOWN
+    """Its own high watermark; -1 if it does not say (before Fetch v18)."""
 
 
 class ReplicaProgress:
@@ -35,8 +37,10 @@ class ReplicaProgress:
         "caught_up_ms",
         "end_offset",
         "fetched_ms",
+        "known_high_watermark",
         "log_start_offset",
         "may_join",
+        "sent_high_watermark",
     )
 
     def __init__(self, *, caught_up_ms: int = NEVER) -> None:
@@ -52,6 +56,16 @@ class ReplicaProgress:
         self._has_asked = False
         self._leader_end_offset = UNKNOWN
         """The end of the leader's log at the last fetch."""
+        self.sent_high_watermark = UNKNOWN
+        """The high watermark in the last answer to a fetch that does not state its own; the next acknowledges it."""
+        self.known_high_watermark = UNKNOWN
+        """The leader's high watermark as the follower has it: it has stated that, or acknowledged an answer.
+        -1 until then, and after each start of the follower."""
+
+    @property
+    def acknowledged_high_watermark(self) -> int:
+        """The follower's own high watermark, at least: consumers can read up to here from it. -1 if not known."""
+        return min(self.known_high_watermark, self.end_offset)
 
     def is_stale(self, fetch: FollowerFetch) -> bool:
         """Whether this fetch was made in an earlier registration than the latest known one."""
@@ -67,8 +81,14 @@ class ReplicaProgress:
         self._leader_end_offset = leader_end_offset
         self.fetched_ms = now_ms
         self._has_asked = True
-        self.end_offset = fetch.end_offset
+        end_offset, self.end_offset = self.end_offset, fetch.end_offset
         self.log_start_offset = fetch.log_start_offset
+        if fetch.broker_epoch > self.broker_epoch:
+            self.sent_high_watermark = self.known_high_watermark = UNKNOWN
+        if fetch.end_offset < end_offset:  # its log was cut
+            self.known_high_watermark = min(self.known_high_watermark, fetch.end_offset)
+        stated = self.sent_high_watermark if fetch.high_watermark == UNKNOWN else fetch.high_watermark
+        self.known_high_watermark = max(self.known_high_watermark, stated)
         self.broker_epoch = max(self.broker_epoch, fetch.broker_epoch)
         self.may_join = fetch.may_join
 

@@ -23,6 +23,8 @@ class Change:
     """The log has gone offline."""
     SETTINGS: Final = 64
     """Settings of the topic."""
+    CANDIDATES: Final = 128
+    """The followers that a consumer may be sent to, or how far they can serve it."""
 
 
 class Watcher(Hashable, Protocol):

@@ -46,3 +46,43 @@ def test_a_fetch_without_a_broker_epoch_does_not_lower_the_one_that_is_known() -
     progress.record(FollowerFetch(10), leader_end_offset=10, now_ms=1)
     assert progress.broker_epoch == 7
     assert progress.is_stale(FollowerFetch(12, broker_epoch=6))
+
+
+def told(*fetches: FollowerFetch) -> ReplicaProgress:
+    progress = ReplicaProgress()
+    for fetch in fetches:
+        progress.record(fetch, leader_end_offset=100, now_ms=0)
+    return progress
+
+
+def test_the_acknowledged_high_watermark_is_what_the_follower_states_and_within_its_log() -> None:
+    assert ReplicaProgress().acknowledged_high_watermark == -1
+    assert told(FollowerFetch(10, high_watermark=7)).acknowledged_high_watermark == 7
+    assert told(FollowerFetch(10, high_watermark=40)).acknowledged_high_watermark == 10
+    assert told(FollowerFetch(10, high_watermark=7), FollowerFetch(5, high_watermark=5)).known_high_watermark == 5
+
+
+def test_a_high_watermark_that_was_sent_is_acknowledged_by_the_next_fetch() -> None:
+    progress = told(FollowerFetch(10))
+    progress.sent_high_watermark = 8
+    assert progress.acknowledged_high_watermark == -1
+    progress.record(FollowerFetch(10), leader_end_offset=100, now_ms=1)
+    assert progress.acknowledged_high_watermark == 8
+    progress.record(FollowerFetch(6), leader_end_offset=100, now_ms=2)
+    assert progress.acknowledged_high_watermark == 6, "its log was cut"
+
+
+def test_a_fetch_that_states_a_high_watermark_is_believed_before_what_was_sent() -> None:
+    progress = told(FollowerFetch(10))
+    progress.sent_high_watermark = 8
+    progress.record(FollowerFetch(10, high_watermark=3), leader_end_offset=100, now_ms=1)
+    assert progress.acknowledged_high_watermark == 3
+
+
+def test_a_follower_that_has_started_anew_has_acknowledged_nothing() -> None:
+    progress = told(FollowerFetch(10, broker_epoch=5))
+    progress.sent_high_watermark = 8
+    progress.record(FollowerFetch(10, broker_epoch=5), leader_end_offset=100, now_ms=1)
+    assert progress.acknowledged_high_watermark == 8
+    progress.record(FollowerFetch(10, broker_epoch=6), leader_end_offset=100, now_ms=2)
+    assert progress.acknowledged_high_watermark == -1

@@ -100,6 +100,36 @@ def test_a_follower_holds_committed_data_back_as_its_leader_does(
     assert follower.partition.log.aborted_transactions(0, 3) == [AbortedTxn(7, 0, 2, 3)]
 
 
+def test_a_consumer_gets_the_same_from_a_follower_as_from_its_leader(
+    leader: TransactionalReplica, follower: TransactionalReplica
+) -> None:
+    """KIP-392: committed transactions, those that are aborted named."""
+    leader.write(b"a", b"b")
+    leader.write(b"x", producer_id=8)
+    leader.end(ABORT)
+    leader.end(COMMIT, producer_id=8)
+    leader.write(b"c", sequence=2)
+    committed = ReadLimits(0, 1 << 20, isolation=READ_COMMITTED)
+    follower.copy_from(leader, 0)
+    assert follower.partition.read(committed).size_bytes == 0
+    follower.copy_from(leader, leader.partition.high_watermark)
+    there, here = leader.partition.read(committed), follower.partition.read(committed)
+    assert bytes(there.records) == bytes(here.records)
+    assert list(there.aborted) == list(here.aborted) == [AbortedTxn(7, 0, 3, 2)]
+    assert (here.next_offset, here.last_stable_offset, here.high_watermark) == (5, 5, 6)
+
+
+def test_after_a_cut_a_follower_shows_no_transaction_of_the_part_that_is_gone(
+    leader: TransactionalReplica, follower: TransactionalReplica
+) -> None:
+    leader.write(b"a")
+    leader.end(ABORT)
+    follower.copy_from(leader, 1)
+    follower.partition.following.truncate_to(1)
+    read = follower.partition.read(ReadLimits(0, 1 << 20, isolation=READ_COMMITTED))
+    assert (read.size_bytes, list(read.aborted), read.last_stable_offset) == (0, [], 0)
+
+
 def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
     leader: TransactionalReplica, follower: TransactionalReplica
 ) -> None:

@@ -84,12 +84,24 @@ class ReplicationMeasure:
     is_directory_stalled: bool
 
 
+class ReadMeasure(NamedTuple):
+    """Answers to fetches, by reader."""
+
+    bytes_to_followers: int
+    bytes_to_consumers_by_leader: int
+    bytes_to_consumers_by_follower: int
+    redirects: int
+    """Reads of consumers that were answered with another replica (KIP-392)."""
+    selector_failures: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMeasurements:
     """All measurements of a broker at one scrape."""
 
     traffic: Traffic
     traffic_by_topic: Mapping[str, Traffic]
+    reads: ReadMeasure
     partitions: tuple[PartitionMeasure, ...]
     """At most as many as the setting allows; the other numbers are of all."""
     replicas: ReplicaCounts
@@ -120,6 +132,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
     return BrokerMeasurements(
         traffic=logs.traffic,
         traffic_by_topic=logs.traffic_by_topic,
+        reads=_measure_reads(broker),
         partitions=tuple(logs.partitions),
         replicas=logs.replicas,
         replication=_measure_replication(broker.replicas),
@@ -128,6 +141,17 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         waiting_produces=len(broker.deadlines) - fetches,
         flushes=parts.flush_thread.measure,
         scrubs=broker.replicas.periodic_work.scrubber.measure,
+    )
+
+
+def _measure_reads(broker: Broker) -> ReadMeasure:
+    sent, choices = broker.sent, broker.choices
+    return ReadMeasure(
+        bytes_to_followers=sent.to_followers,
+        bytes_to_consumers_by_leader=sent.to_consumers_by_leader,
+        bytes_to_consumers_by_follower=sent.to_consumers_by_follower,
+        redirects=choices.redirects,
+        selector_failures=choices.failures,
     )
 
 

@@ -96,6 +96,28 @@ def _traffic(broker: BrokerMeasurements) -> Iterator[Metric]:
         ("topic",),
         (((t,), traffic.bytes_out) for t, traffic in everything),
     )
+    reads = broker.reads
+    yield _counter(
+        f"{name}_replicationbytesout", "Bytes of records sent to followers.", (), [((), reads.bytes_to_followers)]
+    )
+    yield _counter(
+        "tailrace_consumer_bytesout",
+        "Bytes of records sent to consumers, as the leader of the partition or as a follower (KIP-392).",
+        ("role",),
+        [(("leader",), reads.bytes_to_consumers_by_leader), (("follower",), reads.bytes_to_consumers_by_follower)],
+    )
+    yield _counter(
+        "tailrace_preferred_read_replica_answers",
+        "Reads of consumers that this leader has answered with another replica (KIP-392).",
+        (),
+        [((), reads.redirects)],
+    )
+    yield _counter(
+        "tailrace_replica_selector_failures",
+        "Exceptions of the class of replica.selector.class, and results of it that were no candidates.",
+        (),
+        [((), reads.selector_failures)],
+    )
 
 
 def _requests(measured: Measurements) -> Iterator[Metric]:

@@ -64,6 +64,11 @@ _TOPICS = (
     setting("max.partitions.per.node", INT, 4_000, "The most partitions a node keeps (Kafka: no limit).", at_least=1),
 )
 
+_SELECTOR_CLASS = (
+    "The class that chooses the replica a consumer reads from (KIP-392): package.module:Class, RackAwareReplicaSelector"
+    " or LeaderSelector; without a value it is the last of these."
+)
+
 _REPLICATION = (
     setting(
         "replica.lag.time.max.ms", LONG, DEFAULT_LAG_MS, "A replica that lags this long is not in sync.", at_least=1
@@ -91,7 +96,7 @@ _REPLICATION = (
     setting(
         "replica.socket.timeout.ms", INT, ReplicaFetchConfig, "How long a follower waits for an answer.", at_least=1
     ),
-    setting("replica.selector.class", CLASS, None, "Accepted for Kafka's files; clients read from leaders (KIP-392)."),
+    setting("replica.selector.class", CLASS, None, _SELECTOR_CLASS),
     setting(
         "broker.heartbeat.interval.ms", INT, 500, "How often a broker says that it lives (Kafka: 2000).", at_least=1
     ),

@@ -34,6 +34,8 @@ from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.offset_lookups import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from tailrace.server.fetch.replica_choice import ReplicaChoices
+from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
@@ -87,6 +89,12 @@ class Broker:
         self.fetch_sessions: Final = FetchSessions(
             clock=clock, slots=config.fetch_session_slots, random_bytes=ports.random_bytes
         )
+        self.choices: Final = ReplicaChoices(
+            ports.replica_selector, controller=controller, broker_id=config.broker_id, clock=clock
+        )
+        """The choice of other replicas for consumers."""
+        self.sent: Final = SentBytes()
+        """The bytes of records that were sent."""
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),
@@ -134,7 +142,7 @@ class Broker:
     @property
     def listeners(self) -> tuple[OnImage, ...]:
         """Receivers of every change of the metadata, in this order, which must come after `replicas.applier`."""
-        return (*self.replicas.listeners, *self.coordination.listeners)
+        return (*self.replicas.listeners, *self.coordination.listeners, self.fetch_sessions.on_image)
 
     def start(self) -> None:
         """Start the periodic work: in-sync replicas, retention, compaction, checkpoints."""
@@ -168,6 +176,8 @@ class Broker:
                     fetch_max_bytes=config.fetch_max_bytes,
                     followers=FollowerReaders(controller=self.controller, keeper=self.replicas.keeper),
                     sessions=self.fetch_sessions,
+                    choices=self.choices,
+                    sent=self.sent,
                     endpoints=endpoints,
                 ),
                 list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions),

@@ -1,11 +1,12 @@
 """The values and the ports that a broker is built from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.ids import BrokerId
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
+from tailrace.replication.replica_selector import LeaderSelector, ReplicaSelector
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.storage import FileSystem
@@ -56,3 +57,5 @@ class BrokerPorts:
     """The other brokers."""
     random_bytes: Callable[[int], bytes]
     """Returns this many random bytes, for the ids of group members and fetch sessions."""
+    replica_selector: ReplicaSelector = field(default_factory=LeaderSelector)
+    """Chooses the replicas that consumers read from (KIP-392)."""

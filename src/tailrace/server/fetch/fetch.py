@@ -5,10 +5,16 @@ become readable, or after `max_wait_ms`. Records are readable up to the high wat
 last stable offset. A fetch between the readable end and the log end waits like one at the readable end; if its offset
 is still above the high watermark after `max_wait_ms`, v11 and later get OFFSET_NOT_AVAILABLE (78).
 
+A follower serves consumers too, up to its own high watermark (KIP-392). An offset above its log end waits there, and is
+78 after `max_wait_ms` if it is below the leader's high watermark, else OFFSET_OUT_OF_RANGE (1). The leader may name
+another replica for a consumer (`server.fetch.replica_choice`); that answer is sent at once, without records.
+
 By version: v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, after which a client looks for the leader too; v7
-sessions (KIP-227; answered here without one: session id 0, which every client accepts); v9 leader epochs; v10 zstd; v12
-the point where a reader's log diverges, and the new leader; v13 topic ids; v15 the epoch of a follower's registration;
-v16 the address of the leader (KIP-951); v18 the high watermark of a follower: one that is behind is answered at once.
+sessions (KIP-227; answered here without one: session id 0, which every client accepts); v9 leader epochs; v10 zstd; v11
+the rack of a consumer, which may read from followers from then on, as any with replica id -2 may; v12 the point where a
+reader's log diverges, and the new leader; v13 topic ids; v15 the epoch of a follower's registration; v16 the address of
+the leader (KIP-951); v18 the high watermark of a follower: one that is behind is answered at once (before v18 it is
+what the follower has acknowledged).
 
 A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.follower_readers`).
 """
@@ -24,8 +30,10 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEn
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.follower_readers import FollowerReaders
-from tailrace.server.fetch.params import FetchingConsumer, FetchParams
+from tailrace.server.fetch.params import FetchingConsumer, FetchParams, sender_of
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
+from tailrace.server.fetch.replica_choice import ReplicaChoices
+from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.fetch.waiting import WaitingFetch, WaitingSession
 from tailrace.server.metadata.cluster import LeaderEndpoints
@@ -46,19 +54,27 @@ class FetchHandler:
         fetch_max_bytes: int,
         followers: FollowerReaders,
         sessions: FetchSessions,
+        choices: ReplicaChoices,
+        sent: SentBytes,
         endpoints: LeaderEndpoints,
     ) -> None:
+        """`sent` counts the bytes of the answers."""
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
         self._followers = followers
         self._sessions = sessions
+        self._choices = choices
+        self._sent = sent
         self._endpoints = endpoints
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
         version, table = context.api_version, self._partitions
-        replica = self._followers.reader(request, version)
-        reader = replica or FetchingConsumer(version)
+        sender = sender_of(request, version)
+        replica = self._followers.reader(sender)
+        reader = replica or FetchingConsumer(
+            version, replica_id=sender.replica_id, choice=self._choices.of_consumer(request, context)
+        )
         params = FetchParams(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
         if is_full(request.session_epoch):
             return self._answer_full(params)
@@ -87,7 +103,8 @@ class FetchHandler:
 
     def _full_response(self, reading: FullReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        _count_sent(reading)
+        self._sent.count(reading.given, is_replica=reading.params.reader.is_replica)
+        reading.params.reader.mark_sent(reading.given)
         endpoints = self._leader_endpoints(reading, (answer for topic in reading.topics for answer in topic.partitions))
         return FetchResponse(
             session_id=self._sessions.open(reading), responses=reading.topics, node_endpoints=endpoints
@@ -113,7 +130,7 @@ class FetchHandler:
 
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        _count_sent(reading)
+        self._sent.count(reading.given, is_replica=reading.params.reader.is_replica)
         endpoints = self._leader_endpoints(reading, (data for _, data in reading.news))
         return self._sessions.answer(session, reading, endpoints)
 
@@ -125,8 +142,3 @@ class FetchHandler:
         named = (answer.current_leader.leader_id for answer in answers)
         leaders = [leader for leader in named if leader != NO_LEADER]
         return self._endpoints.of(leaders, context.connection.listener_name, NodeEndpoint) if leaders else ()
-
-
-def _count_sent(reading: Reading) -> None:
-    for partition, size_bytes in reading.given:
-        partition.sent_bytes += size_bytes

@@ -9,21 +9,23 @@ or a client imitates a follower. Kafka's leaders accept a fetch with neither epo
 An acknowledgement is recorded once, not again when a waiting fetch is read again.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest
+from tailrace.protocol.messages.fetch import FetchPartition
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import FollowerFetch
+from tailrace.server.fetch.params import FetchSender
 from tailrace.server.ports import Controller
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.storage import ReadLimits
 
-FIRST_WITH_REPLICA_STATE: Final = 15
 _UNKNOWN: Final = -1
+_NOT_STATED: Final = 2**63 - 1
+"""The high watermark in the fetch of a follower that does not state its own: the default of v18, and before it."""
 
 
 def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) -> bool:
@@ -42,11 +44,9 @@ class FollowerReaders:
         self._controller = controller
         self._keeper = keeper
 
-    def reader(self, request: FetchRequest, version: int) -> "FetchingFollower | None":
-        """The follower that has sent the request; None for a consumer."""
-        replica_id, broker_epoch = request.replica_id, _UNKNOWN
-        if version >= FIRST_WITH_REPLICA_STATE:
-            replica_id, broker_epoch = request.replica_state.replica_id, request.replica_state.replica_epoch
+    def reader(self, sender: FetchSender) -> "FetchingFollower | None":
+        """The follower that has sent a request; None for a consumer."""
+        replica_id, broker_epoch = sender
         if replica_id < 0:
             return None
         return FetchingFollower(BrokerId(replica_id), broker_epoch, controller=self._controller, keeper=self._keeper)
@@ -56,8 +56,17 @@ class FetchingFollower:
     """A follower, as the `Reader` of one request."""
 
     is_replica = True
+    choice = None
 
-    __slots__ = ("_broker_epoch", "_controller", "_is_recorded", "_keeper", "_may_join", "_replica_id")
+    __slots__ = (
+        "_broker_epoch",
+        "_controller",
+        "_is_recorded",
+        "_keeper",
+        "_may_join",
+        "_must_note_sent",
+        "_replica_id",
+    )
 
     def __init__(
         self, replica_id: BrokerId, broker_epoch: int, *, controller: Controller, keeper: InSyncKeeper
@@ -68,6 +77,7 @@ class FetchingFollower:
         self._keeper = keeper
         self._may_join = False
         self._is_recorded = False
+        self._must_note_sent = False
 
     def check(self, partition: Partition, wanted: FetchPartition) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NOT_LEADER_OR_FOLLOWER (6)."""
@@ -93,7 +103,16 @@ class FetchingFollower:
         """The records for the follower. Its log equals this one up to its fetch offset, which is recorded."""
         got = partition.read_for_replica(limits)
         if not self._is_recorded:
-            fetch = FollowerFetch(wanted.fetch_offset, wanted.log_start_offset, self._broker_epoch, self._may_join)
+            stated = wanted.high_watermark
+            if stated >= _NOT_STATED:
+                self._must_note_sent = True
+            fetch = FollowerFetch(
+                wanted.fetch_offset,
+                wanted.log_start_offset,
+                self._broker_epoch,
+                self._may_join,
+                stated if stated < _NOT_STATED else _UNKNOWN,
+            )
             if partition.in_sync.take_fetch(self._replica_id, fetch):
                 self._keeper.consider(partition)
             got.high_watermark, got.last_stable_offset = partition.high_watermark, partition.last_stable_offset
@@ -102,6 +121,11 @@ class FetchingFollower:
     def mark_recorded(self) -> None:
         """The acknowledgements of this request are recorded."""
         self._is_recorded = True
+
+    def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
+        if self.is_registered:  # a fetch from before its last start says nothing of the present one
+            for partition, high_watermark in known:
+                partition.in_sync.acknowledge_high_watermark(self._replica_id, high_watermark)
 
     @property
     def is_registered(self) -> bool:
@@ -115,5 +139,16 @@ class FetchingFollower:
         return self._broker_epoch, None if known is None else (known.broker_epoch, known.is_alive)
 
     def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
-        """Whether its high watermark is behind: then a full fetch must not wait (KIP-392)."""
-        return wanted.high_watermark < partition.high_watermark
+        """Whether its high watermark is behind: then a full fetch must not wait (KIP-392).
+
+        A follower before Fetch v18 does not state it: it has what it has acknowledged.
+        """
+        if wanted.high_watermark < _NOT_STATED:
+            return wanted.high_watermark < partition.high_watermark
+        return not partition.in_sync.knows_high_watermark(self._replica_id)
+
+    def mark_sent(self, given: Sequence[tuple[Partition, int]]) -> None:
+        """Note the high watermarks in an answer: the next fetch acknowledges them, if it does not state its own."""
+        if self._must_note_sent:
+            for partition, _ in given:
+                partition.in_sync.note_sent(self._replica_id, partition.high_watermark)

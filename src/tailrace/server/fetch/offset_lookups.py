@@ -8,7 +8,9 @@ While the high watermark of a new leader is below the start of its epoch, the hi
 known. An answer that this would lower is OFFSET_NOT_AVAILABLE (78) then, before v5 LEADER_NOT_AVAILABLE (5): a consumer
 must never see the end of a partition move backwards (KIP-207).
 
-A follower gets the log end. Any other client is a consumer, with any replica id.
+A follower gets the log end. Any other client is a consumer, with any replica id. ListOffsets is for the leader, unless
+the replica id is -2 (KIP-392): then the replica that is asked answers for its own log, from its log start to its high
+watermark, so that a consumer that reads from a follower finds that one's first offset.
 """
 
 from collections import Counter
@@ -30,6 +32,7 @@ from tailrace.protocol.messages.list_offsets import (
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.follower_readers import may_see_log_end
+from tailrace.server.fetch.params import DEBUGGING_REPLICA
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import TimestampOffset
 
@@ -85,7 +88,10 @@ class ListOffsetsHandler:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic}-{wanted.partition_index} is named twice")
             _check_timestamp(wanted.timestamp, version)
             partition = self._partitions.get(topic, wanted.partition_index)
-            partition.check_leader(wanted.current_leader_epoch)
+            if request.replica_id == DEBUGGING_REPLICA:
+                partition.check_replica(wanted.current_leader_epoch)
+            else:
+                partition.check_leader(wanted.current_leader_epoch)
             is_consumer = not may_see_log_end(partition, request.replica_id, wanted.current_leader_epoch)
             end_offset = (
                 partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
@@ -135,8 +141,9 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consum
 
 
 def _check_end_is_known(partition: Partition) -> None:
-    # Not the last stable offset: a transaction from before this leader may hold that back for hours.
-    if partition.high_watermark < partition.leader_epoch_start_offset:
+    # Not the last stable offset: a transaction from before this leader may hold that back for hours. Followers answer
+    # for themselves, and their own high watermark does not fall.
+    if partition.is_leader and partition.high_watermark < partition.leader_epoch_start_offset:
         raise KafkaError(
             ErrorCode.OFFSET_NOT_AVAILABLE,
             f"the high watermark of {partition.topic_partition} is not known to its new leader yet",

@@ -1,7 +1,7 @@
 """The partitions and limits of one Fetch, and its sender: a consumer or a follower."""
 
-from collections.abc import Hashable
-from typing import Final, Protocol
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest
@@ -10,11 +10,16 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import FetchBudget, wanted_bytes
+from tailrace.server.fetch.replica_choice import ReplicaChoice
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import ReadLimits
 
 FIRST_WITH_ZSTD: Final = 10
+FIRST_FROM_FOLLOWERS: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
+FIRST_WITH_REPLICA_STATE: Final = 15
+DEBUGGING_REPLICA: Final = -2
+"""The replica id of a client that asks for what this very replica has, whether it leads or not."""
 
 
 class Reader(Protocol):
@@ -23,8 +28,13 @@ class Reader(Protocol):
     is_replica: bool
     """Whether it reads up to the log end."""
 
+    @property
+    def choice(self) -> ReplicaChoice | None:
+        """The choice of another replica; None if there is nothing to choose."""
+        ...
+
     def check(self, partition: Partition, wanted: FetchPartition) -> None:
-        """Raises KafkaError if the reader may not read the partition."""
+        """Raises KafkaError if the reader may not read the partition, of those of `Partition.check_replica` too."""
         ...
 
     def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
@@ -39,23 +49,57 @@ class Reader(Protocol):
         """All partitions that the request names were read once: another reading records nothing."""
         ...
 
+    def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
+        """The reader has these high watermarks, each of a partition, from the last answer of its session."""
+        ...
+
     @property
     def conditions(self) -> Hashable:
         """The facts about the reader that `check` and `read` depend on, beside the partition itself."""
         ...
 
+    def mark_sent(self, given: Sequence[tuple[Partition, int]]) -> None:
+        """The answer leaves in this turn, in which these partitions were read, with the bytes of each."""
+        ...
+
+
+class FetchSender(NamedTuple):
+    """The sender of a fetch, as the request states it."""
+
+    replica_id: int
+    """Of a follower; negative for a consumer."""
+    broker_epoch: int
+    """Of the registration in which the follower asks; -1 if it does not say."""
+
+
+def sender_of(request: FetchRequest, version: int) -> FetchSender:
+    """The sender of this fetch."""
+    if version >= FIRST_WITH_REPLICA_STATE:
+        return FetchSender(request.replica_state.replica_id, request.replica_state.replica_epoch)
+    return FetchSender(request.replica_id, -1)
+
 
 class FetchingConsumer:
-    """A consumer: it reads up to the high watermark, or for read_committed up to the last stable offset."""
+    """A consumer: it reads up to the high watermark, or for read_committed up to the last stable offset.
+
+    From Fetch v11 on it may read from followers; so may one of any version that says so by its replica id.
+    """
 
     is_replica = False
 
-    __slots__ = ("_takes_zstd",)
+    __slots__ = ("_takes_zstd", "_wants_leader", "choice")
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, *, replica_id: int = -1, choice: ReplicaChoice | None = None) -> None:
+        """`replica_id` is negative."""
         self._takes_zstd = version >= FIRST_WITH_ZSTD
+        self._wants_leader = version < FIRST_FROM_FOLLOWERS and replica_id != DEBUGGING_REPLICA
+        self.choice = choice
 
     def check(self, partition: Partition, wanted: FetchPartition) -> None:
+        if self._wants_leader or partition.is_leader:
+            partition.check_leader(wanted.current_leader_epoch)
+        else:
+            partition.check_replica(wanted.current_leader_epoch)
         if not self._takes_zstd and partition.config.compression_type == "zstd":
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the topic is compressed with zstd: Fetch v10 or later"
@@ -70,9 +114,15 @@ class FetchingConsumer:
     def mark_recorded(self) -> None:
         pass
 
+    def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
+        pass
+
     @property
     def conditions(self) -> Hashable:
-        return None
+        return None if self.choice is None else self.choice.client
+
+    def mark_sent(self, given: Sequence[tuple[Partition, int]]) -> None:
+        pass
 
 
 class FetchParams:
@@ -134,6 +184,8 @@ def _watched_kinds(reader: Reader, isolation: int, version: int) -> int:
     kinds = Change.HIGH_WATERMARK | Change.LOG_START | Change.ROLE | Change.ERROR
     if reader.is_replica:
         return kinds | Change.LOG_END
+    if reader.choice is not None:
+        kinds |= Change.CANDIDATES
     if isolation == READ_COMMITTED:
         kinds |= Change.LAST_STABLE_OFFSET
     return kinds if version >= FIRST_WITH_ZSTD else kinds | Change.SETTINGS

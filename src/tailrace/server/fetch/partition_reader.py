@@ -15,6 +15,7 @@ from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRe
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.budget import FetchBudget
 from tailrace.server.fetch.params import Reader
+from tailrace.server.fetch.replica_choice import NO_OTHER
 from tailrace.storage import ReadLimits
 
 FIRST_WITH_STORAGE_ERROR: Final = 6
@@ -28,9 +29,9 @@ class FetchedPartition(NamedTuple):
 
     data: PartitionData
     is_urgent: bool
-    """Whether there is an error or a divergence: the fetch must not wait."""
+    """Whether the fetch must not wait: there is an error, a divergence, or a better replica for the consumer."""
     partition: Partition | None = None
-    """The partition, if it was read: not after an error or a divergence."""
+    """The partition, if it was read."""
     size_bytes: int = 0
     """The bytes of its records."""
     available_bytes: int = 0
@@ -58,15 +59,20 @@ class PartitionReader:
         reader, isolation, offset = self._reader, self._isolation, wanted.fetch_offset
         try:
             reader.check(partition, wanted)
-            if wanted.last_fetched_epoch >= 0 and (diverging := _divergence(partition, wanted)) is not None:
-                return FetchedPartition(diverging, is_urgent=True)
+            if partition.is_leader:
+                # Only the leader knows where a log diverges, and whether another replica can serve the offset.
+                if wanted.last_fetched_epoch >= 0 and (diverging := _divergence(partition, wanted)) is not None:
+                    return FetchedPartition(diverging, is_urgent=True)
+                choice = reader.choice
+                if choice is not None and (preferred := choice.preferred(partition, offset)) != NO_OTHER:
+                    return FetchedPartition(self._redirection(partition, wanted, preferred), is_urgent=True)
             limit_bytes = budget.limit_for(wanted.partition_max_bytes)
             limits = ReadLimits(
                 offset, limit_bytes, isolation, wanted.current_leader_epoch, min_one_message=budget.min_one_message
             )
             got = reader.read(partition, wanted, limits)
             if is_last and offset > got.high_watermark and not reader.is_replica:
-                _refuse_unknown(offset, got.high_watermark, self._version)
+                _refuse(partition.unavailable(offset), self._version)
         except KafkaError as error:
             return self.refuse(wanted, error, partition)
         size_bytes = got.size_bytes
@@ -90,22 +96,30 @@ class PartitionReader:
             size_bytes if got.reaches_end else max(size_bytes, limit_bytes),
         )
 
+    def _redirection(self, partition: Partition, wanted: FetchPartition, preferred: int) -> PartitionData:
+        return PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            aborted_transactions=() if self._isolation == READ_COMMITTED else None,
+            preferred_read_replica=preferred,
+            records=b"",
+        )
+
     def refuse(self, wanted: FetchPartition, error: KafkaError, partition: Partition | None = None) -> FetchedPartition:
         """The result of a partition that cannot be read; `partition` if it exists here."""
         return FetchedPartition(_error_data(wanted.partition, error, partition, self._version), is_urgent=True)
 
 
-def _refuse_unknown(offset: int, high_watermark: int, version: int) -> None:
-    """An offset above the high watermark may exist already or soon: the client has to retry (KIP-207)."""
-    if version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
-        raise KafkaError(
-            ErrorCode.OFFSET_NOT_AVAILABLE, f"offset {offset} is above the high watermark {high_watermark}"
-        )
+def _refuse(error: KafkaError, version: int) -> None:
+    """Raise the error of an offset above the high watermark. An old client retries after an empty answer (KIP-207)."""
+    if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
+        raise error
 
 
 def _divergence(partition: Partition, wanted: FetchPartition) -> PartitionData | None:
     """The answer with the point where the reader's log diverges from this one; None if it does not (KIP-595)."""
-    partition.check_leader(wanted.current_leader_epoch)
     end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
     if end.epoch == _UNKNOWN:
         raise KafkaError(

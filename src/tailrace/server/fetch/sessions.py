@@ -10,18 +10,22 @@ an id, an epoch    an incremental fetch, if both are right: else an error, and n
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
 from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionOwner, SessionPartition
 from tailrace.fetch_session.session_cache import FetchSessionCache
+from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint
+from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
+from tailrace.server.callbacks import run_in_slices
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.follower_readers import FetchingFollower
-from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams
+from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams, sender_of
 from tailrace.server.fetch.reading import FullReading, SessionReading
 from tailrace.server.ports import Clock
 
@@ -45,6 +49,13 @@ class FetchSessions:
         """`slots` is max.incremental.fetch.session.cache.slots."""
         self._clock = clock
         self.cache: Final = FetchSessionCache(slots=slots, random_bytes=random_bytes, on_removed=_removed)
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        """Have the partitions due of which a changed broker has a replica, for readers that may be sent there."""
+        changed = frozenset(delta.changed_brokers)
+        if changed:
+            concerned = [session for session in self.cache.sessions() if session.watches_candidates]
+            run_in_slices(_brokers_changed(concerned, changed), self._clock)
 
     # Full fetches
 
@@ -86,6 +97,7 @@ class FetchSessions:
         for one, data in zip(named, answers, strict=True):
             one.note_sent(data)
         session.put_under(params.conditions)
+        session.watches_candidates = params.reader.choice is not None
         session.sent(named)
         self.cache.resized(session, 0)
         _logger.debug("event=fetch-session-opened session=%d partitions=%d", session.session_id, len(named))
@@ -107,15 +119,17 @@ class FetchSessions:
             uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
         )
         listener, session.listener = session.listener, None
-        session.begin()
+        acknowledged = session.begin()
         if listener is not None:
             listener.changed(None, 0)  # the request before still waits: it is to be answered with an error
         partitions_before = session.partition_count
         if session.put_under(params.conditions):
             _unwatch_all(session)
+            session.watches_candidates = params.reader.choice is not None
         named = session.name(request.topics)
         for one in session.forget(request.forgotten_topics_data):
             _unwatch(one)
+        params.reader.acknowledge([(one.subject, one.high_watermark) for one in acknowledged if one.is_known])
         fits = self.cache.resized(session, partitions_before)
         self.cache.used(session, self._clock.monotonic_ms())
         session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
@@ -164,8 +178,8 @@ class FetchSessions:
 
 
 def _owner(request: FetchRequest, context: RequestContext) -> SessionOwner:
-    replica_id = max(request.replica_id, request.replica_state.replica_id)
-    return SessionOwner(context.connection.principal, context.connection.listener_name, max(replica_id, UNKNOWN))
+    connection, sender = context.connection, sender_of(request, context.api_version)
+    return SessionOwner(connection.principal, connection.listener_name, max(sender.replica_id, UNKNOWN))
 
 
 def _is_privileged(params: FetchParams) -> bool:
@@ -176,6 +190,16 @@ def _is_privileged(params: FetchParams) -> bool:
 def _changed_again(one: SessionPartition) -> None:
     if one.subject is not None and one in one.session.due:
         one.changed(one.subject, Change.HIGH_WATERMARK)
+
+
+def _brokers_changed(sessions: Iterable[FetchSession], changed: frozenset[BrokerId]) -> Iterator[None]:
+    for session in sessions:
+        for one in tuple(session.partitions.values()):
+            partition: Partition | None = one.subject
+            state = None if partition is None else partition.state
+            if state is not None and not changed.isdisjoint(state.replicas):
+                one.changed(partition, Change.CANDIDATES)
+            yield
 
 
 def _removed(session: FetchSession) -> None:

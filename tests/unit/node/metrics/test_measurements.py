@@ -11,6 +11,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.metrics import measurements
 from tailrace.node.metrics.measurements import BrokerMeasurements, measure_broker
+from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, DataPath
@@ -55,6 +56,8 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         coordination=SimpleNamespace(groups=SimpleNamespace(active_hosts=list)),
         polls=(),
         deadlines=(),
+        sent=SentBytes(),
+        choices=SimpleNamespace(redirects=0, failures=0),
     )
     parts: Any = SimpleNamespace(broker=broker, flush_thread=SimpleNamespace(measure=None), late_transaction_ms=1)
     return measure_broker(parts, max_partitions=100).__await__()

@@ -111,6 +111,11 @@ def test_records_and_bytes_in_and_out_are_counted(cluster: Cluster) -> None:
     assert value(after, f"{name}_messagesin_total", topic=topic) == 100
     assert value(after, f"{name}_bytesin_total", topic=topic) == size
     assert value(after, f"{name}_bytesout_total", topic=topic) >= size
+    assert value(after, "tailrace_consumer_bytesout_total", role="leader") >= size
+    assert value(after, "tailrace_consumer_bytesout_total", role="follower") == 0
+    assert value(after, f"{name}_replicationbytesout_total") == 0
+    assert value(after, "tailrace_preferred_read_replica_answers_total") == 0
+    assert value(after, "tailrace_replica_selector_failures_total") == 0
     assert (
         value(after, f"{name}_messagesin_total", topic="") >= value(before, f"{name}_messagesin_total", topic="") + 100
     )

@@ -1,0 +1,104 @@
+"""The choice of the replica from which a consumer reads (KIP-392). Pure.
+
+The leader of a partition asks its broker's `ReplicaSelector` for each read of a consumer that understands the answer
+(Fetch v11). The selector sees the leader and the followers that can serve the read; it sees no others, so it cannot
+choose one that would refuse the consumer. `replica.selector.class` names the class: one of the two here, or a user's.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import TopicPartition
+
+
+class ClientMetadata(NamedTuple):
+    """A consumer, as far as its connection and its fetch tell."""
+
+    rack_id: str
+    """client.rack; empty if it has none."""
+    client_id: str
+    client_address: str
+    """Its IP address."""
+    principal: str
+    """`User:ANONYMOUS` without authentication."""
+    listener_name: str
+
+
+class ReplicaNode(NamedTuple):
+    """The broker of a replica, as the consumer's listener reaches it."""
+
+    id: BrokerId
+    host: str
+    port: int
+    rack: str | None
+
+
+class ReplicaView(NamedTuple):
+    """One replica that can serve the consumer."""
+
+    endpoint: ReplicaNode
+    log_end_offset: int
+    """The end of its log, exclusive; of a follower as of its last fetch."""
+    time_since_last_caught_up_ms: int
+    """The time since it last had all that the leader has; 0 for the leader."""
+
+
+class PartitionView(NamedTuple):
+    """The replicas to choose from: the leader, and the followers in sync that have the offset and know it committed."""
+
+    replicas: frozenset[ReplicaView]
+    leader: ReplicaView | None
+    """None if the consumer's listener does not reach the leader."""
+
+
+class ReplicaSelector(Protocol):
+    """The interface of `replica.selector.class`. A class of users need not inherit from it.
+
+    `select` runs on the broker's event loop, so it must not wait for anything.
+    """
+
+    def configure(self, configs: Mapping[str, object], /) -> None:
+        """Called once, before all else, with the settings of the node by name. An exception stops the start."""
+        return
+
+    @abstractmethod
+    def select(
+        self, topic_partition: TopicPartition, client: ClientMetadata, partition: PartitionView, /
+    ) -> ReplicaView | None:
+        """The replica that the consumer should read from, one of `partition.replicas`; None: the leader.
+
+        After an exception, or a value that is none of these, the consumer stays with the leader.
+        """
+        ...
+
+    def close(self) -> None:
+        """Called once, when the node stops."""
+        return
+
+
+class LeaderSelector(ReplicaSelector):
+    """Every consumer reads from the leader: the default."""
+
+    def select(
+        self, topic_partition: TopicPartition, client: ClientMetadata, partition: PartitionView, /
+    ) -> ReplicaView | None:
+        return partition.leader
+
+
+class RackAwareReplicaSelector(ReplicaSelector):
+    """A consumer reads from a replica in its own rack, if there is one: from the leader, or else from the follower that
+    is most caught up (the highest log end; then the shortest time since it had everything; then the highest id)."""
+
+    def select(
+        self, topic_partition: TopicPartition, client: ClientMetadata, partition: PartitionView, /
+    ) -> ReplicaView | None:
+        leader, rack_id = partition.leader, client.rack_id
+        if not rack_id or (leader is not None and leader.endpoint.rack == rack_id):
+            return leader
+        return max(
+            (replica for replica in partition.replicas if replica.endpoint.rack == rack_id),
+            key=lambda one: (one.log_end_offset, -one.time_since_last_caught_up_ms, one.endpoint.id),
+            default=leader,
+        )
