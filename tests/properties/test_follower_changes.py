@@ -1,14 +1,25 @@
-"""A follower's fetches one after the other, against a machine that names all of its partitions each time."""
+"""A follower's fetches one after the other, against a machine that names all of its partitions each time.
 
-from collections.abc import Set
+The fetches go through a session too, to a leader that knows the differences alone, and may lose them at any time.
+"""
+
+from collections.abc import Collection, Iterable, Set
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.errors import ErrorCode
-from tailrace.model.ids import LeaderEpoch, TopicId
+from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
+from tailrace.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+from tailrace.replication.fetch_requests import ReplicaFetchConfig, SessionFetches
 from tailrace.replication.replica_fetcher import (
     FIRST_BACKOFF_MS,
     Answered,
@@ -37,7 +48,8 @@ actions = st.one_of(
     st.tuples(st.just("follow"), keys),
     st.tuples(st.just("unfollow"), keys),
     st.tuples(st.just("answer"), st.dictionaries(keys, st.sampled_from([REFUSED, OUT_OF_RANGE, DIVERGES, RECORDS]))),
-    st.tuples(st.just("silence"), st.none()),
+    st.tuples(st.just("silence"), st.booleans()),
+    st.tuples(st.just("eviction"), st.none()),
     st.tuples(st.just("stored"), keys),
     st.tuples(st.just("not stored"), st.tuples(keys, st.booleans())),
     st.tuples(st.just("time"), st.sampled_from([1, 49, 50, 100, 200])),
@@ -84,14 +96,87 @@ class FullScan:
             self.ready[key] = None
 
 
+class SessionLeader:
+    """A leader's end of the session, by the text of KIP-227: its partitions, and the last answer sent of each."""
+
+    def __init__(self) -> None:
+        self.session_id = self.epoch = 0
+        self.held: dict[PartitionKey, FetchPartition] = {}
+        self.sent: dict[PartitionKey, int] = {}
+        """The number of the answer. A partition that enters the session was sent nothing."""
+        self.is_served = False
+        self._answers = 0
+
+    def take(self, request: FetchRequest) -> None:
+        """Take a request that has arrived: it changes the session, or is refused."""
+        topics = [(TopicId(bytes(topic.topic_id)), topic.partitions) for topic in request.topics]
+        named = {PartitionKey(topic_id, one.partition): one for topic_id, given in topics for one in given}
+        if request.session_epoch == 0:
+            self.session_id, self.epoch, self.held, self.sent = self.session_id + 1, 1, named, {}
+            self.is_served = True
+            return
+        place = (request.session_id, request.session_epoch)
+        self.is_served = bool(self.held) and place == (self.session_id, self.epoch)
+        if self.is_served:
+            self.epoch += 1
+            self.held.update(named)
+            for topic in request.forgotten_topics_data:
+                for number in topic.partitions:
+                    key = PartitionKey(TopicId(bytes(topic.topic_id)), number)
+                    del self.held[key]
+                    self.sent.pop(key, None)
+
+    def send(self, keys: Iterable[PartitionKey]) -> int:
+        """Count an answer as sent that has news of these partitions; its number."""
+        self._answers += 1
+        self.sent |= dict.fromkeys(keys, self._answers)
+        return self._answers
+
+    def response(self, keys: Collection[PartitionKey], *, is_full: bool) -> FetchResponse:
+        """The answer to the last request, with these partitions, or with all of them."""
+        if not self.is_served:
+            return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
+        return FetchResponse(
+            session_id=self.session_id if self.held else 0,
+            responses=tuple(
+                FetchableTopicResponse(topic_id=key.topic_id, partitions=(_no_records(key.partition),))
+                for key in self.held
+                if is_full or key in keys
+            ),
+        )
+
+
+def _no_records(number: int) -> PartitionData:
+    return PartitionData(partition_index=number, high_watermark=0, aborted_transactions=None, records=b"")
+
+
+def _stated(wanted: Wanted) -> tuple[int, int, int, int]:
+    """The facts that a leader has of a partition in a session."""
+    position = wanted.position
+    return wanted.leader_epoch, position.end_offset, position.last_epoch, position.log_start_offset
+
+
+def _held(one: FetchPartition) -> tuple[int, int, int, int]:
+    return one.current_leader_epoch, one.fetch_offset, one.last_fetched_epoch, one.log_start_offset
+
+
 class Pair:
     """A follower and the scan, on the same events."""
 
-    def __init__(self) -> None:
+    def __init__(self, slice_size: int) -> None:
         self.machine = ReplicaFetcher(backoff_ms=BACKOFF_MS)
         self.scan = FullScan()
         self.standing: dict[PartitionKey, Wanted] = {}
         self.epoch = 0
+        self.fetches = SessionFetches(broker_id=BrokerId(1), config=ReplicaFetchConfig(), max_partitions=slice_size)
+        self.leader = SessionLeader()
+        self.under_way: FetchRequest | None = None
+        self.wanted_then: dict[PartitionKey, Wanted] = {}
+        """By the scan, when the fetch under way was made."""
+        self.stored_then: dict[PartitionKey, int] = {}
+        self.storing: dict[PartitionKey, int] = {}
+        self.stored_answers: dict[PartitionKey, int] = {}
+        """The last answers that are stored."""
 
     def step(self, event: Event, *, busy: Set[PartitionKey] = frozenset()) -> None:
         """`busy`: the partitions that the event gives work."""
@@ -103,6 +188,7 @@ class Pair:
             scan.busy.add(effect.key)
             if isinstance(effect, Store):
                 scan.failures.pop(effect.key, None)
+                self.storing[effect.key] = self.leader.sent[effect.key]
         scan.wake()
         for fetch in effects:
             if isinstance(fetch, SendFetch):
@@ -116,18 +202,58 @@ class Pair:
             self.standing.pop(wanted.key, None)
             self.standing[wanted.key] = wanted
         assert list(self.standing.values()) == self.scan.wanted
-        assert len({*fetch.forgotten, *(one.key for one in fetch.changed)}) == len(fetch.forgotten) + len(fetch.changed)
+        assert len({one.key for one in fetch.changed}) == len(fetch.changed)
+        assert len(set(fetch.forgotten)) == len(fetch.forgotten)
         self.scan.asked = set(self.scan.ready)
+        assert self.under_way is None
+        self.under_way = self.fetches.request(fetch.changed, fetch.forgotten, broker_epoch=0)
+        self.wanted_then, self.stored_then = dict(self.standing), dict(self.stored_answers)
+
+    def arrive(self, request: FetchRequest) -> None:
+        """The fetch is at the leader, which then has all that is wanted, unless other slices follow."""
+        leader = self.leader
+        leader.take(request)
+        is_slice = request.max_wait_ms == 0
+        if leader.is_served and not is_slice:
+            assert {key: _held(one) for key, one in leader.held.items()} == {
+                key: _stated(one) for key, one in self.wanted_then.items()
+            }
+            for key, number in leader.sent.items():
+                assert self.stored_then.get(key) == number, "the leader counts as sent what was not stored"
 
     def answer(self, outcomes: dict[PartitionKey, str]) -> None:
         scan = self.scan
+        request, self.under_way = self.under_way, None
+        if request is None:
+            self.step(Answered(answers=()))
+            return
         asked, scan.asked = scan.asked, set()
+        self.arrive(request)
+        if self.leader.is_served:
+            outcomes = {key: outcome for key, outcome in outcomes.items() if key in self.leader.held}
+            self.leader.send(outcomes)
+        else:
+            outcomes = {}
+        counted = self.fetches.answers(self.leader.response(outcomes, is_full=request.session_epoch == 0))
+        assert counted is not None
+        assert {one.key for one in counted} >= outcomes.keys()
         for key, outcome in outcomes.items():
             if outcome == REFUSED and key in asked:
                 scan.pause(key)
         answers = tuple(_answer(key, outcome) for key, outcome in outcomes.items())
         busy = {key for key, outcome in outcomes.items() if outcome != REFUSED and key in asked}
         self.step(Answered(answers=answers), busy=busy)
+
+    def silence(self, *, has_arrived: bool) -> None:
+        """The fetch, or its answer, which may have had anything, is lost."""
+        request, self.under_way = self.under_way, None
+        if request is not None:
+            if has_arrived:
+                self.arrive(request)
+                self.leader.send(self.leader.held)
+            assert self.fetches.answers(None) is None
+        self.scan.asked.clear()
+        self.step(Answered(answers=None))
 
     def stored(self, key: PartitionKey) -> None:
         scan = self.scan
@@ -137,11 +263,14 @@ class Pair:
             position = known.position._replace(end_offset=known.position.end_offset + 1)
             scan.followed[key] = known._replace(position=position)
             scan.ready[key] = None
+            if key in self.storing:
+                self.stored_answers[key] = self.storing.pop(key)
             self.step(Stored(key=key, leader_epoch=known.leader_epoch, position=position))
 
     def not_stored(self, key: PartitionKey, is_final: bool) -> None:
         scan = self.scan
         if key in scan.busy:
+            self.storing.pop(key, None)
             if is_final:
                 scan.busy.remove(key)
             else:
@@ -154,15 +283,19 @@ class Pair:
                 self.epoch += 1
                 wanted = Wanted(key, self.epoch, Position(self.epoch, 0, 0, 0))
                 self.scan.follow(wanted)
+                self.storing.pop(key, None)
                 self.step(Follow(key=key, leader_epoch=self.epoch, position=wanted.position))
             case "unfollow", PartitionKey() as key:
                 self.scan.forget(key)
+                self.storing.pop(key, None)
                 self.step(Unfollow(key=key))
             case "answer", dict() as outcomes:
                 self.answer(outcomes)
-            case "silence", _:
-                self.scan.asked.clear()
-                self.step(Answered(answers=None))
+            case "silence", bool() as has_arrived:
+                self.silence(has_arrived=has_arrived)
+            case "eviction", _:
+                self.leader.held.clear()
+                self.leader.sent.clear()
             case "stored", PartitionKey() as key:
                 self.stored(key)
             case "not stored", (PartitionKey() as key, bool() as is_final):
@@ -180,11 +313,11 @@ def _answer(key: PartitionKey, outcome: str) -> FetchAnswer:
     return FetchAnswer(key, error, 0, 0, b"r" if outcome == RECORDS else b"", diverging)
 
 
-@given(st.lists(actions, min_size=10, max_size=60))
+@given(st.lists(actions, min_size=10, max_size=60), st.sampled_from([1, 2, 1_000]))
 def test_consecutive_fetches_name_all_wanted_partitions_in_their_order(
-    steps: list[tuple[str, object]],
+    steps: list[tuple[str, object]], slice_size: int
 ) -> None:
-    pair = Pair()
+    pair = Pair(slice_size)
     for key in KEYS[:3]:
         pair.act("follow", key)
     pair.act("time", 1)
@@ -193,7 +326,12 @@ def test_consecutive_fetches_name_all_wanted_partitions_in_their_order(
     for key in KEYS:  # at the end everything is fetched again
         pair.stored(key)
     pair.act("time", 10_000)
-    pair.act("answer", {})
+    for _ in range(3 * len(KEYS)):  # the slices
+        pair.act("answer", {})
     pair.act("time", 10_000)
     if pair.scan.wanted:
         assert list(pair.standing.values()) == pair.scan.wanted
+        assert pair.under_way is not None
+        assert pair.under_way.max_wait_ms > 0
+        pair.arrive(pair.under_way)
+        assert pair.leader.is_served

@@ -67,6 +67,8 @@ class FetchSessionRequester(Generic[K, P]):
         """Of the next fetch, once the last one is answered."""
         self._max_partitions = max_partitions
         self._is_refused = False  # the broker's last full answer gave no session
+        self._is_under_way = False
+        self._is_abandoned = False  # the fetch under way is of a session that was closed behind it
         self._wanted: dict[K, P] = {}  # in the order of a full fetch
         # The three differ only between two fetches, and while `max_partitions` holds something back.
         self._held: dict[K, P] = {}  # by the session: what the fetches up to the last one have said
@@ -110,7 +112,9 @@ class FetchSessionRequester(Generic[K, P]):
             self._unsent = {}
         else:
             self._held = dict(islice(self._wanted.items(), self._max_partitions))
-            self._unsent = dict.fromkeys(islice(self._wanted, self._max_partitions, None))
+            self._unsent = dict.fromkeys(self._wanted)  # of a dictionary: without a hash of each key
+            for key in self._held:
+                del self._unsent[key]
         return self._request(tuple(self._held.items()), ())
 
     def _incremental(self) -> SessionRequest[K, P]:
@@ -126,6 +130,7 @@ class FetchSessionRequester(Generic[K, P]):
         return self._request(tuple((key, held[key]) for key in named), forgotten)
 
     def _request(self, partitions: tuple[tuple[K, P], ...], forgotten: tuple[K, ...]) -> SessionRequest[K, P]:
+        self._is_under_way, self._is_abandoned = True, False
         return SessionRequest(
             session_id=self.session_id,
             session_epoch=self.epoch,
@@ -140,6 +145,9 @@ class FetchSessionRequester(Generic[K, P]):
         Returns whether the data of its partitions count; if not, none of them may be used. `is_throttled`: the answer
         has a throttle time above 0. A full one without any partition is then asked for again.
         """
+        self._is_under_way = False
+        if self._is_abandoned:
+            return False
         if error_code != ErrorCode.NONE:
             self._begin_anew(NO_SESSION if error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND else self.session_id)
             return False
@@ -168,14 +176,17 @@ class FetchSessionRequester(Generic[K, P]):
 
     def failed(self) -> None:
         """The last request got no answer that could be read: begin anew, and have the broker close the session."""
+        self._is_under_way = False
         self._begin_anew(self.session_id)
 
     def close(self) -> SessionRequest[K, P] | None:
         """The fetch that has the broker close the session at once; None if there is none. No answer is needed.
 
-        To be sent behind a fetch under way, if there is one. All that was wanted stays wanted.
+        To be sent behind a fetch under way, if there is one: its answer does not count, but that of a full one may open
+        another session, to be closed then. All that was wanted stays wanted.
         """
         session_id = self.session_id
+        self._is_abandoned = self._is_under_way and not is_full(self.epoch)
         self._begin_anew(NO_SESSION)
         if session_id == NO_SESSION:
             return None

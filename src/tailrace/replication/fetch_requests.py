@@ -1,13 +1,15 @@
-"""A follower's fetches as requests without a fetch session (session id 0, epoch -1).
+"""A follower's fetches as requests of a fetch session (KIP-227).
 
-`Fetches` is also the port for fetch sessions (KIP-227): the machine passes the changes since its last request, and gets
-answers for the partitions that have any.
+The machine passes the changes since its last request, and gets answers for the partitions that have any. A leader
+without sessions, or whose cache of sessions is full, gets full fetches, each of which asks for a session.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from tailrace.fetch_session.epochs import FINAL_EPOCH, is_full
+from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch
@@ -16,6 +18,7 @@ from tailrace.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionData,
     ReplicaState,
 )
@@ -23,6 +26,9 @@ from tailrace.replication.replica_fetcher import FetchAnswer, PartitionKey, Want
 
 OLDEST_VERSION: Final = 15
 """The first version with the epoch of the follower's registration (KIP-903); topics have ids."""
+
+SLICE: Final = 1_000
+"""The most partitions that one fetch of a session names. A leader reads so many in less than 10 ms."""
 
 _NONE: Final = -1
 
@@ -49,61 +55,120 @@ class Fetches(Protocol):
         ...
 
     def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
-        """The answers in the response to the last request; None for an error, or without a response (None)."""
+        """The answers in the response to the last request; None for an error, or without a response (None).
+
+        None too if the next request must not leave at once: the leader may refuse it again.
+        """
+        ...
+
+    def close(self, *, broker_epoch: int) -> FetchRequest | None:
+        """A last request, so that the leader keeps nothing for this follower; None if it keeps nothing.
+
+        It may be sent behind the request under way. If that one is answered later, and `answers` has the response, the
+        leader may keep something again.
+        """
         ...
 
 
-class FullFetches:
-    """Every request names every partition."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stated:
+    """A partition's part of a fetch, as the session has it."""
 
-    def __init__(self, *, broker_id: BrokerId, config: ReplicaFetchConfig) -> None:
+    leader_epoch: int
+    end_offset: int
+    last_epoch: int
+    log_start_offset: int
+    high_watermark: int = field(compare=False)
+    """Sent with the rest, and never alone: in a session the leader knows which high watermark it has sent."""
+
+
+class SessionFetches:
+    """Fetches of one session (KIP-227): the leader gets the differences, and sends the partitions that have news."""
+
+    def __init__(self, *, broker_id: BrokerId, config: ReplicaFetchConfig, max_partitions: int = SLICE) -> None:
+        """`max_partitions` is the most that one request names, unless the leader has no sessions."""
         self._broker_id = broker_id
         self._config = config
-        self._wanted: dict[PartitionKey, FetchPartition] = {}
+        self._session = FetchSessionRequester[PartitionKey, _Stated](max_partitions=max_partitions)
 
     def request(
         self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, broker_epoch: int
     ) -> FetchRequest:
-        wanted, config = self._wanted, self._config
-        for key in forgotten:
-            del wanted[key]
-        for one in changed:
-            wanted.pop(one.key, None)
-            wanted[one.key] = self._partition(one)
-        by_topic: dict[TopicId, list[FetchPartition]] = {}
-        for key, partition in wanted.items():
-            by_topic.setdefault(key.topic_id, []).append(partition)
+        stated = ((one.key, _stated(one)) for one in changed)
+        return self._request(self._session.request(stated, forgotten), broker_epoch)
+
+    def _request(self, session: SessionRequest[PartitionKey, _Stated], broker_epoch: int) -> FetchRequest:
+        config = self._config
+        partitions: dict[TopicId, list[FetchPartition]] = {}
+        for key, stated in session.partitions:
+            partitions.setdefault(key.topic_id, []).append(self._partition(key, stated))
+        forgotten: dict[TopicId, list[int]] = {}
+        for key in session.forgotten:
+            forgotten.setdefault(key.topic_id, []).append(key.partition)
+        is_last_word = session.session_epoch == FINAL_EPOCH
         return FetchRequest(
             replica_id=self._broker_id,
             replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=broker_epoch),
-            max_wait_ms=config.replica_fetch_wait_max_ms,
+            max_wait_ms=0 if session.is_slice or is_last_word else config.replica_fetch_wait_max_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
+            session_id=session.session_id,
+            session_epoch=session.session_epoch,
             topics=tuple(
-                FetchTopic(topic_id=topic_id, partitions=tuple(partitions)) for topic_id, partitions in by_topic.items()
+                FetchTopic(topic_id=topic_id, partitions=tuple(named)) for topic_id, named in partitions.items()
+            ),
+            forgotten_topics_data=tuple(
+                ForgottenTopic(topic_id=topic_id, partitions=tuple(numbers)) for topic_id, numbers in forgotten.items()
             ),
         )
 
-    def _partition(self, one: Wanted) -> FetchPartition:
-        position = one.position
+    def _partition(self, key: PartitionKey, stated: _Stated) -> FetchPartition:
         return FetchPartition(
-            partition=one.key.partition,
-            current_leader_epoch=one.leader_epoch,
-            fetch_offset=position.end_offset,
-            last_fetched_epoch=position.last_epoch,
-            log_start_offset=position.log_start_offset,
+            partition=key.partition,
+            current_leader_epoch=stated.leader_epoch,
+            fetch_offset=stated.end_offset,
+            last_fetched_epoch=stated.last_epoch,
+            log_start_offset=stated.log_start_offset,
             partition_max_bytes=self._config.replica_fetch_max_bytes,
-            high_watermark=position.high_watermark,
+            high_watermark=stated.high_watermark,
         )
 
     def answers(self, response: FetchResponse | None) -> tuple[FetchAnswer, ...] | None:
-        if response is None or response.error_code != ErrorCode.NONE:
+        session = self._session
+        if response is None:
+            session.failed()
             return None
-        return tuple(
+        answers = tuple(
             _answer(PartitionKey(TopicId(bytes(topic.topic_id)), data.partition_index), data)
             for topic in response.responses
             for data in topic.partitions
         )
+        was_full = is_full(session.epoch)
+        does_count = session.answered(
+            error_code=response.error_code,
+            session_id=response.session_id,
+            keys=[answer.key for answer in answers],
+            is_throttled=response.throttle_time_ms > 0,
+        )
+        if does_count:
+            return answers
+        # A session may be lost at any time. Its next fetch is full, and leaves at once if that was not refused as well.
+        return None if was_full else ()
+
+    def close(self, *, broker_epoch: int) -> FetchRequest | None:
+        last = self._session.close()
+        return None if last is None else self._request(last, broker_epoch)
+
+
+def _stated(one: Wanted) -> _Stated:
+    position = one.position
+    return _Stated(
+        leader_epoch=one.leader_epoch,
+        end_offset=position.end_offset,
+        last_epoch=position.last_epoch,
+        log_start_offset=position.log_start_offset,
+        high_watermark=position.high_watermark,
+    )
 
 
 def _answer(key: PartitionKey, data: PartitionData) -> FetchAnswer:

@@ -16,14 +16,15 @@
    `replication.follower_replica`.
 5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
 6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
-7. A fetch is stated as its difference from the one before (KIP-227 has a place for that on the wire), so that a step
-   costs as much as the changes, however many partitions are followed.
+7. A fetch is stated as its difference from the one before, as on the wire (KIP-227), so that a step costs as much as
+   the changes, however many partitions are followed.
+8. A leader counts as sent all that is in an answer. So a partition whose answer was not stored leaves the fetch, also
+   if it is ready again by the next one: it enters anew, and is then sent everything.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode
@@ -31,6 +32,7 @@ from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.schema import Buffer
+from tailrace.replication.pauses import Pauses
 
 FIRST_BACKOFF_MS: Final = 50
 REFUSED_AFTER_MS: Final = 10_000
@@ -133,12 +135,13 @@ class SendFetch:
 
     The wanted partitions are an ordered map that the host keeps, and that outlives a fetch without an answer. Take
     `forgotten` out of it, then put each of `changed` to its end: the order of the map is the order of the fetch.
+    Partitions may be in both, by rule 8.
     """
 
     changed: tuple[Wanted, ...]
     """Wanted for the first time, at another position or in another epoch; or as before, but behind all others."""
     forgotten: tuple[PartitionKey, ...]
-    """No longer wanted. None of them is in `changed`."""
+    """No longer wanted, or wanted anew: their last answers were not stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,15 +203,6 @@ class _LeaderRefusal:
         self.reported_ms: int | None = None
 
 
-class _Pause(NamedTuple):
-    """A partition that is not asked for until a time."""
-
-    until_ms: int
-    number: int
-    """Of the pauses begun."""
-    key: PartitionKey
-
-
 class _Followed:
     """One partition."""
 
@@ -246,11 +240,10 @@ class ReplicaFetcher:
         # Ready are the partitions in `_standing` and in `_changed`.
         self._standing: set[PartitionKey] = set()  # without interruption since the last fetch named them
         self._changed: dict[PartitionKey, None] = {}  # since the last fetch, which does not have them like this
-        self._gone: dict[PartitionKey, None] = {}  # named by the last fetch, and interrupted since
+        self._moved: set[PartitionKey] = set()  # of those: named by the last fetch, whose answer is stored
+        self._gone: dict[PartitionKey, None] = {}  # named by the last fetch, interrupted since, and not in `_moved`
         self._storing: set[PartitionKey] = set()
-        self._paused: dict[PartitionKey, _Pause] = {}
-        self._pauses: list[_Pause] = []  # a heap; the first one is in `_paused`, others may be over
-        self._pauses_begun = 0
+        self._pauses = Pauses[PartitionKey]()
         self._is_in_flight = False
         self._silent_until_ms = 0
         self._silences = 0
@@ -289,10 +282,10 @@ class ReplicaFetcher:
     @property
     def next_deadline_ms(self) -> int | None:
         """When a `Tick` may do something."""
-        deadlines = [pause.until_ms for pause in self._pauses[:1]]
-        if self._has_to_ask:
-            deadlines.append(self._silent_until_ms)
-        return min(deadlines, default=None)
+        wake_ms = self._pauses.next_end_ms
+        if not self._has_to_ask:
+            return wake_ms
+        return self._silent_until_ms if wake_ms is None else min(wake_ms, self._silent_until_ms)
 
     # Steps
 
@@ -330,8 +323,7 @@ class ReplicaFetcher:
         self._followed.pop(key, None)
         self._interrupt(key)
         self._storing.discard(key)
-        if self._paused.pop(key, None) is not None:
-            self._drop_past_pauses()
+        self._pauses.end(key)
 
     def _fetch_failed(self, now_ms: int) -> None:
         self._is_in_flight = False
@@ -389,6 +381,10 @@ class ReplicaFetcher:
     def _stored(self, event: Stored) -> None:
         followed = self._current(event.key, event.leader_epoch)
         if followed is not None:
+            if followed.state is _State.STORING:
+                # No fetch has left meanwhile. Records, high watermark and log start are those of the answer now.
+                del self._gone[event.key]
+                self._moved.add(event.key)
             followed.position = event.position
             followed.cannot_be_stored = False
             followed.state = _State.READY
@@ -423,32 +419,22 @@ class ReplicaFetcher:
             self._gone[key] = None
         else:
             self._changed.pop(key, None)
+            if key in self._moved:
+                self._moved.remove(key)
+                self._gone[key] = None
 
     def _pause(self, key: PartitionKey, followed: _Followed, now_ms: int) -> None:
         self._leave_ready(key, followed, _State.PAUSED)
         followed.failures += 1
-        self._pauses_begun += 1
-        pause = self._paused[key] = _Pause(now_ms + self._backoff(followed.failures), self._pauses_begun, key)
-        heappush(self._pauses, pause)
+        self._pauses.begin(key, now_ms + self._backoff(followed.failures))
 
     def _backoff(self, failures: int) -> int:
         return min(self._backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 16))
 
-    def _drop_past_pauses(self) -> None:
-        """Let the next pause that ends stand first."""
-        while self._pauses and self._paused.get(self._pauses[0].key) is not self._pauses[0]:
-            heappop(self._pauses)
-
     def _wake(self, now_ms: int) -> None:
-        due: list[_Pause] = []
-        while self._pauses and self._pauses[0].until_ms <= now_ms:
-            pause = heappop(self._pauses)
-            due.append(pause)
-            del self._paused[pause.key]
-            self._drop_past_pauses()
-        for pause in sorted(due, key=lambda pause: pause.number):
-            self._followed[pause.key].state = _State.READY
-            self._changed[pause.key] = None
+        for key in self._pauses.take_due(now_ms):
+            self._followed[key].state = _State.READY
+            self._changed[key] = None
 
     @property
     def _has_to_ask(self) -> bool:
@@ -462,10 +448,11 @@ class ReplicaFetcher:
                 for key in changed
                 for followed in (self._followed[key],)
             ),
-            forgotten=tuple(key for key in gone if key not in changed),
+            forgotten=tuple(gone),
         )
         self._standing.update(changed)
         changed.clear()
+        self._moved.clear()
         gone.clear()
         self._is_in_flight = True
         return fetch

@@ -207,6 +207,26 @@ def test_no_session_needs_no_close() -> None:
     assert requester.close() is None
 
 
+def test_a_session_that_is_closed_behind_a_fetch_ignores_its_answer() -> None:
+    requester = in_session(a=1)
+    requester.request((), ())
+    assert requester.close() is not None
+    assert not take(requester, ["a"])
+    assert requester.close() is None
+    assert place(requester.request((), ())) == (0, 0)
+    assert take(requester, ["a"])
+
+
+def test_a_session_that_is_opened_behind_a_close_is_closed_too() -> None:
+    requester = in_session(a=1)
+    requester.failed()
+    requester.request((), ())
+    first = requester.close()
+    assert take(requester, ["a"], session_id=78)
+    second = requester.close()
+    assert [first and place(first), second and place(second)] == [(ID, FINAL_EPOCH), (78, FINAL_EPOCH)]
+
+
 def sliced(requester: Requester, session_id: int = ID) -> list[tuple[int, list[str], list[str]]]:
     """The fetches until one is no slice: epoch, partitions, forgotten ones."""
     fetches = []

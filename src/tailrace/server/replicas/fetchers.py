@@ -8,6 +8,7 @@ of the proposal on: a fetch of an idle partition shows a replica that is caught 
 ISR again.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -16,7 +17,8 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.replication.fetch_requests import OLDEST_VERSION, Fetches, FullFetches, ReplicaFetchConfig
+from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
+from tailrace.replication.fetch_requests import OLDEST_VERSION, Fetches, ReplicaFetchConfig, SessionFetches
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetcher import (
     Answered,
@@ -31,6 +33,8 @@ from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Peer
 from tailrace.server.replicas.follower_logs import FollowerLogs, position_of
+
+_logger = logging.getLogger("tailrace.server")
 
 
 class ReplicaFetcherHost:
@@ -73,10 +77,19 @@ class ReplicaFetcherHost:
         self.step(Follow(key=key, leader_epoch=partition.leader_epoch, position=position_of(partition)))
 
     def close(self) -> None:
-        """Send nothing more, and drop all answers."""
+        """End the session, fetch nothing more, and drop all answers."""
+        if self._is_closed:
+            return
         self._is_closed = True
         self._logs.close()
         self._alarm.cancel()
+        self._end_session()
+
+    def _end_session(self) -> None:
+        """Leave no session at the leader: it would take the place of another follower's until it is old."""
+        request = self._fetches.close(broker_epoch=self._broker_epoch())
+        if request is not None:
+            self._ask(request, lambda _: None)
 
     def step(self, event: Event) -> None:
         """Pass an event to the machine, and carry its effects out."""
@@ -95,13 +108,36 @@ class ReplicaFetcherHost:
 
     def _send(self, effect: SendFetch) -> None:
         request = self._fetches.request(effect.changed, effect.forgotten, broker_epoch=self._broker_epoch())
-        # A leader may delay the answer by the fetch's own wait.
-        timeout_ms = self._config.replica_fetch_wait_max_ms + self._config.replica_socket_timeout_ms
-        self._peer.send(self.leader, request, self._answered, oldest_version=OLDEST_VERSION, timeout_ms=timeout_ms)
+        self._ask(request, self._answered)
 
-    def _answered(self, response: Any) -> None:
-        if not self._is_closed:
-            self.step(Answered(answers=self._fetches.answers(response)))
+    def _ask(self, request: FetchRequest, on_reply: Callable[[Any], None]) -> None:
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.debug(
+                "event=replica-fetch leader=%d session=%d epoch=%d partitions=%d forgotten=%d",
+                self.leader,
+                request.session_id,
+                request.session_epoch,
+                sum(len(topic.partitions) for topic in request.topics),
+                sum(len(topic.partitions) for topic in request.forgotten_topics_data),
+            )
+        # A leader may delay the answer by the fetch's own wait.
+        timeout_ms = request.max_wait_ms + self._config.replica_socket_timeout_ms
+        self._peer.send(self.leader, request, on_reply, oldest_version=OLDEST_VERSION, timeout_ms=timeout_ms)
+
+    def _answered(self, response: FetchResponse | None) -> None:
+        if _logger.isEnabledFor(logging.DEBUG) and response is not None:
+            _logger.debug(
+                "event=replica-fetch-answered leader=%d session=%d error=%d partitions=%d",
+                self.leader,
+                response.session_id,
+                response.error_code,
+                sum(len(topic.partitions) for topic in response.responses),
+            )
+        answers = self._fetches.answers(response)
+        if self._is_closed:
+            self._end_session()  # the answer to a full fetch may have opened another one
+        else:
+            self.step(Answered(answers=answers))
 
 
 _RETRY_MS: Final = 200
@@ -346,7 +382,7 @@ class ReplicaFetchers:
                 peer=self._peer,
                 clock=self._clock,
                 config=self._config,
-                fetches=FullFetches(broker_id=self._broker_id, config=self._config),
+                fetches=SessionFetches(broker_id=self._broker_id, config=self._config),
                 broker_epoch=lambda: self.broker_epoch,
             )
         return host

@@ -65,6 +65,8 @@ class ReplicaFetchersBench:
             config=ReplicaFetchConfig(),
         )
         self.states = dict(enumerate(states))
+        self.answered: dict[int, PartitionData] = {}
+        """The last answers, by partition."""
         for number, one in self.states.items():
             self.node.table.create(TopicPartition("orders", number), state=one, config=TopicConfig())
         self.disk.run()
@@ -100,11 +102,38 @@ class ReplicaFetchersBench:
             for node_id, request, _ in self.peer.waiting
         ]
 
-    def answer(self, *data: PartitionData, error: ErrorCode = ErrorCode.NONE) -> None:
-        """Answer the oldest fetch."""
-        _, _, on_reply = self.peer.waiting.pop(0)
-        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=data)
-        on_reply(FetchResponse(error_code=error, responses=(topic,)))
+    @property
+    def sessions(self) -> list[tuple[int, int, int, list[int], list[int]]]:
+        """(leader, session id, epoch, partitions, forgotten ones) of the fetches that wait for an answer."""
+        return [
+            (
+                node_id,
+                request.session_id,
+                request.session_epoch,
+                [one.partition for topic in request.topics for one in topic.partitions],
+                [number for topic in request.forgotten_topics_data for number in topic.partitions],
+            )
+            for node_id, request, _ in self.peer.waiting
+        ]
+
+    def answer(self, *news: PartitionData, error: ErrorCode = ErrorCode.NONE, session_id: int = 0) -> None:
+        """Answer the oldest fetch; if it is a full one, also for the partitions without news.
+
+        `session_id` is that of the answer: a leader without sessions has none.
+        """
+        _, request, on_reply = self.peer.waiting.pop(0)
+        given = {one.partition_index: one for one in news}
+        if request.session_epoch == 0:
+            for topic in request.topics:
+                for one in topic.partitions:
+                    given.setdefault(one.partition, self.answered.get(one.partition, data(one.partition)))
+        for number, one in given.items():
+            if not one.error_code:
+                self.answered[number] = data(
+                    number, high_watermark=one.high_watermark, log_start_offset=one.log_start_offset
+                )
+        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=tuple(given.values()))
+        on_reply(FetchResponse(error_code=error, session_id=session_id, responses=(topic,)))
         self.clock.advance(0)
 
 
@@ -132,7 +161,7 @@ def test_a_fetch_names_its_replica_and_its_log() -> None:
     bench = ReplicaFetchersBench(state(2, 7))
     ((_, request, _),) = bench.peer.waiting
     assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (1, 11)
-    assert (request.session_id, request.session_epoch) == (0, -1)
+    assert (request.session_id, request.session_epoch) == (0, 0)
     bench.answer(data(0, batch(0, b"a", b"b", epoch=5) + batch(2, b"c", epoch=6), high_watermark=2))
     assert bench.fetches == [], "nothing is acknowledged before it is flushed"
     bench.settle()
@@ -575,3 +604,111 @@ def test_a_log_that_is_on_disk_after_the_close_is_not_fetched() -> None:
     bench.hosts.close()
     bench.settle()
     assert bench.fetches == []
+
+
+def test_a_leader_with_sessions_receives_the_changes_alone() -> None:
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0), state(2, 0))
+    assert bench.sessions == [(2, 0, 0, [0, 1, 2], [])]
+    bench.answer(session_id=77)
+    bench.settle()
+    assert bench.sessions == [(2, 77, 1, [], [])], "the high watermarks and log starts of an answer are no changes"
+    bench.answer(data(1, batch(0, b"a")), session_id=77)
+    bench.settle()
+    assert bench.sessions == [(2, 77, 2, [1], [])]
+    bench.answer(data(1, high_watermark=1), session_id=77)
+    bench.settle()
+    assert bench.sessions == [(2, 77, 3, [], [])]
+    assert bench.partition(1).high_watermark == 1
+
+
+def test_a_partition_that_is_refused_leaves_the_session_and_enters_it_again() -> None:
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
+    bench.answer(session_id=77)
+    bench.settle()
+    bench.answer(data(1, error_code=ErrorCode.KAFKA_STORAGE_ERROR), session_id=77)
+    assert bench.sessions == [(2, 77, 2, [], [1])]
+    bench.answer(session_id=77)
+    bench.clock.advance(50)
+    bench.answer(session_id=77)
+    assert bench.sessions == [(2, 77, 4, [1], [])]
+
+
+def test_records_that_could_not_be_stored_are_sent_again() -> None:
+    """The leader counts its answer as sent: only a partition that enters the session gets the same high watermark."""
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
+    bench.answer(session_id=77)
+    bench.settle()
+    bench.answer(data(0, batch(5, b"of another offset"), high_watermark=1), session_id=77)
+    bench.settle()
+    assert bench.sessions == [(2, 77, 2, [], [0])]
+    bench.clock.advance(50)
+    bench.answer(session_id=77)
+    assert bench.sessions == [(2, 77, 3, [0], [])]
+
+
+def test_a_lost_session_is_opened_again_at_once() -> None:
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
+    bench.answer(session_id=77)
+    bench.settle()
+    bench.answer(error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    assert bench.sessions == [(2, 0, 0, [0, 1], [])]
+    bench.answer(session_id=78)
+    bench.answer(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    assert bench.sessions == [(2, 78, 0, [0, 1], [])]
+    bench.answer(error=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    assert bench.sessions == [], "a full fetch that is refused waits"
+    bench.clock.advance(50)
+    assert bench.sessions == [(2, 78, 0, [0, 1], [])]
+
+
+def test_a_fetch_without_an_answer_begins_the_session_anew() -> None:
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
+    bench.answer(session_id=77)
+    bench.settle()
+    _, _, on_reply = bench.peer.waiting.pop()
+    on_reply(None)
+    bench.clock.advance(50)
+    assert bench.sessions == [(2, 77, 0, [0, 1], [])]
+
+
+def test_the_close_ends_the_session_behind_the_fetch_under_way() -> None:
+    bench = ReplicaFetchersBench(state(2, 0))
+    bench.answer(session_id=77)
+    bench.settle()
+    bench.hosts.close()
+    assert bench.sessions == [(2, 77, 1, [], []), (2, 77, -1, [], [])]
+    assert bench.peer.waiting[-1][1].max_wait_ms == 0
+    bench.answer(data(0, batch(0, b"late")), session_id=77)
+    bench.answer()
+    assert bench.sessions == []
+    assert bench.partition().log.log_end_offset == 0
+
+
+def test_a_session_that_is_opened_after_the_close_is_ended_too() -> None:
+    bench = ReplicaFetchersBench(state(2, 0))
+    bench.hosts.close()
+    assert bench.sessions == [(2, 0, 0, [0], [])]
+    bench.answer(session_id=77)
+    assert bench.sessions == [(2, 77, -1, [], [])]
+
+
+def test_the_session_ends_with_the_last_partition_of_its_leader() -> None:
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
+    bench.answer(session_id=77)
+    bench.settle()
+    bench.take(0, state(3, 1))
+    bench.take(1, state(3, 1))
+    assert [one for one in bench.sessions if one[0] == 2] == [(2, 77, 1, [], []), (2, 77, -1, [], [])]
+
+
+def test_fetches_are_logged_with_their_session_and_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "tailrace.server")
+    bench = ReplicaFetchersBench(state(2, 0))
+    bench.answer(session_id=77)
+    bench.settle()
+    lines = [record.getMessage() for record in caplog.records if "replica-fetch" in record.getMessage()]
+    assert lines == [
+        "event=replica-fetch leader=2 session=0 epoch=0 partitions=1 forgotten=0",
+        "event=replica-fetch-answered leader=2 session=77 error=0 partitions=1",
+        "event=replica-fetch leader=2 session=77 epoch=1 partitions=0 forgotten=0",
+    ]
