@@ -43,6 +43,7 @@ class SessionReader:
         partition_max_bytes: int = 1 << 20,
         min_bytes: int = 1,
         isolation: int = 0,
+        rack_id: str = "",
     ) -> Exchange:
         """Send one fetch of the present id and epoch, which stay as they are. `offsets` names partitions."""
         topic_id = topic_id_of(self.topic)
@@ -60,6 +61,7 @@ class SessionReader:
             session_id=self.session_id,
             session_epoch=self.epoch,
             topics=named,
+            rack_id=rack_id,
             forgotten_topics_data=(
                 (ForgottenTopic(topic=self.topic, topic_id=topic_id, partitions=gone),) if gone else ()
             ),

@@ -1,0 +1,204 @@
+"""Fetch sessions of followers, and of consumers that may read from them (KIP-227 with KIP-392)."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tailrace.metadata.image import ImageDelta
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import BrokerId
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
+from tailrace.server.fetch.sessions import IDLE_ANSWER_MS
+from testkit.data_path import Exchange, topic_id_of
+from testkit.ports import RecordingConnection
+from testkit.replica_reads import EPOCHS, LEADER_EPOCH, LeadingBroker
+from testkit.session_reader import SessionReader, answers
+
+
+class SessionFollower:
+    """A follower with a session, which says what a test has it say."""
+
+    def __init__(self, broker: LeadingBroker, replica: int, *, version: int = 17) -> None:
+        self.broker = broker
+        self.replica = replica
+        self.version = version
+        self.broker_epoch = EPOCHS[replica]
+        self.session_id = 0
+        self.epoch = 0
+        self.connection = RecordingConnection()
+
+    def send(self, offset: int | None = None, *, max_wait_ms: int = 0, log_start_offset: int = 0) -> Exchange:
+        wanted = FetchPartition(
+            partition=0,
+            fetch_offset=offset or 0,
+            current_leader_epoch=LEADER_EPOCH,
+            log_start_offset=log_start_offset,
+            partition_max_bytes=1 << 20,
+        )
+        named = () if offset is None else (FetchTopic(topic_id=topic_id_of("orders"), partitions=(wanted,)),)
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=self.replica, replica_epoch=self.broker_epoch),
+            max_wait_ms=max_wait_ms,
+            min_bytes=1,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            topics=named,
+        )
+        self.epoch += 1
+        return self.broker.node.send(request, self.version, connection=self.connection)
+
+    def open(self, offset: int = 0, **options: Any) -> list[PartitionData]:
+        response = self.send(offset, **options).response
+        assert response.session_id > 0
+        self.session_id, self.epoch = response.session_id, 1
+        return answers(response)
+
+    def next(self, offset: int | None = None, **options: Any) -> list[PartitionData]:
+        return answers(self.send(offset, **options).response)
+
+
+def consumer(broker: LeadingBroker, *, version: int = 17) -> SessionReader:
+    return SessionReader(broker.node, version=version)
+
+
+def test_the_first_fetch_of_a_followers_session_does_not_wait() -> None:
+    """KIP-392: 'the first request in a fetch session will not block on the leader'."""
+    follower = SessionFollower(LeadingBroker(), 2)
+    assert len(follower.open(max_wait_ms=500)) == 1
+
+
+def test_without_a_slot_a_followers_fetch_waits_as_any() -> None:
+    broker = LeadingBroker(settings={"max.incremental.fetch.session.cache.slots": "0"})
+    follower = SessionFollower(broker, 2)
+    assert follower.send(0, max_wait_ms=500).is_answered  # it does not know the high watermark
+    follower.epoch = 0
+    waiting = follower.send(0, max_wait_ms=500)
+    assert not waiting.is_answered
+    broker.node.clock.advance(500)
+    assert waiting.response.session_id == 0
+
+
+def test_a_followers_session_is_privileged_in_its_present_registration_alone() -> None:
+    broker = LeadingBroker()
+    true, late = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    late.broker_epoch -= 1
+    true.open()
+    (refused,) = late.open()
+    assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    sessions = broker.node.broker.fetch_sessions.cache.sessions()
+    assert {session.owner.replica_id: session.is_privileged for session in sessions} == {2: True, 3: False}
+
+
+def test_a_follower_that_knows_everything_waits() -> None:
+    broker = LeadingBroker()
+    follower = SessionFollower(broker, 2)
+    follower.open()
+    assert not follower.send(max_wait_ms=500).is_answered
+
+
+def test_a_stale_high_watermark_goes_out_at_once_and_is_known_when_the_next_fetch_comes() -> None:
+    """KIP-392: 'The leader will respond to a fetch immediately if the follower has a stale high watermark.'"""
+    broker = LeadingBroker()
+    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    two.open()
+    three.open()
+    broker.produce(b"a")
+    two.next(0)
+    three.next(0)
+    waiting = two.send(1, max_wait_ms=500)
+    assert not waiting.is_answered
+    assert broker.partition.high_watermark == 0
+    three.send(1)
+    assert broker.partition.high_watermark == 1
+    (data,) = answers(waiting.response)
+    assert (data.high_watermark, data.records) == (1, b"")
+    assert broker.partition.in_sync.serving(1) == []
+    assert not two.send(max_wait_ms=500).is_answered
+    assert [replica for replica, _ in broker.partition.in_sync.serving(1)] == [2]
+
+
+def test_answers_with_nothing_but_high_watermarks_keep_a_distance() -> None:
+    broker = LeadingBroker()
+    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    two.open()
+    three.open()
+    for offset in (1, 2):
+        broker.produce(b"a")
+        two.next(offset - 1)
+        three.next(offset - 1)
+        waiting = two.send(offset, max_wait_ms=500)
+        three.send(offset)
+        assert broker.partition.high_watermark == offset
+        assert waiting.is_answered == (offset == 1)
+    broker.node.clock.advance(IDLE_ANSWER_MS - 1)
+    assert not waiting.is_answered
+    broker.node.clock.advance(1)
+    (data,) = answers(waiting.response)
+    assert data.high_watermark == 2
+
+
+def test_records_take_a_stale_high_watermark_along() -> None:
+    broker = LeadingBroker()
+    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    two.open()
+    three.open()
+    for offset in (1, 2):
+        broker.produce(b"a")
+        two.next(offset - 1)
+        three.next(offset - 1)
+        waiting = two.send(offset, max_wait_ms=500)
+        three.send(offset)
+    broker.produce(b"b")
+    (data,) = answers(waiting.response)
+    assert (data.high_watermark, bool(data.records)) == (2, True)
+
+
+def test_a_follower_that_has_started_anew_is_refused_in_its_old_session() -> None:
+    broker = LeadingBroker()
+    follower = SessionFollower(broker, 2)
+    follower.open()
+    assert follower.next() == []
+    broker.change_broker(2, broker_epoch=21)
+    (data,) = follower.next()
+    assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.parametrize("version", [11, 17])
+def test_a_waiting_consumer_is_sent_to_its_rack_when_the_replica_there_can_serve_it(version: int) -> None:
+    broker = LeadingBroker()
+    end = broker.commit(b"a")
+    for replica in (2, 3):
+        broker.follow(replica, 0, high_watermark=0)  # both have lost it again
+    reader = consumer(broker, version=version)
+    assert [data.preferred_read_replica for data in reader.open({0: end}, rack_id="b")] == [-1]
+    waiting = reader.send(max_wait_ms=500, rack_id="b")
+    reader.epoch += 1
+    assert not waiting.is_answered
+    broker.follow(2, end, high_watermark=end)
+    (data,) = answers(waiting.response)
+    assert (data.preferred_read_replica, data.records) == (2, b"")
+
+
+def test_a_waiting_consumer_is_sent_to_a_replica_whose_broker_comes_to_its_rack() -> None:
+    broker = LeadingBroker(racks={1: "a", 2: "b"})
+    end = broker.commit(b"a")
+    reader = consumer(broker)
+    assert [data.preferred_read_replica for data in reader.open({0: end}, rack_id="c")] == [-1]
+    waiting = reader.send(max_wait_ms=500, rack_id="c")
+    before = broker.controller.image
+    broker.change_broker(3, rack="c")
+    delta = ImageDelta(changed_brokers=(BrokerId(3),))
+    broker.node.broker.fetch_sessions.on_image(replace(before), delta)
+    broker.node.end_turn()
+    (data,) = answers(waiting.response)
+    assert data.preferred_read_replica == 3
+
+
+def test_another_rack_in_the_same_session_is_another_choice() -> None:
+    broker = LeadingBroker()
+    end = broker.commit(b"a")
+    reader = consumer(broker)
+    reader.open({0: end}, rack_id="a")
+    assert reader.next(rack_id="a") == []
+    assert [data.preferred_read_replica for data in reader.next(rack_id="b")] == [2]
