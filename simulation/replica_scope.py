@@ -23,7 +23,7 @@ from tailrace.model.partitions import OffsetAndEpoch, PartitionState
 from tailrace.replication.follower_replica import cut_offset
 from tailrace.replication.in_sync import has_enough_in_sync
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
-from tailrace.replication.replica_progress import FollowerFetch
+from tailrace.replication.replica_progress import FollowerFetch, ReplicaProgress
 from tailrace.storage.epoch_cache import EpochCache
 
 IDS: Final = tuple(BrokerId(number) for number in (1, 2, 3))
@@ -369,9 +369,8 @@ def _leadership(copy: Copy, broker: BrokerId) -> Leadership:
     """The product's view of this leader, made of what the world remembers of it."""
     made = Leadership(copy.known.state, own_id=broker, now_ms=0)
     for replica, offset in copy.fetched:
-        progress = made.replicas[replica]
+        progress = made.replicas[replica] = ReplicaProgress(caught_up_ms=0)
         progress.end_offset = offset
-        progress.caught_up_ms = 0
         progress.may_join = replica not in copy.known.fenced
     made.resume(copy.pending, frozenset(copy.doubted))
     return made

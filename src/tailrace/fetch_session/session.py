@@ -106,6 +106,7 @@ class FetchSession:
         "session_id",
         "unacknowledged",
         "uses_topic_ids",
+        "visits",
         "watches_candidates",
     )
 
@@ -139,6 +140,8 @@ class FetchSession:
         self.listener: ChangeListener | None = None
         """The request that waits for changes of the session."""
         self.is_open = True
+        self.visits: Any = None
+        """The host's clock of the fetches of a follower's session."""
         self.watches_candidates = False
         """Whether the reader may be sent to other replicas (KIP-392)."""
         self.idle_answer_ms = 0

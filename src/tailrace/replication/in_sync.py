@@ -12,7 +12,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica import Replica
-from tailrace.replication.replica_progress import FollowerFetch, ReplicaProgress
+from tailrace.replication.replica_progress import FollowerFetch, ReplicaProgress, SessionVisits
 from tailrace.replication.watchers import Change
 
 
@@ -21,6 +21,15 @@ def has_enough_in_sync(
 ) -> bool:
     """Whether acks=all may be accepted, and the high watermark may advance."""
     return len(in_sync) >= min(min_insync_replicas, len(replicas))
+
+
+def _has_same_replicas(one: PartitionState, other: PartitionState) -> bool:
+    """Whether two states agree on all that a follower's fetch may change."""
+    return (
+        one.in_sync_replicas == other.in_sync_replicas
+        and one.replicas == other.replicas
+        and one.is_recovering == other.is_recovering
+    )
 
 
 class InSyncReplicas:
@@ -37,7 +46,7 @@ class InSyncReplicas:
 
     def take_state(self, state: PartitionState) -> None:
         """Take the controller's latest state. This broker must already have the role that the state gives it."""
-        replica = self._replica
+        replica, before = self._replica, self._replica.state
         own_id = replica.context.broker_id
         replica.state = state
         is_alone = state.replicas == (own_id,)
@@ -52,7 +61,8 @@ class InSyncReplicas:
             replicas=state.replicas,
             min_insync_replicas=replica.config.min_insync_replicas,
         )
-        replica.notify(Change.CANDIDATES)
+        if before is None or not _has_same_replicas(before, state):
+            replica.notify(Change.IN_SYNC | Change.CANDIDATES)
 
     def check_enough(self) -> None:
         """Raises KafkaError NOT_ENOUGH_REPLICAS (19) if acks=all is refused now."""
@@ -82,29 +92,40 @@ class InSyncReplicas:
         self.advance_high_watermark(self._replica.own_end_offset)
         return wants_change
 
+    def rest(self, replica_id: BrokerId, visits: SessionVisits) -> bool:
+        """Count the fetches of this session for the follower from now on, though they do not name the partition.
+
+        Returns whether they count; if not, the next fetch has to be recorded. See `SessionVisits`.
+        """
+        progress = self._progress(replica_id)
+        return progress is not None and progress.rest(visits, leader_end_offset=self._replica.log.log_end_offset)
+
+    def end_rest(self, replica_id: BrokerId, visits: SessionVisits) -> None:
+        """Count later fetches of this session no more for the follower, if it rests there."""
+        progress = self._progress(replica_id)
+        if progress is not None:
+            progress.end_rest(visits)
+
     # High watermarks of followers
 
     def note_sent(self, replica_id: BrokerId, high_watermark: int) -> None:
         """This follower is sent this high watermark. Its next fetch acknowledges it, unless that states another."""
-        progress = self._progress_of(replica_id)
+        progress = self._progress(replica_id)
         if progress is not None:
             progress.sent_high_watermark = high_watermark
 
     def acknowledge_high_watermark(self, replica_id: BrokerId, high_watermark: int) -> None:
         """This follower has this high watermark from an answer, as a fetch of its has shown that need not name the
         partition."""
-        progress = self._progress_of(replica_id)
+        progress = self._progress(replica_id)
         if progress is not None and progress.known_high_watermark != high_watermark:
             progress.known_high_watermark = high_watermark
             self._replica.notify(Change.CANDIDATES)
 
     def knows_high_watermark(self, replica_id: BrokerId) -> bool:
         """Whether this follower has acknowledged the present high watermark, or has said that it has it."""
-        progress = self._progress_of(replica_id)
+        progress = self._progress(replica_id)
         return progress is not None and progress.known_high_watermark >= self._replica.high_watermark.offset
-
-    def _progress_of(self, replica_id: BrokerId) -> ReplicaProgress | None:
-        return None if self.leadership is None else self.leadership.replicas.get(replica_id)
 
     def serving(self, offset: int) -> list[tuple[BrokerId, ReplicaProgress]]:
         """The followers in sync that can serve a consumer at this offset: they have it, and know it to be committed.
@@ -124,10 +145,15 @@ class InSyncReplicas:
             and 0 <= progress.log_start_offset <= offset <= progress.acknowledged_high_watermark
         ]
 
+    def _progress(self, replica_id: BrokerId) -> ReplicaProgress | None:
+        return None if self.leadership is None else self.leadership.replicas.get(replica_id)
+
     def exclude(self, broker_ids: Collection[BrokerId]) -> None:
         """Do not let the high watermark wait until these brokers, which are fenced or stop, are in sync."""
-        if self.leadership is not None and self.leadership.exclude(broker_ids):
-            self.advance_high_watermark(self._replica.own_end_offset)
+        if self.leadership is not None:
+            if self.leadership.exclude(broker_ids):
+                self.advance_high_watermark(self._replica.own_end_offset)
+            self._replica.notify(Change.IN_SYNC)
 
     def propose(self) -> InSyncProposal | None:
         """A proposal if the in-sync replicas should change and none is pending; `on_response` takes its answer."""

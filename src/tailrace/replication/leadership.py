@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
-from tailrace.replication.replica_progress import NEVER, UNKNOWN, FollowerFetch, ReplicaProgress
+from tailrace.replication.replica_progress import UNKNOWN, FollowerFetch, ReplicaProgress
 
 DEFAULT_LAG_MS: Final = 30_000
 _JOINING_MS: Final = 1_000
@@ -129,9 +129,7 @@ class Leadership:
             progress = self.replicas.get(replica_id)
             if progress is not None:
                 may_have_waited = may_have_waited or (progress.may_join and replica_id not in self._maximal)
-                progress.may_join = False
-                progress.caught_up_ms = NEVER
-                progress.looked_at()
+                progress.exclude()
         return may_have_waited
 
     def take_fetch(self, replica_id: BrokerId, fetch: FollowerFetch, horizon: Horizon) -> bool:

@@ -3,7 +3,8 @@
 A follower's fetch offset is its end offset: all below it is in its log, and under flushed durability on its disk. It is
 *caught up* as of a time when it had everything that the leader had at that time. While records keep coming it never
 asks at the very end of the leader's log; so a fetch that reaches the log end of the fetch before it makes the
-follower caught up as of that fetch.
+follower caught up as of that fetch. In a session it is caught up as of the session's last fetch if the partition had no
+news in it.
 """
 
 from typing import Final, NamedTuple
@@ -27,16 +28,62 @@ class FollowerFetch(NamedTuple):
     """Its own high watermark; -1 if it does not say (before Fetch v18)."""
 
 
+class SessionVisits:
+    """The fetches of one follower's session (KIP-227), as a clock that the partitions without news in it share.
+
+    An incremental fetch does not name a partition whose follower has everything, and yet it says so of it. The broker's
+    end of the session keeps one of these, and does as follows for each fetch of the session that it accepts:
+
+    1. If `holds_for` is false for the follower's registration as this node's image has it, the session gets new visits,
+       and all of its partitions are read. The old visits stand still, so that no fetch counts that was made in another
+       registration than the fetches that were recorded (KIP-903).
+    2. Partitions that are named by the fetch, or may have news, get `InSyncReplicas.take_fetch`; those that cannot be
+       read, or leave the session, get `InSyncReplicas.end_rest`.
+    3. Then comes `fetched`: O(1), however many partitions rest.
+    4. Partitions that have no news after that get `InSyncReplicas.rest`. If it returns false they may have news.
+
+    `Change.IN_SYNC` may be news of a partition: a replica that was excluded rests no more, and joins by a recorded
+    fetch. A session that has ended needs nothing: its visits stand still.
+    """
+
+    __slots__ = ("_broker_epoch", "_may_join", "fetched_ms")
+
+    def __init__(self, *, broker_epoch: int, may_join: bool) -> None:
+        """As in the `FollowerFetch` of each partition."""
+        self._broker_epoch = broker_epoch
+        self._may_join = may_join
+        self.fetched_ms = NEVER
+        """The time of the last fetch."""
+
+    def holds_for(self, *, broker_epoch: int, may_join: bool) -> bool:
+        """Whether a fetch in this registration counts for the partitions that rest."""
+        return broker_epoch == self._broker_epoch and may_join == self._may_join
+
+    def fetched(self, now_ms: int) -> None:
+        """Record a fetch of the session: partitions that rest had everything when it came."""
+        self.fetched_ms = now_ms
+
+    def may_vouch_for(self, progress: "ReplicaProgress") -> bool:
+        """Whether the fetches of this session are of the registration in which the replica has asked last."""
+        is_late = UNKNOWN < self._broker_epoch < progress.broker_epoch
+        return self._may_join == progress.may_join and not is_late
+
+
 class ReplicaProgress:
-    """The progress of one follower."""
+    """The progress of one follower.
+
+    It *rests* while its session says for it that it has everything: from `rest` to the next recorded fetch, `end_rest`
+    or `exclude`.
+    """
 
     __slots__ = (
+        "_caught_up_ms",
+        "_fetched_ms",
         "_has_asked",
         "_leader_end_offset",
+        "_visits",
         "broker_epoch",
-        "caught_up_ms",
         "end_offset",
-        "fetched_ms",
         "known_high_watermark",
         "log_start_offset",
         "may_join",
@@ -50,9 +97,8 @@ class ReplicaProgress:
         self.log_start_offset = UNKNOWN
         self.broker_epoch = UNKNOWN
         self.may_join = False
-        self.caught_up_ms = caught_up_ms
-        """The last time as of which it had everything."""
-        self.fetched_ms = NEVER
+        self._caught_up_ms = caught_up_ms
+        self._fetched_ms = NEVER
         self._has_asked = False
         self._leader_end_offset = UNKNOWN
         """The end of the leader's log at the last fetch."""
@@ -61,11 +107,25 @@ class ReplicaProgress:
         self.known_high_watermark = UNKNOWN
         """The leader's high watermark as the follower has it: it has stated that, or acknowledged an answer.
         -1 until then, and after each start of the follower."""
+        self._visits: SessionVisits | None = None
+        """Of the session in which it rests."""
 
     @property
     def acknowledged_high_watermark(self) -> int:
         """The follower's own high watermark, at least: consumers can read up to here from it. -1 if not known."""
         return min(self.known_high_watermark, self.end_offset)
+
+    @property
+    def caught_up_ms(self) -> int:
+        """The last time as of which it had everything."""
+        visits = self._visits
+        return self._caught_up_ms if visits is None else max(self._caught_up_ms, visits.fetched_ms)
+
+    @property
+    def fetched_ms(self) -> int:
+        """The time of its last fetch, recorded or of the session in which it rests."""
+        visits = self._visits
+        return self._fetched_ms if visits is None else max(self._fetched_ms, visits.fetched_ms)
 
     def is_stale(self, fetch: FollowerFetch) -> bool:
         """Whether this fetch was made in an earlier registration than the latest known one."""
@@ -74,12 +134,13 @@ class ReplicaProgress:
     def record(self, fetch: FollowerFetch, *, leader_end_offset: int, now_ms: int) -> None:
         """Record a fetch, which is not stale."""
         assert not self.is_stale(fetch), f"{fetch} after one of broker epoch {self.broker_epoch}"
+        self._end_rest()
         if fetch.end_offset >= leader_end_offset:
-            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+            self._caught_up_ms = max(self._caught_up_ms, now_ms)
         elif fetch.end_offset >= self._leader_end_offset:
-            self.caught_up_ms = max(self.caught_up_ms, self.fetched_ms)
+            self._caught_up_ms = max(self._caught_up_ms, self._fetched_ms)
         self._leader_end_offset = leader_end_offset
-        self.fetched_ms = now_ms
+        self._fetched_ms = now_ms
         self._has_asked = True
         end_offset, self.end_offset = self.end_offset, fetch.end_offset
         self.log_start_offset = fetch.log_start_offset
@@ -91,6 +152,34 @@ class ReplicaProgress:
         self.known_high_watermark = max(self.known_high_watermark, stated)
         self.broker_epoch = max(self.broker_epoch, fetch.broker_epoch)
         self.may_join = fetch.may_join
+
+    def rest(self, visits: SessionVisits, *, leader_end_offset: int) -> bool:
+        """Count the fetches of this session from now on, though they do not name the partition.
+
+        Returns whether they count. Not if the replica lacks records, was excluded since its last recorded fetch, or has
+        asked in a later registration.
+        """
+        if self.end_offset != leader_end_offset or not visits.may_vouch_for(self):
+            return False
+        self._visits = visits
+        return True
+
+    def end_rest(self, visits: SessionVisits) -> None:
+        """Count later fetches of this session no more, if it is the one in which the replica rests."""
+        if self._visits is visits:
+            self._end_rest()
+
+    def _end_rest(self) -> None:
+        if self._visits is not None:
+            self._caught_up_ms, self._fetched_ms = self.caught_up_ms, self.fetched_ms
+            self._visits = None
+
+    def exclude(self) -> None:
+        """The replica is fenced, or out of sync: only a later fetch that is recorded shows that it has caught up."""
+        self._end_rest()
+        self.may_join = False
+        self._caught_up_ms = NEVER
+        self._has_asked = False
 
     def is_caught_up(self, *, leader_end_offset: int, now_ms: int, lag_ms: int) -> bool:
         """Whether it has everything, or had it as of at most `lag_ms` ago (replica.lag.time.max.ms)."""

@@ -25,6 +25,8 @@ class Change:
     """Settings of the topic."""
     CANDIDATES: Final = 128
     """The followers that a consumer may be sent to, or how far they can serve it."""
+    IN_SYNC: Final = 256
+    """The replicas of the leader, those in sync, or those that it excludes: followers have to be heard again."""
 
 
 class Watcher(Hashable, Protocol):

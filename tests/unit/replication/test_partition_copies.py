@@ -14,7 +14,7 @@ from tailrace.protocol.records.batch import stamp
 from tailrace.replication.leadership import AfterAnswer
 from tailrace.replication.outcomes import Appended, NotLeader
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_progress import FollowerFetch
+from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits
 from tailrace.testing.clock import ManualClock
@@ -281,6 +281,33 @@ def test_a_watcher_of_a_follower_is_notified_of_appends_and_truncations() -> Non
         cut,
         cut | Change.LOG_START,
     ]
+
+
+def test_a_watcher_is_notified_of_replicas_that_have_to_be_heard_again() -> None:
+    bench = CopyBench(state(1, 2))
+    heard: list[tuple[Partition, int]] = []
+    bench.partition.watch(RecordingWatcher(heard), Change.IN_SYNC)
+    bench.take(state(1, 2, partition_epoch=1))
+    assert heard == [], "the same replicas"
+    bench.take(state(1, partition_epoch=2))
+    bench.take(state(1, partition_epoch=3, replicas=(1, 2)))
+    bench.partition.in_sync.exclude([BrokerId(2)])
+    assert [(partition, kinds & Change.IN_SYNC) for partition, kinds in heard] == [
+        (bench.partition, Change.IN_SYNC)
+    ] * 3
+
+
+def test_only_a_known_follower_of_a_leader_rests() -> None:
+    bench = CopyBench(state(1, 2))
+    visits = SessionVisits(broker_epoch=-1, may_join=True)
+    bench.fetch(2, 0)
+    assert bench.partition.in_sync.rest(BrokerId(2), visits)
+    assert not bench.partition.in_sync.rest(BrokerId(9), visits)
+    bench.produce(b"a")
+    assert not bench.partition.in_sync.rest(BrokerId(2), visits)
+    bench.partition.in_sync.end_rest(BrokerId(9), visits)
+    bench.take(state(1, 2, leader=2, epoch=1))
+    assert not bench.partition.in_sync.rest(BrokerId(2), visits)
 
 
 # Changes of role

@@ -118,6 +118,7 @@ class FetchHandler:
         may_wait = timeout_ms > 0 and params.wanted_bytes > 0 and session.is_open
         reading = SessionReading(params, session, is_last=not may_wait)
         params.reader.mark_recorded()
+        sessions.fetched(session)
         if may_wait and not sessions.may_answer(session, reading):
 
             def end_wait(last: SessionReading) -> None:

@@ -17,7 +17,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchPartition
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_progress import FollowerFetch
+from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 from tailrace.server.fetch.params import FetchSender
 from tailrace.server.ports import Controller
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
@@ -126,6 +126,17 @@ class FetchingFollower:
         if self.is_registered:  # a fetch from before its last start says nothing of the present one
             for partition, high_watermark in known:
                 partition.in_sync.acknowledge_high_watermark(self._replica_id, high_watermark)
+
+    def new_visits(self) -> SessionVisits:
+        known = self._controller.image.brokers.get(self._replica_id)
+        return SessionVisits(broker_epoch=self._broker_epoch, may_join=known is not None and known.is_alive)
+
+    def settle(self, partition: Partition, visits: SessionVisits | None) -> bool:
+        return visits is not None and partition.in_sync.rest(self._replica_id, visits)
+
+    def unsettle(self, partition: Partition, visits: SessionVisits | None) -> None:
+        if visits is not None:
+            partition.in_sync.end_rest(self._replica_id, visits)
 
     @property
     def is_registered(self) -> bool:

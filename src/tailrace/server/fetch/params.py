@@ -7,6 +7,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
+from tailrace.replication.replica_progress import SessionVisits
 from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import FetchBudget, wanted_bytes
@@ -51,6 +52,18 @@ class Reader(Protocol):
 
     def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
         """The reader has these high watermarks, each of a partition, from the last answer of its session."""
+        ...
+
+    def new_visits(self) -> SessionVisits | None:
+        """The clock of a session under the present conditions; None if its fetches acknowledge nothing."""
+        ...
+
+    def settle(self, partition: Partition, visits: SessionVisits | None) -> bool:
+        """The reader has all of the partition; returns whether the session's next fetch need not read it."""
+        ...
+
+    def unsettle(self, partition: Partition, visits: SessionVisits | None) -> None:
+        """The partition cannot be read, or leaves the session: later fetches say nothing of it."""
         ...
 
     @property
@@ -115,6 +128,15 @@ class FetchingConsumer:
         pass
 
     def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
+        pass
+
+    def new_visits(self) -> None:
+        return None
+
+    def settle(self, partition: Partition, visits: SessionVisits | None) -> bool:
+        return True
+
+    def unsettle(self, partition: Partition, visits: SessionVisits | None) -> None:
         pass
 
     @property
@@ -183,7 +205,7 @@ class FetchParams:
 def _watched_kinds(reader: Reader, isolation: int, version: int) -> int:
     kinds = Change.HIGH_WATERMARK | Change.LOG_START | Change.ROLE | Change.ERROR
     if reader.is_replica:
-        return kinds | Change.LOG_END
+        return kinds | Change.LOG_END | Change.IN_SYNC
     if reader.choice is not None:
         kinds |= Change.CANDIDATES
     if isolation == READ_COMMITTED:

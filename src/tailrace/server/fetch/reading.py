@@ -125,7 +125,11 @@ class SessionReading(Reading):
             self.news.append((one, data))
             if data.high_watermark != one.high_watermark:
                 self.has_stale_high_watermark = True
-        elif wanted.fetch_offset == self._readable_end(partition, data):
+            if result.partition is None:
+                self.params.reader.unsettle(partition, self._session.visits)
+        elif wanted.fetch_offset == self._readable_end(partition, data) and self.params.reader.settle(
+            partition, self._session.visits
+        ):
             self._session.settle(one)
 
     def _find(self, one: SessionPartition) -> Partition:

@@ -25,7 +25,7 @@ from tailrace.replication.watchers import Change
 from tailrace.server.callbacks import run_in_slices
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.follower_readers import FetchingFollower
-from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams, sender_of
+from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams, Reader, sender_of
 from tailrace.server.fetch.reading import FullReading, SessionReading
 from tailrace.server.ports import Clock
 
@@ -97,7 +97,7 @@ class FetchSessions:
         for one, data in zip(named, answers, strict=True):
             one.note_sent(data)
         session.put_under(params.conditions)
-        session.watches_candidates = params.reader.choice is not None
+        _adapt(session, params.reader)
         session.sent(named)
         self.cache.resized(session, 0)
         _logger.debug("event=fetch-session-opened session=%d partitions=%d", session.session_id, len(named))
@@ -125,9 +125,11 @@ class FetchSessions:
         partitions_before = session.partition_count
         if session.put_under(params.conditions):
             _unwatch_all(session)
-            session.watches_candidates = params.reader.choice is not None
+            _adapt(session, params.reader)
         named = session.name(request.topics)
         for one in session.forget(request.forgotten_topics_data):
+            if one.subject is not None:
+                params.reader.unsettle(one.subject, session.visits)
             _unwatch(one)
         params.reader.acknowledge([(one.subject, one.high_watermark) for one in acknowledged if one.is_known])
         fits = self.cache.resized(session, partitions_before)
@@ -137,6 +139,11 @@ class FetchSessions:
         if not (fits and session.partitions):
             self.cache.remove(session)
         return session
+
+    def fetched(self, session: FetchSession) -> None:
+        """All that is due was read: the fetch counts for the clean partitions too."""
+        if session.visits is not None:
+            session.visits.fetched(self._clock.monotonic_ms())
 
     def may_answer(self, session: FetchSession, reading: SessionReading) -> bool:
         """Whether the answer is sent now. If not, the session's listener is notified in time."""
@@ -200,6 +207,11 @@ def _brokers_changed(sessions: Iterable[FetchSession], changed: frozenset[Broker
             if state is not None and not changed.isdisjoint(state.replicas):
                 one.changed(partition, Change.CANDIDATES)
             yield
+
+
+def _adapt(session: FetchSession, reader: Reader) -> None:
+    session.visits = reader.new_visits()
+    session.watches_candidates = reader.choice is not None
 
 
 def _removed(session: FetchSession) -> None:

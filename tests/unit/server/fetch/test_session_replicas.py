@@ -8,7 +8,14 @@ import pytest
 from tailrace.metadata.image import ImageDelta
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, PartitionData, ReplicaState
+from tailrace.protocol.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+    ReplicaState,
+)
 from tailrace.server.fetch.sessions import IDLE_ANSWER_MS
 from testkit.data_path import Exchange, topic_id_of
 from testkit.ports import RecordingConnection
@@ -47,6 +54,21 @@ class SessionFollower:
         )
         self.epoch += 1
         return self.broker.node.send(request, self.version, connection=self.connection)
+
+    def forget(self) -> None:
+        """Take the partition out of the session, and another one in: an empty session would end."""
+        other = FetchPartition(partition=9, fetch_offset=0, current_leader_epoch=0, partition_max_bytes=1)
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=self.replica, replica_epoch=self.broker_epoch),
+            max_wait_ms=0,
+            min_bytes=1,
+            session_id=self.session_id,
+            session_epoch=self.epoch,
+            topics=(FetchTopic(topic_id=topic_id_of("orders"), partitions=(other,)),),
+            forgotten_topics_data=(ForgottenTopic(topic_id=topic_id_of("orders"), partitions=(0,)),),
+        )
+        self.epoch += 1
+        self.broker.node.send(request, self.version, connection=self.connection)
 
     def open(self, offset: int = 0, **options: Any) -> list[PartitionData]:
         response = self.send(offset, **options).response
@@ -202,3 +224,62 @@ def test_another_rack_in_the_same_session_is_another_choice() -> None:
     reader.open({0: end}, rack_id="a")
     assert reader.next(rack_id="a") == []
     assert [data.preferred_read_replica for data in reader.next(rack_id="b")] == [2]
+
+
+def followed(broker: LeadingBroker) -> tuple[SessionFollower, SessionFollower]:
+    """Both followers with a session in which the partition is clean."""
+    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    for follower in (two, three):
+        follower.open()
+        assert follower.next() == []
+    return two, three
+
+
+def test_followers_that_were_idle_for_an_hour_are_in_sync_at_the_next_write() -> None:
+    broker = LeadingBroker()
+    two, three = followed(broker)
+    for _ in range(7):
+        broker.node.clock.advance(500_000)
+        assert two.next() == three.next() == []
+    broker.produce(b"a")
+    assert broker.partition.in_sync.propose() is None
+    broker.node.clock.advance(1_000)
+    assert broker.partition.in_sync.propose() is None
+
+
+def test_a_follower_that_stopped_fetching_leaves_after_the_next_write() -> None:
+    broker = LeadingBroker()
+    two, three = followed(broker)
+    broker.node.clock.advance(30_001)
+    assert three.next() == []
+    assert broker.partition.in_sync.propose() is None  # it still has everything
+    broker.produce(b"a")
+    proposal = broker.partition.in_sync.propose()
+    assert proposal is not None
+    assert [member for member, _ in proposal.members] == [1, 3]
+    assert two.replica == 2
+
+
+def test_a_forgotten_partition_rests_no_more() -> None:
+    broker = LeadingBroker()
+    two, three = followed(broker)
+    two.forget()
+    broker.node.clock.advance(30_001)
+    assert three.next() == []
+    broker.produce(b"a")
+    proposal = broker.partition.in_sync.propose()
+    assert proposal is not None
+    assert [member for member, _ in proposal.members] == [1, 3]
+
+
+def test_a_write_makes_no_follower_caught_up_that_has_not_fetched_since() -> None:
+    broker = LeadingBroker()
+    two, three = followed(broker)
+    broker.produce(b"a")
+    for _ in range(4):
+        broker.node.clock.advance(10_000)
+        assert len(two.next()) == 1  # it is sent the record again, and does not store it
+        three.next(1)
+    proposal = broker.partition.in_sync.propose()
+    assert proposal is not None
+    assert [member for member, _ in proposal.members] == [1, 3]

@@ -11,7 +11,7 @@ from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_progress import FollowerFetch
+from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
@@ -276,3 +276,87 @@ def test_the_leaders_own_log_leaves_changes_to_the_controllers(caplog: pytest.Lo
     answer(KafkaError(ErrorCode.NOT_CONTROLLER, "moved"))
     assert command.changes
     assert not [record for record in caplog.records if record.name == "tailrace.server"]
+
+
+# Followers that rest in their sessions
+
+
+def resting(bench: InSyncKeeperBench, replica: int) -> SessionVisits:
+    """A session of this follower, which has everything, over all partitions."""
+    visits = SessionVisits(broker_epoch=10 + replica, may_join=True)
+    for partition in bench.partitions:
+        bench.fetch(partition, replica, offset=partition.log.log_end_offset)
+        assert partition.in_sync.rest(BrokerId(replica), visits)
+    visits.fetched(bench.clock.monotonic_ms())
+    return visits
+
+
+def fetch_on(bench: InSyncKeeperBench, for_ms: int, *sessions: SessionVisits) -> None:
+    """These sessions fetch, twice within replica.lag.time.max.ms, and have nothing to name."""
+    for _ in range(0, for_ms, LAG_MS // 2):
+        bench.clock.advance(LAG_MS // 2)
+        for visits in sessions:
+            visits.fetched(bench.clock.monotonic_ms())
+
+
+def test_followers_that_were_idle_for_an_hour_stay_in_sync_at_the_next_write() -> None:
+    bench = InSyncKeeperBench((1, 2, 3))
+    sessions = resting(bench, 2), resting(bench, 3)
+    fetch_on(bench, 3_600_000, *sessions)
+    bench.node.produce("orders", b"a", acks=1)
+    bench.clock.advance(LAG_MS // 2)  # the keeper has looked at the partition, and no follower has fetched since
+    assert bench.proposed == []
+
+
+def test_a_follower_whose_session_fetches_no_more_leaves_in_time() -> None:
+    bench = InSyncKeeperBench((1, 2, 3))
+    sessions = resting(bench, 2), resting(bench, 3)
+    fetch_on(bench, 3_600_000, *sessions)
+    bench.node.produce("orders", b"a", acks=1)
+    fetch_on(bench, LAG_MS, sessions[0])
+    assert bench.proposed == [], "as of its last fetch it had everything, at most replica.lag.time.max.ms ago"
+    bench.fetch(bench.partitions[0], 2, offset=1)
+    bench.clock.advance(LAG_MS // 2)
+    assert bench.proposed == [[(0, [1, 2])]]
+
+
+def test_a_follower_that_rests_and_is_out_of_sync_is_wanted_until_its_session_is_silent() -> None:
+    bench = InSyncKeeperBench((1,))
+    visits = resting(bench, 2)
+    bench.clock.advance(0)
+    bench.answer(KafkaError(ErrorCode.INVALID_REQUEST))
+    fetch_on(bench, 10 * LAG_MS, visits)
+    bench.clock.advance(LAG_MS // 2)
+    for _ in range(3):
+        assert bench.proposed in ([], [[(0, [1, 2])]])
+        if bench.proposed:
+            bench.answer(KafkaError(ErrorCode.INVALID_REQUEST))
+        bench.clock.advance(LAG_MS // 2)
+    bench.clock.advance(10 * LAG_MS)
+    assert bench.proposed == []
+
+
+def test_an_excluded_follower_comes_in_sync_by_a_recorded_fetch_alone() -> None:
+    bench = InSyncKeeperBench((1,))
+    (partition,) = bench.partitions
+    visits = resting(bench, 2)
+    bench.clock.advance(0)
+    bench.answer(KafkaError(ErrorCode.INVALID_REQUEST))
+    partition.in_sync.exclude([BrokerId(2)])
+    fetch_on(bench, 10 * LAG_MS, visits)
+    assert bench.proposed == []
+    assert not partition.in_sync.rest(BrokerId(2), visits)
+    bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1, 2])]]
+
+
+def test_a_partition_that_leaves_the_session_is_as_silent_as_its_follower() -> None:
+    bench = InSyncKeeperBench((1, 2), (1, 2))
+    visits = resting(bench, 2)
+    fetch_on(bench, 10 * LAG_MS, visits)
+    bench.partitions[0].in_sync.end_rest(BrokerId(2), visits)
+    for number in range(2):
+        bench.node.produce("orders", b"a", acks=1, partition=number)
+    fetch_on(bench, 2 * LAG_MS, visits)
+    assert bench.proposed == [[(0, [1])]]
