@@ -86,7 +86,7 @@ class TransactionalProducer:
 def read(node: DataPath, offset: int = 0) -> list[bytes | None]:
     """The records that our own consumer takes from one fetch of committed data."""
     answer = node.fetch("orders", offset, isolation=COMMITTED).fetched
-    stretches, _ = visible_batches(answer.records or b"", offset, answer.aborted_transactions or ())
+    stretches = visible_batches(answer.records or b"", offset, answer.aborted_transactions or ()).stretches
     return [record.value for stretch in stretches for record in records_of(stretch) if record.offset >= offset]
 
 

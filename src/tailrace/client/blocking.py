@@ -23,7 +23,7 @@ from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.consumer import AsyncConsumer, ConsumerRecord
 from tailrace.client.delivery import DeliveryFuture
-from tailrace.client.errors import several
+from tailrace.client.errors import LogTruncation, several
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.loop_thread import Facade, blocking, loop_thread
 from tailrace.client.outgoing import Headers, RecordMetadata
@@ -44,6 +44,7 @@ __all__ = (
     "CorruptRecords",
     "ErrorCode",
     "KafkaError",
+    "LogTruncation",
     "NewTopic",
     "OffsetAndMetadata",
     "Producer",

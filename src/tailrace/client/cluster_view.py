@@ -64,6 +64,8 @@ class _Known:
     info: TopicInfo
     asked_at_ms: int
     is_stale: bool = False
+    has_every_leader: bool = False
+    """Whether each partition has a leader, and that is among the brokers."""
 
 
 class ClusterView:
@@ -77,6 +79,16 @@ class ClusterView:
         self.brokers: Mapping[BrokerId, BrokerAddress] = {}
         self.controller_id = BrokerId(-1)
         self.cluster_id: str | None = None
+        self.generation = 0
+        """Another number after each answer: leaders, epochs and brokers may be others."""
+        self.refreshes = 0
+        """The number of answers to Metadata requests."""
+        self._staleness = 0
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Another value after each change, of a mark too: what `refresh_due_ms` says may be another time."""
+        return self.generation, self._staleness
 
     def update(self, response: MetadataResponse, now_ms: int) -> None:
         """Apply an answer to Metadata."""
@@ -91,6 +103,10 @@ class ClusterView:
         for topic in response.topics:
             if topic.name is not None:
                 self._update_topic(topic.name, topic, now_ms)
+        for known in self._topics.values():
+            known.has_every_leader = all(partition.leader in self.brokers for partition in known.info.partitions)
+        self.generation += 1
+        self.refreshes += 1
 
     def _update_topic(self, name: str, topic: MetadataResponseTopic, now_ms: int) -> None:
         if topic.error_code:
@@ -113,21 +129,33 @@ class ClusterView:
 
     def _is_old(self, name: str, now_ms: int) -> bool:
         known = self._topics.get(name)
-        if known is None or known.is_stale:
+        if known is None or known.is_stale or not known.has_every_leader:
             return True
-        has_every_leader = all(partition.leader in self.brokers for partition in known.info.partitions)
-        return not has_every_leader or now_ms - known.asked_at_ms >= self.max_age_ms
+        return now_ms - known.asked_at_ms >= self.max_age_ms
+
+    def refresh_due_ms(self, topics: Iterable[str]) -> int | None:
+        """The time from which `needs_refresh` names one of the topics, if nothing changes; None: never."""
+        due_ms: int | None = None
+        for name in topics:
+            known = self._topics.get(name)
+            if known is None or known.is_stale or not known.has_every_leader:
+                return 0
+            topic_due_ms = known.asked_at_ms + self.max_age_ms
+            due_ms = topic_due_ms if due_ms is None else min(due_ms, topic_due_ms)
+        return due_ms
 
     def mark_stale(self, topic: str) -> None:
         """Refresh this topic before its next use: an answer has shown that its metadata is out of date."""
-        if topic in self._topics:
-            self._topics[topic].is_stale = True
+        known = self._topics.get(topic)
+        if known is not None and not known.is_stale:
+            known.is_stale = True
+            self._staleness += 1
 
     def mark_led_by(self, node_id: BrokerId) -> None:
         """Mark the topics stale that this node leads: it cannot be reached, and others may lead them already."""
-        for known in self._topics.values():
+        for name, known in self._topics.items():
             if any(partition.leader == node_id for partition in known.info.partitions):
-                known.is_stale = True
+                self.mark_stale(name)
 
     def topic(self, name: str) -> TopicInfo:
         """The topic. Raises KafkaError with the cluster's error code, UNKNOWN_TOPIC_OR_PARTITION if it gave none."""
@@ -170,11 +198,12 @@ class ClusterView:
     def keep_only(self, names: Set[str | None]) -> None:
         """Remove all other topics."""
         for name in [name for name in self._topics if name not in names]:
-            del self._topics[name]
+            self.forget(name)
 
     def forget(self, topic: str) -> None:
         """Remove a deleted topic."""
         self._topics.pop(topic, None)
+        self.generation += 1
 
 
 _REASONS = {

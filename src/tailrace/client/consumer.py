@@ -18,6 +18,7 @@ from tailrace.client.group.committed_offsets import (
 )
 from tailrace.client.group.member_host import GroupMember
 from tailrace.client.offsets import EARLIEST, LATEST
+from tailrace.client.position_validation import PositionValidator
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.client.read_notices import ReadNotices
 from tailrace.client.router import Router
@@ -106,6 +107,9 @@ class AsyncConsumer:
         self._search = StartSearch(
             self._router, self._fetcher, group=group, reset=reset, isolation_level=level, notices=self._notices
         )
+        self._validator = PositionValidator(
+            self._router, self._fetcher, resets=reset is not None, notices=self._notices
+        )
         self._ahead: deque[ConsumerRecord] = deque()
         """Records that an iteration has polled and not yielded: `poll` returns them first, no commit covers them."""
         self._next_check_ms = 0
@@ -157,6 +161,7 @@ class AsyncConsumer:
         self._initial_topics = ()
         self._knows_what_to_read = True
         self._search.cancel()
+        self._validator.cancel()
         wanted = frozenset(partitions)
         self._forget_ahead(self._fetcher.assignment - wanted)
         self._fetcher.assign(wanted)
@@ -166,9 +171,14 @@ class AsyncConsumer:
         """The partitions that this consumer reads now."""
         return self._fetcher.assignment
 
-    async def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Read on from this offset. Raises KafkaError unless the partition is assigned."""
-        self._fetcher.seek(topic_partition, offset)
+    async def seek(self, topic_partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
+        """Read on from this offset. Raises KafkaError unless the partition is assigned.
+
+        The leader epoch of an OffsetAndMetadata is that of the record before the offset: with it the position is
+        compared with the leader's log, and a truncation is found.
+        """
+        at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
+        self._fetcher.seek(topic_partition, at.offset, at.leader_epoch)
         self._forget_ahead({topic_partition})
 
     def position(self, topic_partition: TopicPartition) -> int | None:
@@ -181,7 +191,7 @@ class AsyncConsumer:
         """The fault that keeps `poll` from returning all records, while it is retried: a node that is down, a damaged
         log, a group without a coordinator, a topic that does not exist. None without a fault."""
         of_group = None if self._member is None else self._member.trouble
-        return of_group or self._search.trouble or self._fetcher.trouble
+        return of_group or self._search.trouble or self._validator.trouble or self._fetcher.trouble
 
     # records
 
@@ -211,7 +221,8 @@ class AsyncConsumer:
                         self._check_faults()
                     return records
                 check_ms = self._router.now_ms() + _CHECK_MS
-                await self._fetcher.wait(min(self._search.next_due_ms(deadline_ms), check_ms))
+                due_ms = min(self._search.next_due_ms(deadline_ms), self._validator.next_due_ms(deadline_ms))
+                await self._fetcher.wait(min(due_ms, check_ms))
             self._check_open()
             self._check_faults()
             if self._router.now_ms() >= deadline_ms:
@@ -233,6 +244,7 @@ class AsyncConsumer:
         if self._ahead:
             return self._take_ahead(limit)
         taken = self._fetcher.take(limit)
+        self._validator.advance()
         return [ConsumerRecord(partition.topic, partition.partition, *record) for partition, record in taken]
 
     async def _is_ready(self, deadline_ms: int) -> bool:
@@ -252,6 +264,7 @@ class AsyncConsumer:
                 if not self._member.is_stable:
                     return False
         self._search.advance()
+        self._validator.check()
         return True
 
     # iteration
@@ -315,12 +328,13 @@ class AsyncConsumer:
                 raise self._not_a_member()  # to the coordinator it would be a client outside the group
         await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=timeout_ms)
 
-    def _positions(self) -> dict[TopicPartition, int]:
-        """The offset of the next record to return, in each partition where it is decided."""
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The next record to return in each partition where it is decided, with the leader epoch of the one before."""
         positions = self._fetcher.positions()
         for record in reversed(tuple(self._ahead)):
             positions[TopicPartition(record.topic, record.partition)] = record.offset
-        return positions
+        epoch_before = self._fetcher.epoch_before
+        return {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in positions.items()}
 
     def _auto_commit_if_due(self) -> None:
         """Start a commit in a task of its own; a failed one is made up for by the next. Reading waits for neither."""
@@ -331,9 +345,9 @@ class AsyncConsumer:
         if not first:
             self._committing = asyncio.get_running_loop().create_task(self._commit_once(self._positions()))
 
-    async def _commit_once(self, positions: Mapping[TopicPartition, int]) -> None:
+    async def _commit_once(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         try:
-            await self._commit(_offsets(positions), timeout_ms=0)
+            await self._commit(positions, timeout_ms=0)
         except KafkaError as fault:
             if fault.code.retriable and fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._next_commit_ms = self._router.now_ms() + self._router.retry_backoff_ms
@@ -351,7 +365,7 @@ class AsyncConsumer:
         """The last commit before partitions are revoked: after a failure records are read twice, and none is lost."""
         self._drop_auto_commit()
         with suppress(KafkaError):
-            await self._commit(_offsets(self._positions()))
+            await self._commit(self._positions())
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
         """The group's committed offsets; a partition without one is left out."""
@@ -369,6 +383,7 @@ class AsyncConsumer:
         elif self._auto_commit:
             await self._try_commit()
         self._search.cancel()
+        self._validator.cancel()
         self._drop_auto_commit()
         await self._fetcher.close()
         self._router.close()
@@ -379,6 +394,7 @@ class AsyncConsumer:
         if self._member is not None:
             await self._member.stop()
         self._search.cancel()
+        self._validator.cancel()
         self._drop_auto_commit()
         await self._fetcher.close()
         self._router.close()
@@ -396,6 +412,7 @@ class AsyncConsumer:
         """Read these partitions: the group has assigned them to this consumer."""
         self._has_lost_partitions = False
         self._search.cancel()
+        self._validator.cancel()
         self._drop_auto_commit()
         self._ahead.clear()
         self._fetcher.assign(partitions)
@@ -412,7 +429,3 @@ def _parse_reset(name: str) -> int | None:
     if name not in resets:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"auto.offset.reset {name!r}; known are {', '.join(resets)}")
     return resets[name]
-
-
-def _offsets(positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
-    return {partition: OffsetAndMetadata(offset) for partition, offset in positions.items()}

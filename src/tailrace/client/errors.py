@@ -3,6 +3,29 @@
 from collections.abc import Iterable
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+
+
+class LogTruncation(KafkaError):
+    """Records that a consumer has read were lost in an unclean election, and it has no reset policy (KIP-320).
+
+    `offset` is its position, `epoch` the leader epoch of the last record before it. From `diverging_offset` on the log
+    has other records or none; None: unknown.
+    """
+
+    def __init__(
+        self, topic_partition: TopicPartition, *, offset: int, epoch: int, diverging_offset: int | None
+    ) -> None:
+        where = "at an unknown offset" if diverging_offset is None else f"from offset {diverging_offset} on"
+        detail = (
+            f"{topic_partition}: the log was truncated, it differs {where} from what was read up to offset {offset} "
+            f"(epoch {epoch}), and auto.offset.reset is none: seek to go on"
+        )
+        super().__init__(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
+        self.topic_partition = topic_partition
+        self.offset = offset
+        self.epoch = epoch
+        self.diverging_offset = diverging_offset
 
 
 def code_of(number: int) -> ErrorCode:

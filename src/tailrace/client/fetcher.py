@@ -1,51 +1,32 @@
-"""Keeps one fetch per leader in flight for the assigned partitions, and returns the records in order.
+"""Keeps one fetch per node in flight for the assigned partitions, and returns the records in order.
 
-A partition is fetched when it has a position and all its fetched records have been returned. An answer is used only if
-the partition is still assigned and its position is the offset of the fetch: after a seek or a rebalance it is dropped.
+1. A partition is fetched when it has a valid position and all its fetched records have been returned. An answer is used
+   only if the partition is still read from that node and its position is the offset of the fetch: after a seek, a
+   rebalance or a change of leader it is dropped.
+2. A turn costs as much as there is news: partitions whose next fetch may be another one are noted as changed, those
+   with records as ready. Only new metadata has all partitions looked at.
+3. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`.
 """
 
 import asyncio
-from collections import defaultdict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
 from functools import partial
 
-from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, PartitionFetch, fetch
+from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState, Recourse, Truncation
+from tailrace.client.reading.replica_leases import ReplicaLeases
 from tailrace.client.router import Router
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.records.batch import iter_batches
-from tailrace.protocol.records.record import Record, read_records
-from tailrace.protocol.schema import Buffer
+from tailrace.protocol.records.record import Record
 
 _USE = "fetch"
-
-
-class _Partition:
-    """One assigned partition: its position, and the records fetched from there."""
-
-    __slots__ = ("batches", "is_out_of_range", "next_offset", "node", "position", "records")
-
-    def __init__(self) -> None:
-        self.position: int | None = None
-        """The offset of the next record to return; None until it is decided."""
-        self.next_offset = 0
-        """The offset of the next fetch."""
-        self.batches: deque[Buffer] = deque()
-        self.records: deque[Record] = deque()
-        self.is_out_of_range = False
-        self.node: int | None = None
-        """A replica nearer than the leader (KIP-392)."""
-
-    @property
-    def is_drained(self) -> bool:
-        return not self.batches and not self.records
-
-    def move_to(self, offset: int) -> None:
-        self.position = self.next_offset = offset
-        self.batches.clear()
-        self.records.clear()
-        self.is_out_of_range = False
+_METADATA = -1
+"""Stands for a node in the table of tasks: the refresh of metadata."""
 
 
 class Fetcher:
@@ -55,7 +36,21 @@ class Fetcher:
         self._router = router
         self._options = options
         self._max_partition_bytes = max_partition_bytes
-        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._partitions: dict[TopicPartition, ConsumedPartition] = {}
+        self._topics: frozenset[str] = frozenset()
+        self._changed_partitions: dict[TopicPartition, None] = {}
+        """Their next fetch may differ from the one that is known to their node."""
+        self._ready: OrderedDict[TopicPartition, None] = OrderedDict()
+        """They have records to return, in the order of their turns."""
+        self._undecided: dict[TopicPartition, None] = {}
+        self._unvalidated: dict[TopicPartition, None] = {}
+        self._wanted: dict[int, dict[TopicPartition, PartitionFetch]] = {}
+        """By node, the next fetch of each partition that is read there."""
+        self._places: dict[TopicPartition, int] = {}
+        self._leases = ReplicaLeases(lease_ms=router.view.max_age_ms)
+        self._seen_generation = -1
+        self._seen_version: tuple[int, int] | None = None
+        self._refresh_due_ms: int | None = 0
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._fault: KafkaError | None = None
@@ -66,6 +61,8 @@ class Fetcher:
         """A fault that is being retried; None without one."""
         return next(iter(self._troubles.values()), None)
 
+    # partitions and positions
+
     @property
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._partitions)
@@ -73,41 +70,118 @@ class Fetcher:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; those assigned before keep their positions."""
         before = self._partitions
-        self._partitions = {partition: before.get(partition) or _Partition() for partition in sorted(partitions)}
+        self._partitions = {name: before.get(name) or ConsumedPartition(name) for name in sorted(partitions)}
+        self._topics = frozenset(name.topic for name in self._partitions)
+        self._seen_version = None
+        for name in {**before, **self._partitions}:
+            self._note(name)
         self._troubles.clear()
         self._changed.set()
 
-    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Read on from this offset; fetched records are dropped."""
-        if topic_partition not in self._partitions:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic_partition} is not assigned to this consumer")
-        self._partitions[topic_partition].move_to(offset)
+    def _note(self, name: TopicPartition) -> None:
+        """The state of this partition may have changed, or its assignment."""
+        partition = self._partitions.get(name)
+        position = None if partition is None else partition.position
+        _put(self._undecided, name, position is not None and position.is_undecided)
+        _put(self._unvalidated, name, position is not None and position.state is PositionState.AWAITING_VALIDATION)
+        _put(self._ready, name, partition is not None and not partition.is_drained)
+        self._changed_partitions[name] = None
 
-    def start_at(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Set the position of an undecided partition; False if it was revoked or sought meanwhile."""
-        partition = self._partitions.get(topic_partition)
-        if partition is None or not (partition.position is None or partition.is_out_of_range):
+    def seek(self, topic_partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
+        """Read on from this offset; fetched records are dropped. `epoch`: the leader epoch of the record before it."""
+        self._assigned(topic_partition).start_at(offset, epoch)
+        self._note(topic_partition)
+
+    def _assigned(self, name: TopicPartition) -> ConsumedPartition:
+        if name not in self._partitions:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is not assigned to this consumer")
+        return self._partitions[name]
+
+    def start_at(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        epoch: int = UNKNOWN_EPOCH,
+        *,
+        valid_under: int = UNKNOWN_EPOCH,
+    ) -> bool:
+        """Set the position of an undecided partition; False if it was revoked or sought meanwhile.
+
+        For `valid_under` see `FetchPosition.start_at`.
+        """
+        if topic_partition not in self._undecided:
             return False
-        partition.move_to(offset)
+        self._partitions[topic_partition].start_at(offset, epoch, valid_under=valid_under)
+        self._note(topic_partition)
         return True
 
     def undecided(self) -> dict[TopicPartition, bool]:
-        """The partitions without a usable position; True for those whose offset is out of range."""
-        return {
-            name: partition.is_out_of_range
-            for name, partition in self._partitions.items()
-            if partition.position is None or partition.is_out_of_range
-        }
+        """The partitions without a usable position; True for those whose offset is not in the log."""
+        return {name: self._partitions[name].position.state is PositionState.AWAITING_RESET for name in self._undecided}
+
+    def truncation(self, topic_partition: TopicPartition) -> Truncation | None:
+        """The truncation of the log that has left this partition without a usable position, if it was one."""
+        return self._partitions[topic_partition].position.truncation
+
+    def reset_replica(self, topic_partition: TopicPartition) -> int | None:
+        """The follower whose log start is the earliest offset for this partition; None for the leader."""
+        partition = self._partitions.get(topic_partition)
+        return None if partition is None else partition.reset_replica
+
+    def reset_at_leader(self, topic_partition: TopicPartition) -> None:
+        """The follower does not tell its log start: the leader's is the earliest offset."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None:
+            partition.reset_replica = None
+            self._leave_replica(partition)
 
     def position(self, topic_partition: TopicPartition) -> int | None:
         partition = self._partitions.get(topic_partition)
-        return None if partition is None else partition.position
+        return None if partition is None else partition.next_offset
 
     def positions(self) -> dict[TopicPartition, int]:
         """All positions that are decided."""
         return {
-            name: partition.position for name, partition in self._partitions.items() if partition.position is not None
+            name: partition.next_offset
+            for name, partition in self._partitions.items()
+            if partition.next_offset is not None
         }
+
+    def epoch_before(self, topic_partition: TopicPartition, offset: int) -> int:
+        """The leader epoch of the last record before this offset; -1: unknown."""
+        partition = self._partitions.get(topic_partition)
+        return UNKNOWN_EPOCH if partition is None else partition.epoch_before(offset)
+
+    # validation
+
+    @property
+    def has_unvalidated(self) -> bool:
+        return bool(self._unvalidated)
+
+    def unvalidated(self) -> dict[TopicPartition, FetchPosition]:
+        """The positions to compare with the leader's log."""
+        return {name: self._partitions[name].position for name in self._unvalidated}
+
+    def validated(
+        self, name: TopicPartition, offset: int, epoch: int, end_offset: int, *, leader_epoch: int, resets: bool
+    ) -> Truncation | None:
+        """The leader's answer for a position at this offset; see `FetchPosition.validated`. Returns a truncation."""
+        if name not in self._unvalidated or self._partitions[name].position.offset != offset:
+            return None  # it was sought or revoked meanwhile
+        partition = self._partitions[name]
+        truncation = partition.position.validated(epoch, end_offset, leader_epoch=leader_epoch, resets=resets)
+        if truncation is not None and partition.position.state is PositionState.FETCHING:
+            partition.follow_position()
+        self._note(name)
+        return truncation
+
+    def skip_validation(self, name: TopicPartition, *, leader_epoch: int) -> None:
+        """The leader cannot compare this position with its log."""
+        if name in self._unvalidated:
+            self._partitions[name].position.skip_validation(leader_epoch)
+            self._note(name)
+
+    # records
 
     def take(self, limit: int) -> list[tuple[TopicPartition, Record]]:
         """Up to `limit` fetched records; sends the next fetches. Raises KafkaError from the cluster."""
@@ -115,39 +189,28 @@ class Fetcher:
             fault, self._fault = self._fault, None
             raise fault
         taken: list[tuple[TopicPartition, Record]] = []
-        for name, partition in list(self._partitions.items()):
+        damaged: set[TopicPartition] = set()
+        while self._ready and len(taken) < limit:
+            name = next(iter(self._ready))
+            if name in damaged:
+                break
+            partition = self._partitions[name]
             try:
                 while len(taken) < limit and not partition.is_drained:
-                    self._take_from(name, partition, limit - len(taken), taken)
+                    partition.take(limit - len(taken), taken)
             except KafkaError:
                 # Records of other partitions are returned first; the next turn of this one meets the damage again.
-                self._partitions[name] = self._partitions.pop(name)
+                self._ready.move_to_end(name)
+                damaged.add(name)
                 if not taken:
                     raise
-        if taken:
+            if partition.is_drained:
+                self._note(name)
+        if taken and taken[0][0] in self._ready:
             # The partition that was served first comes last next time.
-            first = taken[0][0]
-            self._partitions[first] = self._partitions.pop(first)
+            self._ready.move_to_end(taken[0][0])
         self._send_fetches()
         return taken
-
-    @staticmethod
-    def _take_from(
-        name: TopicPartition, partition: _Partition, limit: int, taken: list[tuple[TopicPartition, Record]]
-    ) -> None:
-        assert partition.position is not None, "records come from a position"
-        if not partition.records:
-            position = partition.position
-            records = _records(name, partition.batches[0])
-            partition.batches.popleft()
-            partition.records.extend(record for record in records if record.offset >= position)
-        while partition.records and limit:
-            record = partition.records.popleft()
-            partition.position = record.offset + 1
-            taken.append((name, record))
-            limit -= 1
-        if partition.is_drained:
-            partition.position = max(partition.position, partition.next_offset)
 
     def wake(self) -> None:
         """End a wait: a position has been decided, or a search has failed."""
@@ -155,7 +218,7 @@ class Fetcher:
 
     async def wait(self, deadline_ms: int) -> None:
         """Return when there are records, a fault or a wake-up, or at the deadline."""
-        if any(not partition.is_drained for partition in self._partitions.values()) or self._fault is not None:
+        if self._ready or self._fault is not None:
             return
         self._changed.clear()
         wait_ms = min(deadline_ms - self._router.now_ms(), 1_000)
@@ -168,42 +231,66 @@ class Fetcher:
     # fetches
 
     def _send_fetches(self) -> None:
-        topics = {name.topic for name in self._partitions}
-        if self._router.view.needs_refresh(topics, self._router.now_ms()):
-            self._start(-1, partial(self._refresh, topics))
-        by_node: dict[int, list[PartitionFetch]] = defaultdict(list)
-        for name, partition in self._partitions.items():
-            if partition.position is None or partition.is_out_of_range or not partition.is_drained:
-                continue
-            leader = self._leader(name)
-            if leader is None:
-                continue
-            node = leader.node_id if partition.node is None else partition.node
-            if node not in self._fetches:
-                by_node[node].append(self._wanted(name, partition))
-        # While some partitions still have records to return, the fetch for the other partitions must not wait at the
-        # broker: a node gets one fetch at a time, and the former will soon need it.
-        is_busy = any(not partition.is_drained for partition in self._partitions.values())
-        options = self._options._replace(max_wait_ms=0) if is_busy else self._options
-        for node, wanted in by_node.items():
-            self._start(node, partial(self._fetch, node, wanted, options))
+        now_ms = self._router.now_ms()
+        self._follow_metadata(now_ms)
+        for partition in self._leases.end_expired(now_ms):
+            self._changed_partitions[partition.name] = None
+        if self._changed_partitions:
+            changed, self._changed_partitions = self._changed_partitions, {}
+            for name in changed:
+                self._place(name)
+        for node, wanted in self._wanted.items():
+            if wanted and node not in self._fetches:
+                self._start(node, partial(self._fetch, node))
 
-    def _leader(self, name: TopicPartition) -> BrokerAddress | None:
+    def _follow_metadata(self, now_ms: int) -> None:
+        view = self._router.view
+        if view.generation != self._seen_generation:
+            self._seen_generation = view.generation
+            self._changed_partitions.update(dict.fromkeys(self._partitions))
+        if view.version != self._seen_version:
+            self._seen_version = view.version
+            self._refresh_due_ms = view.refresh_due_ms(self._topics)
+        if self._refresh_due_ms is not None and now_ms >= self._refresh_due_ms:
+            self._start(_METADATA, partial(self._refresh, self._topics))
+
+    def _place(self, name: TopicPartition) -> None:
+        """Have the next fetch of this partition sent to the node that serves it."""
+        partition = self._partitions.get(name)
+        found = None if partition is None else self._next_fetch(partition)
+        before = self._places.get(name)
+        if before is not None and (found is None or found[0] != before):
+            del self._wanted[before][name], self._places[name]
+        if found is not None:
+            node, wanted = found
+            self._places[name] = node
+            self._wanted.setdefault(node, {})[name] = wanted
+
+    def _next_fetch(self, partition: ConsumedPartition) -> tuple[int, PartitionFetch] | None:
+        name, view = partition.name, self._router.view
+        if not partition.is_drained or partition.position.state is not PositionState.FETCHING:
+            return None
         try:
-            return self._router.view.leader(name)
+            leader = view.leader(name)
         except KafkaError as fault:
             self._troubles[name] = fault
             return None
-
-    def _wanted(self, name: TopicPartition, partition: _Partition) -> PartitionFetch:
-        view = self._router.view
-        return PartitionFetch(
+        if partition.replica is not None and partition.replica not in view.brokers:
+            view.mark_stale(name.topic)
+            self._leave_replica(partition)
+        leader_epoch = view.partition(name).leader_epoch
+        if not partition.position.check_leader(leader_epoch):
+            self._unvalidated[name] = None
+            self._changed.set()
+            return None
+        wanted = PartitionFetch(
             topic_partition=name,
             topic_id=view.topic(name.topic).topic_id,
-            offset=partition.next_offset,
-            leader_epoch=view.partition(name).leader_epoch,
+            offset=partition.position.offset,
+            leader_epoch=leader_epoch,
             max_bytes=self._max_partition_bytes,
         )
+        return leader.node_id if partition.replica is None else partition.replica, wanted
 
     def _start(self, node: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
         if node in self._fetches:
@@ -219,8 +306,8 @@ class Fetcher:
         except KafkaError as fault:
             if fault.code.retriable or fault.code == ErrorCode.BROKER_NOT_AVAILABLE:
                 self._troubles[None] = fault
-                for name in self._partitions:
-                    self._router.view.mark_stale(name.topic)
+                for topic in self._topics:
+                    self._router.view.mark_stale(topic)
                 await asyncio.sleep(self._router.retry_backoff_ms / 1000)
             else:
                 self._fault = fault
@@ -237,58 +324,107 @@ class Fetcher:
         if self._router.view.needs_refresh(topics, self._router.now_ms()):
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)  # a topic or a leader is still missing
 
-    async def _fetch(self, node: int, wanted: list[PartitionFetch], options: FetchOptions) -> None:
+    async def _fetch(self, node: int) -> None:
+        wanted = list(self._wanted[node].values())
+        if not wanted:
+            return
         try:
             connection = await self._router.node_connection(node, _USE)
+            options = self._options_for(node)
             answers = await fetch(connection, wanted, options, timeout_ms=self._router.request_timeout_ms)
         except KafkaError:
-            self._leave_replicas(wanted)
+            for name in self._wanted[node]:
+                partition = self._partitions.get(name)
+                if partition is not None and partition.replica == node:
+                    self._leave_replica(partition)
             raise
         has_failed = False
         for fetched in answers:
-            has_failed |= self._store(fetched)
+            has_failed |= self._store(node, fetched)
         if has_failed:
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)
 
-    def _leave_replicas(self, wanted: Iterable[PartitionFetch]) -> None:
-        """Fetch from the leader again: this node does not answer. The leader may name another near replica."""
-        for want in wanted:
-            partition = self._partitions.get(want.topic_partition)
-            if partition is not None:
-                partition.node = None
+    def _options_for(self, node: int) -> FetchOptions:
+        options = self._options
+        if not self._leases.tells_rack(node, self._router.now_ms()):
+            options = options._replace(rack="")
+        # While some partitions still have records to return, the fetch for the other partitions must not wait at the
+        # broker: a node gets one fetch at a time, and the former will soon need it.
+        return options._replace(max_wait_ms=0) if self._ready else options
 
-    def _store(self, fetched: Fetched) -> bool:
+    # answers
+
+    def _store(self, node: int, fetched: Fetched) -> bool:
         """Keep the answer for one partition; True if it must be fetched again after a pause."""
-        partition = self._partitions.get(fetched.topic_partition)
-        if partition is None or partition.position is None or not partition.is_drained:
+        name = fetched.topic_partition
+        partition = self._partitions.get(name)
+        if partition is None or not partition.is_drained or self._places.get(name) != node:
             return False
-        if partition.next_offset != fetched.offset:
+        if partition.position.state is not PositionState.FETCHING or partition.position.offset != fetched.offset:
             return False
         if fetched.fault is not None:
-            return self._on_fault(fetched.topic_partition, partition, fetched.fault)
-        self._troubles.pop(fetched.topic_partition, None)
+            return self._on_fault(partition, fetched, fetched.fault)
+        self._troubles.pop(name, None)
+        partition.strikes = 0
+        partition.readable_end, partition.log_start_offset = fetched.readable_end, fetched.log_start_offset
         if fetched.preferred_read_replica >= 0 and not fetched.buffers:
-            partition.node = fetched.preferred_read_replica
-        for buffer in fetched.buffers:
-            for position, header in iter_batches(buffer):
-                partition.batches.append(memoryview(buffer)[position : position + header.size_bytes])
-        partition.next_offset = fetched.next_offset
-        if partition.is_drained:
-            partition.position = partition.next_offset
+            self._follow_replica(partition, node, fetched.preferred_read_replica)
+        elif partition.replica is not None:
+            self._leases.served()
+        if fetched.next_offset != fetched.offset or fetched.buffers:
+            partition.store(fetched)
+            self._note(name)
         return False
 
-    def _on_fault(self, name: TopicPartition, partition: _Partition, fault: KafkaError) -> bool:
-        was_elsewhere, partition.node = partition.node is not None, None
-        if fault.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            partition.is_out_of_range = not was_elsewhere
+    def _on_fault(self, partition: ConsumedPartition, fetched: Fetched, fault: KafkaError) -> bool:
+        name, code = partition.name, fault.code
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._on_out_of_range(partition, fetched)
             return False
-        if fault.code in STALE_LEADER:
+        strikes, partition.strikes = partition.strikes, partition.strikes + 1
+        # A replica that lags behind says so every half a second. New metadata are of use, but not as often as that.
+        if code in STALE_LEADER and (code != ErrorCode.OFFSET_NOT_AVAILABLE or strikes & (strikes - 1) == 0):
             self._router.view.mark_stale(name.topic)
-        if fault.code.retriable:
+        if self._leases.is_enough(partition, code):
+            self._leave_replica(partition)
+        if code.retriable:
             self._troubles[name] = fault
         else:
             self._fault = fault
         return True
+
+    def _on_out_of_range(self, partition: ConsumedPartition, fetched: Fetched) -> None:
+        """The steps of KIP-392; the leader and the reset policy decide in `PositionValidator` and `StartSearch`."""
+        replica = partition.replica
+        recourse = partition.position.refused(fetched.log_start_offset, by_leader=replica is None)
+        if recourse is Recourse.RESET_AT_REPLICA:
+            partition.reset_replica = replica
+        elif replica is not None:
+            self._router.view.mark_stale(partition.name.topic)
+            self._leave_replica(partition)
+        self._note(partition.name)
+
+    # replicas
+
+    def _follow_replica(self, partition: ConsumedPartition, leader: int, replica: int) -> None:
+        """The leader names a replica to read from."""
+        if replica in (leader, partition.replica):
+            return
+        now_ms = self._router.now_ms()
+        if BrokerId(replica) in self._router.view.brokers:
+            self._leases.begin(partition, replica, now_ms)
+            self._changed_partitions[partition.name] = None
+        else:
+            self._router.view.mark_stale(partition.name.topic)
+            self._leases.avoid(leader, now_ms)
+
+    def _leave_replica(self, partition: ConsumedPartition) -> None:
+        """Read from the leader: the replica has a fault."""
+        leader: int | None = None
+        with suppress(KafkaError):
+            leader = self._router.view.leader(partition.name).node_id
+        self._leases.leave(partition, leader, self._router.now_ms())
+        self._changed_partitions[partition.name] = None
 
     async def close(self) -> None:
         """Cancel the fetches in flight."""
@@ -298,8 +434,8 @@ class Fetcher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _records(name: TopicPartition, batch: Buffer) -> list[Record]:
-    try:
-        return read_records(batch)
-    except CorruptRecords as damage:
-        raise CorruptRecords(f"{name}: {damage.detail}") from None
+def _put(names: dict[TopicPartition, None], name: TopicPartition, belongs: bool) -> None:
+    if belongs:
+        names.setdefault(name, None)
+    else:
+        names.pop(name, None)

@@ -64,6 +64,18 @@ class Fetched(NamedTuple):
     log_start_offset: int
     preferred_read_replica: int
     fault: KafkaError | None
+    last_epoch: int = -1
+    """The leader epoch of the last batch below `next_offset`; -1 if the answer has no batch."""
+
+
+class VisibleBatches(NamedTuple):
+    """The batches of an answer that a reader may see."""
+
+    stretches: list[Buffer]
+    next_offset: int
+    """The offset behind the last batch, visible or not."""
+    last_epoch: int
+    """The leader epoch of that batch; -1 without one."""
 
 
 async def fetch(
@@ -126,14 +138,14 @@ def read_answer(response: FetchResponse, wanted: Sequence[PartitionFetch], optio
 def _read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOptions) -> Fetched:
     fault = None
     buffers: list[Buffer] = []
-    next_offset = want.offset
+    next_offset, last_epoch = want.offset, -1
     if answer.error_code:
         fault = KafkaError(code_of(answer.error_code), f"fetch of {want.topic_partition} at offset {want.offset}")
     elif answer.records:
         committed_only = options.isolation_level == READ_COMMITTED
         aborted = (answer.aborted_transactions or ()) if committed_only else ()
         try:
-            buffers, next_offset = visible_batches(answer.records, want.offset, aborted)
+            buffers, next_offset, last_epoch = visible_batches(answer.records, want.offset, aborted)
         except CorruptRecords as damage:
             fault = CorruptRecords(f"{want.topic_partition} at offset {want.offset}: {damage.detail}")
     end = answer.last_stable_offset if options.isolation_level == READ_COMMITTED else answer.high_watermark
@@ -147,11 +159,12 @@ def _read_partition(want: PartitionFetch, answer: PartitionData, options: FetchO
         log_start_offset=answer.log_start_offset,
         preferred_read_replica=answer.preferred_read_replica,
         fault=fault,
+        last_epoch=last_epoch,
     )
 
 
-def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTransaction]) -> tuple[list[Buffer], int]:
-    """The stretches of `records` that a reader at `offset` may see, as views; and the offset behind the last batch.
+def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTransaction]) -> VisibleBatches:
+    """The stretches of `records` that a reader at `offset` may see, as views.
 
     Left out are batches that end below the offset, control batches, and those of aborted transactions: a producer's
     batches from the transaction's first offset up to its abort marker. An incomplete batch at the end is left out.
@@ -162,7 +175,7 @@ def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTrans
     stretches: list[Buffer] = []
     start: int | None = None
     end = 0
-    next_offset = offset
+    next_offset, last_epoch = offset, -1
     for position, header in iter_batches(view):
         while waiting and waiting[-1].first_offset <= header.last_offset:
             aborting.add(waiting.pop().producer_id)
@@ -180,9 +193,10 @@ def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTrans
             start = None
         end = position + header.size_bytes
         next_offset = max(next_offset, header.end_offset)
+        last_epoch = header.partition_leader_epoch
     if start is not None:
         stretches.append(view[start:end])
-    return stretches, next_offset
+    return VisibleBatches(stretches, next_offset, last_epoch)
 
 
 def _is_abort(view: memoryview, position: int, size_bytes: int) -> bool:
@@ -199,7 +213,7 @@ STALE_LEADER = (
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.LEADER_NOT_AVAILABLE,
     ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OFFSET_NOT_AVAILABLE,
     ErrorCode.UNKNOWN_TOPIC_ID,
     ErrorCode.INCONSISTENT_TOPIC_ID,
     ErrorCode.REPLICA_NOT_AVAILABLE,
@@ -207,4 +221,4 @@ STALE_LEADER = (
     ErrorCode.NETWORK_EXCEPTION,
     ErrorCode.REQUEST_TIMED_OUT,
 )
-"""Faults after which the metadata must be refreshed."""
+"""Faults after which the metadata must be refreshed. Not UNKNOWN_LEADER_EPOCH: there the broker is the one behind."""

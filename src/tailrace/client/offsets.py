@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import code_of
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -27,6 +28,8 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
 _CONSUMER = -1
+_OF_REPLICA = -2
+"""The replica id of a request that any replica answers, not the leader alone (KIP-392)."""
 
 
 class OffsetAt(NamedTuple):
@@ -36,6 +39,9 @@ class OffsetAt(NamedTuple):
     timestamp: int
     """ms; -1 for LATEST and EARLIEST."""
     leader_epoch: int
+    """Of the record at the offset; of the leader for LATEST."""
+    current_epoch: int = -1
+    """The leader epoch under which the leader has answered, as the request gave it; -1: none was known."""
 
 
 async def list_offsets(
@@ -87,7 +93,7 @@ async def request_offsets(
 
     async def ask(leader: BrokerAddress, wanted: Mapping[TopicPartition, int]) -> None:
         try:
-            good, bad = await _ask_leader(router, leader, wanted, isolation_level)
+            good, bad = await _ask(router, leader, wanted, isolation_level, _CONSUMER)
         except KafkaError as fault:
             faults.update(dict.fromkeys(wanted, fault))
         else:
@@ -100,8 +106,22 @@ async def request_offsets(
     return faults
 
 
-async def _ask_leader(
-    router: Router, leader: BrokerAddress, specs: Mapping[TopicPartition, int], isolation_level: int
+async def request_log_starts(
+    router: Router, node_id: int, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, OffsetAt]:
+    """The log start of each of these partitions in the replica of this node; one that it does not tell is left out."""
+    try:
+        if node_id not in router.view.brokers:
+            return {}
+        node = router.view.brokers[BrokerId(node_id)]
+        good, _ = await _ask(router, node, dict.fromkeys(partitions, EARLIEST), READ_UNCOMMITTED, _OF_REPLICA)
+    except KafkaError:
+        return {}
+    return good
+
+
+async def _ask(
+    router: Router, leader: BrokerAddress, specs: Mapping[TopicPartition, int], isolation_level: int, replica_id: int
 ) -> tuple[dict[TopicPartition, OffsetAt], dict[TopicPartition, KafkaError]]:
     connection = await router.broker_connection(leader)
     version = connection.version_of(ListOffsetsRequest)
@@ -111,10 +131,16 @@ async def _ask_leader(
         )
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
     topics: dict[str, list[ListOffsetsPartition]] = defaultdict(list)
+    # A leader of another epoch refuses (KIP-320). A follower's answer depends on no leader.
+    epochs = {name: router.view.partition(name).leader_epoch if replica_id == _CONSUMER else -1 for name in specs}
     for partition, spec in specs.items():
-        topics[partition.topic].append(ListOffsetsPartition(partition_index=partition.partition, timestamp=spec))
+        topics[partition.topic].append(
+            ListOffsetsPartition(
+                partition_index=partition.partition, current_leader_epoch=epochs[partition], timestamp=spec
+            )
+        )
     request = ListOffsetsRequest(
-        replica_id=_CONSUMER,
+        replica_id=replica_id,
         isolation_level=isolation_level if version >= 2 else 0,
         topics=tuple(ListOffsetsTopic(name=name, partitions=tuple(partitions)) for name, partitions in topics.items()),
     )
@@ -129,5 +155,7 @@ async def _ask_leader(
                     code_of(answer.error_code), f"offsets of {partition} at {connection.address}"
                 )
             else:
-                good[partition] = OffsetAt(answer.offset, answer.timestamp, answer.leader_epoch)
+                good[partition] = OffsetAt(
+                    answer.offset, answer.timestamp, answer.leader_epoch, epochs.get(partition, -1)
+                )
     return good, bad

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from tailrace.client.reading.position import Truncation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.throttle import Throttle
@@ -70,7 +71,7 @@ class ReadNotices:
         self._trouble_since_ms: int | None = None
         self._reported: set[TopicPartition] = set()
         self._jump_warnings = Throttle(_WARNING_PERIOD_MS)
-        self._pending_jumps: dict[TopicPartition, tuple[Jump, int]] = {}
+        self._pending_jumps: dict[TopicPartition, tuple[Jump | Truncation, int]] = {}
         """The last jump of a partition since the last line about it, and how many there have been."""
 
     def begin_poll(self, now_ms: int) -> None:
@@ -157,7 +158,7 @@ class ReadNotices:
                 "" if skipped == 1 else "s",
             )
 
-    def report_jumps(self, jumps: Mapping[TopicPartition, Jump], now_ms: int) -> None:
+    def report_jumps(self, jumps: Mapping[TopicPartition, Jump | Truncation], now_ms: int) -> None:
         """Report positions that the log does not have, and the fate of their records.
 
         The log line comes at once, then at most every 30 s per partition: `check` writes the later ones.

@@ -5,12 +5,14 @@ not hold back the records of other partitions.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
+from tailrace.client.errors import LogTruncation
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, fetch_group_offsets
-from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, request_offsets
+from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, request_log_starts, request_offsets
 from tailrace.client.read_notices import Jump, ReadNotices
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -104,23 +106,26 @@ class StartSearch:
             stable = self._isolation_level == READ_COMMITTED
             committed = await fetch_group_offsets(self._router, self._group, fresh, require_stable=stable, timeout_ms=0)
             for partition, offset in committed.items():
-                self._fetcher.start_at(partition, offset.offset)
+                self._fetcher.start_at(partition, offset.offset, offset.leader_epoch)
         rest = [partition for partition in undecided if partition not in committed]
         if not rest:
             return
         if self._reset is None:
+            truncation = self._fetcher.truncation(rest[0])
+            if truncation is not None:
+                raise LogTruncation(rest[0], **truncation._asdict())
             detail = f"{rest[0]}: no offset to start from, or one that is gone, and auto.offset.reset is none"
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
         if committed:
             self._fetcher.wake()
-        specs = dict.fromkeys(rest, self._reset)
         new: dict[TopicPartition, int] = {}
         jumps: dict[TopicPartition, Jump] = {}
 
         def start(found: Mapping[TopicPartition, OffsetAt]) -> None:
             for partition, listed in found.items():
                 lost = self._fetcher.position(partition)
-                if not self._fetcher.start_at(partition, listed.offset):
+                offset, epoch = listed.offset, listed.leader_epoch
+                if not self._fetcher.start_at(partition, offset, epoch, valid_under=listed.current_epoch):
                     continue
                 if lost is None:
                     new[partition] = listed.offset
@@ -129,6 +134,10 @@ class StartSearch:
             self._fetcher.wake()
 
         try:
+            if self._reset == EARLIEST:
+                await self._start_at_replicas(rest, start)
+            rest = [partition for partition in rest if partition not in new and partition not in jumps]
+            specs = dict.fromkeys(rest, self._reset)
             faults = await request_offsets(self._router, specs, start, isolation_level=self._isolation_level)
             await self._add_bounds(jumps)
         finally:
@@ -138,6 +147,26 @@ class StartSearch:
             await self._report_skipped(new, has_offsets=bool(committed))
         if faults:
             raise min(faults.values(), key=_gets_better)
+
+    async def _start_at_replicas(
+        self, partitions: Iterable[TopicPartition], start: Callable[[Mapping[TopicPartition, OffsetAt]], None]
+    ) -> None:
+        """Start at the log starts of the followers that have refused the positions as too small (KIP-392).
+
+        The leader's log start may be below theirs: the consumer would be refused again. For a follower that does not
+        answer the leader is asked.
+        """
+        by_replica: dict[int, list[TopicPartition]] = defaultdict(list)
+        for partition in partitions:
+            replica = self._fetcher.reset_replica(partition)
+            if replica is not None:
+                by_replica[replica].append(partition)
+        for replica, refused in by_replica.items():
+            found = await request_log_starts(self._router, replica, refused)
+            for partition in refused:
+                if partition not in found:
+                    self._fetcher.reset_at_leader(partition)
+            start(found)
 
     async def _add_bounds(self, jumps: dict[TopicPartition, Jump]) -> None:
         """Request the other end of each log, for the notice. Without an answer the notice has less detail."""

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import warnings
 from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -13,47 +13,31 @@ from tailrace.client.fetching import FetchOptions
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.net.connection import Connection
-from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
+from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from tailrace.protocol.records.record import Record, build_batch
-from testkit.metadata import metadata_of
+from testkit.scripted_nodes import TOPIC_ID, ScriptedNodes
 
 PARTITION = TopicPartition("orders", 0)
-TOPIC_ID = b"1" * 16
 LEADER, REPLICA = 1, 2
 
 Answer = Callable[[int], Awaitable[PartitionData]]
 """Of the node with this number."""
 
 
-class TwoNodeRouter(Router):
-    """Its cluster has two nodes, and a script answers for both."""
+class TwoNodeRouter(ScriptedNodes):
+    """A partition that node 1 leads; a script answers its fetches."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__("127.0.0.1:1", retry_backoff_ms=1)
-        self.asked: list[int] = []
-        self._answer = answer
-        self._describe()
+        async def respond(node_id: int, request: Any) -> FetchResponse:
+            data = await answer(node_id)
+            return FetchResponse(responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(data,)),))
 
-    def _describe(self) -> None:
-        self.view.update(metadata_of({PARTITION: LEADER}, topic_id=TOPIC_ID), self.now_ms())
+        super().__init__(respond, {PARTITION: LEADER})
 
-    async def refresh(self, *_: object, **__: object) -> None:
-        self._describe()
-
-    async def node_connection(self, node_id: int, use: str = "") -> Connection:
-        self.asked.append(node_id)
-        return cast(Connection, _ScriptedConnection(self._answer, node_id))
-
-
-class _ScriptedConnection:
-    def __init__(self, answer: Answer, node_id: int) -> None:
-        self._answer = answer
-        self._node_id = node_id
-
-    async def ask(self, request: FetchRequest, response_type: type[Any], **_: object) -> FetchResponse:
-        data = await self._answer(self._node_id)
-        return FetchResponse(responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(data,)),))
+    @property
+    def served(self) -> list[int]:
+        """The nodes that were asked, in order."""
+        return [node for node, _ in self.asked]
 
 
 def _data(*values: bytes, replica: int = -1) -> PartitionData:
@@ -91,14 +75,14 @@ def test_the_leader_serves_again_when_the_replica_that_it_named_cannot_be_reache
         async def answer(node_id: int) -> PartitionData:
             if node_id == REPLICA:
                 raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the replica is gone")
-            return _data(b"v") if REPLICA in router.asked else _data(replica=REPLICA)
+            return _data(b"v") if REPLICA in router.served else _data(replica=REPLICA)
 
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
         fetcher.seek(PARTITION, 0)
         assert await _values(fetcher, router) == [b"v"]
-        assert router.asked[:3] == [LEADER, REPLICA, LEADER]
+        assert router.served[:3] == [LEADER, REPLICA, LEADER]
         await fetcher.close()
 
     asyncio.run(run())
@@ -143,7 +127,7 @@ def test_a_close_before_the_first_step_of_a_fetch_leaves_no_coroutine_behind() -
         fetcher.seek(PARTITION, 0)
         assert fetcher.take(10) == []
         await fetcher.close()
-        assert router.asked == []
+        assert router.served == []
 
     gc.collect()  # what others have left behind is not this one's
     with warnings.catch_warnings(record=True) as caught:

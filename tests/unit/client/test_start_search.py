@@ -53,7 +53,8 @@ class StartSearchBench:
     async def lose(self, offset: int) -> None:
         """The partition's leader has refused this offset as out of range; the search looks for another."""
         self.fetcher.seek(RNG, offset)
-        self.fetcher._partitions[RNG].is_out_of_range = True
+        self.fetcher._partitions[RNG].position.refused(-1, by_leader=True)
+        self.fetcher._note(RNG)
         await self.advance()
 
     async def advance(self) -> None:

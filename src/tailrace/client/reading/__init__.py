@@ -1,0 +1,1 @@
+"""The state of a consumer's reading: positions, fetched records, replicas. Pure."""

@@ -1,0 +1,133 @@
+"""One assigned partition of a consumer: its position, the records from there, and the replica that serves it. Pure."""
+
+from collections import deque
+from typing import Final
+
+from tailrace.client.fetching import Fetched
+from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import Record, read_records
+from tailrace.protocol.schema import Buffer
+
+_MAX_EPOCHS: Final = 16
+"""Changes of the leader epoch among the records of a partition that are remembered: the oldest are of no use."""
+
+
+class ConsumedPartition:
+    """The state of one partition. It is fetched only when it is drained: when all fetched records are returned."""
+
+    __slots__ = (
+        "_batches",
+        "_epochs",
+        "_records",
+        "lease_end_ms",
+        "log_start_offset",
+        "name",
+        "next_offset",
+        "position",
+        "readable_end",
+        "replica",
+        "replica_changes",
+        "reset_replica",
+        "strikes",
+    )
+
+    def __init__(self, name: TopicPartition) -> None:
+        self.name: Final = name
+        self.position: Final = FetchPosition()
+        """Of the next fetch."""
+        self.next_offset: int | None = None
+        """The offset of the next record to return; None until it is decided."""
+        self.replica: int | None = None
+        """The follower to read from (KIP-392); None for the leader."""
+        self.lease_end_ms = 0
+        self.replica_changes = 0
+        """The number of changes of the replica that serves it."""
+        self.reset_replica: int | None = None
+        """The follower whose log start is the earliest offset now: it has refused the position as too small."""
+        self.strikes = 0
+        """Faults in a row."""
+        self.readable_end = -1
+        """The end for readers at the last answer; -1: unknown, as with `log_start_offset`."""
+        self.log_start_offset = -1
+        self._batches: deque[Buffer] = deque()
+        self._records: deque[Record] = deque()
+        self._epochs: deque[tuple[int, int]] = deque(maxlen=_MAX_EPOCHS)
+        """(offset, leader epoch) of the first record of each epoch, in order."""
+
+    def change_replica(self, replica: int | None, *, lease_end_ms: int = 0) -> None:
+        """Read from this follower, or from the leader, from the next fetch on."""
+        self.replica, self.lease_end_ms = replica, lease_end_ms
+        self.replica_changes += 1
+        self.strikes = 0
+
+    @property
+    def is_drained(self) -> bool:
+        return not self._batches and not self._records
+
+    def start_at(self, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid_under: int = UNKNOWN_EPOCH) -> None:
+        """Read on from here: fetched records are dropped. For the rest see `FetchPosition.start_at`."""
+        self.position.start_at(offset, epoch, valid_under=valid_under)
+        self._resume_at_position()
+
+    def follow_position(self) -> None:
+        """Read on where the position is now: a validation has moved it back."""
+        self._resume_at_position()
+
+    def _resume_at_position(self) -> None:
+        self.next_offset = self.position.offset
+        self.reset_replica = None
+        self._batches.clear()
+        self._records.clear()
+        self._epochs.clear()
+        if self.position.offset_epoch >= 0:
+            self._epochs.append((-1, self.position.offset_epoch))
+
+    def store(self, fetched: Fetched) -> None:
+        """Keep the records of an answer to a fetch at the position."""
+        for buffer in fetched.buffers:
+            for position, header in iter_batches(buffer):
+                self._batches.append(memoryview(buffer)[position : position + header.size_bytes])
+                self._note_epoch(header.base_offset, header.partition_leader_epoch)
+        self.position.advance(fetched.next_offset, fetched.last_epoch)
+        if self.is_drained:
+            self._settle()
+
+    def _note_epoch(self, offset: int, epoch: int) -> None:
+        if epoch >= 0 and (not self._epochs or self._epochs[-1][1] != epoch):
+            self._epochs.append((offset, epoch))
+
+    def _settle(self) -> None:
+        """All records are returned: the next one is where the next fetch begins."""
+        assert self.next_offset is not None, "records come from a position"
+        if self.position.offset >= self.next_offset:
+            self.next_offset = self.position.offset
+            self._note_epoch(self.next_offset - 1, self.position.offset_epoch)
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the last record before this offset, as far as it is remembered; else -1."""
+        return next((epoch for first, epoch in reversed(self._epochs) if first < offset), UNKNOWN_EPOCH)
+
+    def take(self, limit: int, taken: list[tuple[TopicPartition, Record]]) -> None:
+        """Move up to `limit` records of one batch to `taken`. Raises CorruptRecords, and then takes none."""
+        assert self.next_offset is not None, "records come from a position"
+        if not self._records:
+            start = self.next_offset
+            records = self._read(self._batches[0])
+            self._batches.popleft()
+            self._records.extend(record for record in records if record.offset >= start)
+        while self._records and limit:
+            record = self._records.popleft()
+            self.next_offset = record.offset + 1
+            taken.append((self.name, record))
+            limit -= 1
+        if self.is_drained:
+            self._settle()
+
+    def _read(self, batch: Buffer) -> list[Record]:
+        try:
+            return read_records(batch)
+        except CorruptRecords as damage:
+            raise CorruptRecords(f"{self.name}: {damage.detail}") from None

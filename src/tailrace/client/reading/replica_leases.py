@@ -1,0 +1,75 @@
+"""The followers that a consumer reads from, and for how long (KIP-392). Pure.
+
+1. The leader names a follower. That holds for a lease, metadata.max.age.ms, from when the id changes: the same id once
+   more does not extend it. Then the leader is asked again: another replica may be nearer now.
+2. After a fault of a follower its partitions are read from the leader, which is not told the rack for a while: it would
+   name the same follower again, and answer without records. So a follower that is gone costs a consumer less than a
+   change of replica and a metadata request a minute.
+"""
+
+from collections import deque
+from typing import Final
+
+from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.model.errors import ErrorCode
+
+AVOIDANCE_MS: Final = 60_000
+"""The time after a fault of a follower in which a leader is not told the rack; twice as long after each further fault,
+at most a lease, until a follower has served."""
+
+_PATIENT: Final = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
+"""Faults of a follower that pass by themselves: it lags behind, or the client's metadata does."""
+_MAX_STRIKES: Final = 3
+"""Such faults in a row after which the leader serves."""
+
+
+class ReplicaLeases:
+    """The leases of one consumer, and the leaders that are not told its rack now."""
+
+    def __init__(self, *, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._leases: deque[tuple[int, ConsumedPartition]] = deque()
+        """(end in ms, partition), in order."""
+        self._avoidance_ms = min(AVOIDANCE_MS, lease_ms)
+        self._rackless_until_ms: dict[int, int] = {}
+
+    def begin(self, partition: ConsumedPartition, replica: int, now_ms: int) -> None:
+        """Read this partition from the follower that the leader has just named."""
+        partition.change_replica(replica, lease_end_ms=now_ms + self._lease_ms)
+        self._leases.append((partition.lease_end_ms, partition))
+
+    def end_expired(self, now_ms: int) -> list[ConsumedPartition]:
+        """Return to the leaders where the lease is over. Returns these partitions."""
+        ended = []
+        while self._leases and self._leases[0][0] <= now_ms:
+            end_ms, partition = self._leases.popleft()
+            if partition.replica is not None and partition.lease_end_ms == end_ms:
+                partition.change_replica(None)
+                ended.append(partition)
+        return ended
+
+    def leave(self, partition: ConsumedPartition, leader: int | None, now_ms: int) -> None:
+        """Return to the leader before the lease is over: the follower has a fault. `leader` is None if unknown."""
+        if partition.replica is not None:
+            partition.change_replica(None)
+            if leader is not None:
+                self.avoid(leader, now_ms)
+
+    def avoid(self, leader: int, now_ms: int) -> None:
+        """Do not tell this leader the rack for a while."""
+        if self.tells_rack(leader, now_ms):
+            self._rackless_until_ms[leader] = now_ms + self._avoidance_ms
+            self._avoidance_ms = min(self._avoidance_ms * 2, self._lease_ms)
+
+    def tells_rack(self, leader: int, now_ms: int) -> bool:
+        """Whether this leader may name a follower."""
+        return self._rackless_until_ms.get(leader, now_ms) <= now_ms
+
+    def served(self) -> None:
+        """A follower has answered without a fault."""
+        self._avoidance_ms = min(AVOIDANCE_MS, self._lease_ms)
+
+    @staticmethod
+    def is_enough(partition: ConsumedPartition, code: ErrorCode) -> bool:
+        """Whether this fault of its follower sends a partition back to the leader. Counts the faults in a row."""
+        return code not in _PATIENT or partition.strikes >= _MAX_STRIKES
