@@ -396,7 +396,7 @@ class AsyncConsumer:
         self._search.cancel()
         self._validator.cancel()
         self._drop_auto_commit()
-        await self._fetcher.close()
+        await self._fetcher.stop()
         self._router.close()
         await asyncio.sleep(0)  # cancelled tasks end now
 

@@ -5,7 +5,8 @@
    rebalance or a change of leader it is dropped.
 2. A turn costs as much as there is news: partitions whose next fetch may be another one are noted as changed, those
    with records as ready. Only new metadata has all partitions looked at.
-3. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`.
+3. Each node has a fetch session (KIP-227): a fetch names the changes since the last one, see `reading.node_fetches`.
+4. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`.
 """
 
 import asyncio
@@ -14,8 +15,10 @@ from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 
-from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, PartitionFetch, fetch
+from tailrace.client.fetch_sessions import CLOSE_MS, USE, end_session, fetch_changes
+from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, PartitionFetch
 from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.client.reading.node_fetches import NodeFetches
 from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState, Recourse, Truncation
 from tailrace.client.reading.replica_leases import ReplicaLeases
 from tailrace.client.router import Router
@@ -24,7 +27,6 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
 
-_USE = "fetch"
 _METADATA = -1
 """Stands for a node in the table of tasks: the refresh of metadata."""
 
@@ -44,9 +46,9 @@ class Fetcher:
         """They have records to return, in the order of their turns."""
         self._undecided: dict[TopicPartition, None] = {}
         self._unvalidated: dict[TopicPartition, None] = {}
-        self._wanted: dict[int, dict[TopicPartition, PartitionFetch]] = {}
-        """By node, the next fetch of each partition that is read there."""
+        self._nodes: dict[int, NodeFetches] = {}
         self._places: dict[TopicPartition, int] = {}
+        """The node at which each partition is read now."""
         self._leases = ReplicaLeases(lease_ms=router.view.max_age_ms)
         self._seen_generation = -1
         self._seen_version: tuple[int, int] | None = None
@@ -239,9 +241,9 @@ class Fetcher:
             changed, self._changed_partitions = self._changed_partitions, {}
             for name in changed:
                 self._place(name)
-        for node, wanted in self._wanted.items():
-            if wanted and node not in self._fetches:
-                self._start(node, partial(self._fetch, node))
+        for node_id, node in self._nodes.items():
+            if node.partition_count and node_id not in self._fetches:
+                self._start(node_id, partial(self._fetch, node_id, node))
 
     def _follow_metadata(self, now_ms: int) -> None:
         view = self._router.view
@@ -260,11 +262,14 @@ class Fetcher:
         found = None if partition is None else self._next_fetch(partition)
         before = self._places.get(name)
         if before is not None and (found is None or found[0] != before):
-            del self._wanted[before][name], self._places[name]
+            self._nodes[before].drop(name)
+            del self._places[name]
         if found is not None:
-            node, wanted = found
-            self._places[name] = node
-            self._wanted.setdefault(node, {})[name] = wanted
+            node_id, wanted = found
+            self._places[name] = node_id
+            if node_id not in self._nodes:
+                self._nodes[node_id] = NodeFetches()
+            self._nodes[node_id].want(wanted)
 
     def _next_fetch(self, partition: ConsumedPartition) -> tuple[int, PartitionFetch] | None:
         name, view = partition.name, self._router.view
@@ -324,25 +329,25 @@ class Fetcher:
         if self._router.view.needs_refresh(topics, self._router.now_ms()):
             await asyncio.sleep(self._router.retry_backoff_ms / 1000)  # a topic or a leader is still missing
 
-    async def _fetch(self, node: int) -> None:
-        wanted = list(self._wanted[node].values())
-        if not wanted:
+    async def _fetch(self, node_id: int, node: NodeFetches) -> None:
+        if not node.partition_count:
             return
+        router = self._router
         try:
-            connection = await self._router.node_connection(node, _USE)
-            options = self._options_for(node)
-            answers = await fetch(connection, wanted, options, timeout_ms=self._router.request_timeout_ms)
+            connection = await router.node_connection(node_id, USE)
+            options = self._options_for(node_id)
+            answers = await fetch_changes(connection, node_id, node, options, timeout_ms=router.request_timeout_ms)
         except KafkaError:
-            for name in self._wanted[node]:
+            for name in node.partitions:
                 partition = self._partitions.get(name)
-                if partition is not None and partition.replica == node:
+                if partition is not None and partition.replica == node_id:
                     self._leave_replica(partition)
             raise
-        has_failed = False
-        for fetched in answers:
-            has_failed |= self._store(node, fetched)
+        has_failed = answers is None and node.was_full
+        for fetched in answers or ():
+            has_failed |= self._store(node_id, fetched)
         if has_failed:
-            await asyncio.sleep(self._router.retry_backoff_ms / 1000)
+            await asyncio.sleep(router.retry_backoff_ms / 1000)
 
     def _options_for(self, node: int) -> FetchOptions:
         options = self._options
@@ -426,12 +431,20 @@ class Fetcher:
         self._leases.leave(partition, leader, self._router.now_ms())
         self._changed_partitions[partition.name] = None
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Cancel the fetches in flight."""
         tasks = list(self._fetches.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel the fetches in flight, and have the brokers close the sessions; for that it waits a second at most."""
+        await self.stop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_MS / 1000):
+                ends = (end_session(self._router, node_id, node) for node_id, node in self._nodes.items())
+                await asyncio.gather(*ends, return_exceptions=True)
 
 
 def _put(names: dict[TopicPartition, None], name: TopicPartition, belongs: bool) -> None:

@@ -16,14 +16,16 @@ from tailrace.protocol.messages.fetch import (
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ForgottenTopic,
     PartitionData,
 )
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
 from tailrace.protocol.schema import Buffer
 
-_LAST_WITH_NAMES = 12
-_NEWEST = 17
+LAST_WITH_NAMES = 12
+"""The last version of Fetch that names topics by name, not by id (KIP-516)."""
+NEWEST = 17
 _ABORT = 0
 
 
@@ -88,13 +90,23 @@ async def fetch(
         fetch_request(wanted, options),
         FetchResponse,
         timeout_ms=timeout_ms + options.max_wait_ms,
-        max_version=_NEWEST if has_ids else _LAST_WITH_NAMES,
+        max_version=NEWEST if has_ids else LAST_WITH_NAMES,
     )
     return read_answer(response, wanted, options)
 
 
-def fetch_request(wanted: Sequence[PartitionFetch], options: FetchOptions) -> FetchRequest:
-    """The request for these partitions, fit for every version: topics have their name and their id."""
+def fetch_request(
+    wanted: Sequence[PartitionFetch],
+    options: FetchOptions,
+    *,
+    session_id: int = 0,
+    session_epoch: int = -1,
+    forgotten: tuple[ForgottenTopic, ...] = (),
+) -> FetchRequest:
+    """The request for these partitions, fit for every version: topics have their name and their id.
+
+    The default is a fetch without a session (KIP-227).
+    """
     topics: dict[tuple[str, TopicId], list[FetchPartition]] = defaultdict(list)
     for want in wanted:
         topics[want.topic_partition.topic, want.topic_id].append(
@@ -110,10 +122,13 @@ def fetch_request(wanted: Sequence[PartitionFetch], options: FetchOptions) -> Fe
         min_bytes=options.min_bytes,
         max_bytes=options.max_bytes,
         isolation_level=options.isolation_level,
+        session_id=session_id,
+        session_epoch=session_epoch,
         topics=tuple(
             FetchTopic(topic=name, topic_id=topic_id, partitions=tuple(partitions))
             for (name, topic_id), partitions in topics.items()
         ),
+        forgotten_topics_data=forgotten,
         rack_id=options.rack,
     )
 
@@ -131,11 +146,12 @@ def read_answer(response: FetchResponse, wanted: Sequence[PartitionFetch], optio
         for answer in topic.partitions:
             found = by_partition.get((name, answer.partition_index))
             if found is not None:
-                results.append(_read_partition(found, answer, options))
+                results.append(read_partition(found, answer, options))
     return results
 
 
-def _read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOptions) -> Fetched:
+def read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOptions) -> Fetched:
+    """The answer to this part of a fetch. A fault of the partition is in it."""
     fault = None
     buffers: list[Buffer] = []
     next_offset, last_epoch = want.offset, -1
