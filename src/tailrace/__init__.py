@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
     from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
     from tailrace.client.consumer import ConsumerRecord
+    from tailrace.client.consumer_metrics import MetricName
     from tailrace.client.errors import LogTruncation
     from tailrace.client.group.committed_offsets import OffsetAndMetadata
     from tailrace.client.outgoing import RecordMetadata
@@ -38,6 +39,7 @@ __all__ = (
     "KafkaError",
     "LeaderSelector",
     "LogTruncation",
+    "MetricName",
     "NewTopic",
     "OffsetAndMetadata",
     "PartitionView",

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.consumer import AsyncConsumer, ConsumerRecord
+from tailrace.client.consumer_metrics import MetricName
 from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.errors import LogTruncation, several
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
@@ -45,6 +46,7 @@ __all__ = (
     "ErrorCode",
     "KafkaError",
     "LogTruncation",
+    "MetricName",
     "NewTopic",
     "OffsetAndMetadata",
     "Producer",
@@ -404,6 +406,8 @@ class Consumer(Facade[AsyncConsumer]):
     assign = blocking(AsyncConsumer.assign)
     poll = blocking(AsyncConsumer.poll)
     seek = blocking(AsyncConsumer.seek)
+    pause = blocking(AsyncConsumer.pause)
+    resume = blocking(AsyncConsumer.resume)
     commit = blocking(AsyncConsumer.commit)
     committed = blocking(AsyncConsumer.committed)
 
@@ -420,12 +424,25 @@ class Consumer(Facade[AsyncConsumer]):
         """The offset of the next record that `poll` will return; None while it is not decided."""
         return self._client.get().position(topic_partition)
 
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        return self._client.get().paused()
+
+    def metrics(self) -> dict[MetricName, int]:
+        """Numbers about this consumer now; docs/python.md has the list."""
+        return loop_thread().call(_metrics(self._client.get()))
+
     def abandon_at_exit(self) -> None:
         """Stop all tasks: the interpreter ends, and with it the background thread."""
         client = self._client.existing()
         if client is not None:
             with suppress(TimeoutError):
                 asyncio.run_coroutine_threadsafe(client.abandon(), loop_thread().loop).result(_EXIT_STOP_S)
+
+
+async def _metrics(client: AsyncConsumer) -> dict[MetricName, int]:
+    """On the loop, which changes what the metrics are taken from."""
+    return client.metrics()
 
 
 _consumers: "weakref.WeakSet[Consumer]" = weakref.WeakSet()

@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from tailrace.client.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.errors import several
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
@@ -25,7 +26,7 @@ from tailrace.client.router import Router
 from tailrace.client.start_search import StartSearch
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.records.record import Header
+from tailrace.protocol.records.record import Header, Record
 
 COMMIT_TIMEOUT_MS = 10_000
 _CHECK_MS = 1_000
@@ -181,6 +182,33 @@ class AsyncConsumer:
         self._fetcher.seek(topic_partition, at.offset, at.leader_epoch)
         self._forget_ahead({topic_partition})
 
+    async def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and return no records of these partitions until `resume`; records fetched already are kept.
+
+        Polls go on, and with them the membership in the group. A rebalance forgets it for partitions that this consumer
+        loses, be it for a moment. Raises KafkaError unless all are assigned.
+        """
+        wanted = frozenset(partitions)
+        self._fetcher.pause(wanted)
+        kept: list[ConsumerRecord] = []
+        paused: dict[TopicPartition, list[Record]] = {}
+        for record in self._take_ahead(len(self._ahead)):
+            if record[:2] in wanted:
+                paused.setdefault(TopicPartition(*record[:2]), []).append(Record(*record[2:]))
+            else:
+                kept.append(record)
+        self._ahead.extend(kept)
+        for name, records in paused.items():
+            self._fetcher.put_back(name, records)
+
+    async def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read on in these partitions. Raises KafkaError unless all are assigned."""
+        self._fetcher.resume(frozenset(partitions))
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        return self._fetcher.paused
+
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset of the next record that `poll` will return; None while it is not decided."""
         ahead = (record.offset for record in tuple(self._ahead) if record[:2] == topic_partition)
@@ -192,6 +220,11 @@ class AsyncConsumer:
         log, a group without a coordinator, a topic that does not exist. None without a fault."""
         of_group = None if self._member is None else self._member.trouble
         return of_group or self._search.trouble or self._validator.trouble or self._fetcher.trouble
+
+    def metrics(self) -> dict[MetricName, int]:
+        """Numbers about this consumer now; docs/python.md has the list."""
+        requests = self._router.view.refreshes
+        return consumer_metrics(self._fetcher, self._next_offsets(), metadata_requests=requests)
 
     # records
 
@@ -328,13 +361,18 @@ class AsyncConsumer:
                 raise self._not_a_member()  # to the coordinator it would be a client outside the group
         await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=timeout_ms)
 
-    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The next record to return in each partition where it is decided, with the leader epoch of the one before."""
-        positions = self._fetcher.positions()
+    def _next_offsets(self) -> dict[TopicPartition, int]:
+        """The offset of the next record to return, in each partition where it is decided."""
+        offsets = self._fetcher.positions()
         for record in reversed(tuple(self._ahead)):
-            positions[TopicPartition(record.topic, record.partition)] = record.offset
+            offsets[TopicPartition(record.topic, record.partition)] = record.offset
+        return offsets
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The same with the leader epoch of the record before it."""
         epoch_before = self._fetcher.epoch_before
-        return {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in positions.items()}
+        offsets = self._next_offsets()
+        return {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in offsets.items()}
 
     def _auto_commit_if_due(self) -> None:
         """Start a commit in a task of its own; a failed one is made up for by the next. Reading waits for neither."""

@@ -11,7 +11,7 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -39,6 +39,11 @@ class Fetcher:
         self._options = options
         self._max_partition_bytes = max_partition_bytes
         self._partitions: dict[TopicPartition, ConsumedPartition] = {}
+        self.paused: frozenset[TopicPartition] = frozenset()
+        """The partitions from which nothing is fetched or returned until they are resumed."""
+        self.bytes_consumed = 0
+        """Of the batches whose records were kept for `take`."""
+        self.records_consumed = 0
         self._topics: frozenset[str] = frozenset()
         self._changed_partitions: dict[TopicPartition, None] = {}
         """Their next fetch may differ from the one that is known to their node."""
@@ -66,6 +71,16 @@ class Fetcher:
     # partitions and positions
 
     @property
+    def partitions(self) -> Mapping[TopicPartition, ConsumedPartition]:
+        """The assigned partitions. Only to look at."""
+        return self._partitions
+
+    @property
+    def nodes(self) -> Mapping[int, NodeFetches]:
+        """The nodes that were read from, by id. Only to look at."""
+        return self._nodes
+
+    @property
     def assignment(self) -> frozenset[TopicPartition]:
         return frozenset(self._partitions)
 
@@ -74,6 +89,7 @@ class Fetcher:
         before = self._partitions
         self._partitions = {name: before.get(name) or ConsumedPartition(name) for name in sorted(partitions)}
         self._topics = frozenset(name.topic for name in self._partitions)
+        self.paused = self.paused.intersection(self._partitions)
         self._seen_version = None
         for name in {**before, **self._partitions}:
             self._note(name)
@@ -86,7 +102,8 @@ class Fetcher:
         position = None if partition is None else partition.position
         _put(self._undecided, name, position is not None and position.is_undecided)
         _put(self._unvalidated, name, position is not None and position.state is PositionState.AWAITING_VALIDATION)
-        _put(self._ready, name, partition is not None and not partition.is_drained)
+        is_ready = partition is not None and not partition.is_drained and not partition.is_paused
+        _put(self._ready, name, is_ready)
         self._changed_partitions[name] = None
 
     def seek(self, topic_partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
@@ -154,6 +171,23 @@ class Fetcher:
         partition = self._partitions.get(topic_partition)
         return UNKNOWN_EPOCH if partition is None else partition.epoch_before(offset)
 
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Fetch and return nothing of these partitions; positions and fetched records stay."""
+        self._set_paused(partitions, True)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read on in these partitions where they stand."""
+        self._set_paused(partitions, False)
+        self._changed.set()
+
+    def _set_paused(self, names: Iterable[TopicPartition], is_paused: bool) -> None:
+        partitions = [self._assigned(name) for name in names]
+        for partition in partitions:
+            partition.is_paused = is_paused
+            self._note(partition.name)
+        changed = {partition.name for partition in partitions}
+        self.paused = self.paused | changed if is_paused else self.paused - changed
+
     # validation
 
     @property
@@ -211,8 +245,17 @@ class Fetcher:
         if taken and taken[0][0] in self._ready:
             # The partition that was served first comes last next time.
             self._ready.move_to_end(taken[0][0])
+        self.records_consumed += len(taken)
         self._send_fetches()
         return taken
+
+    def put_back(self, topic_partition: TopicPartition, records: Sequence[Record]) -> None:
+        """Return these once more: the last ones that `take` gave of this partition, in their order."""
+        partition = self._partitions.get(topic_partition)
+        if partition is not None and records:
+            partition.put_back(records)
+            self.records_consumed -= len(records)
+            self._note(topic_partition)
 
     def wake(self) -> None:
         """End a wait: a position has been decided, or a search has failed."""
@@ -273,7 +316,7 @@ class Fetcher:
 
     def _next_fetch(self, partition: ConsumedPartition) -> tuple[int, PartitionFetch] | None:
         name, view = partition.name, self._router.view
-        if not partition.is_drained or partition.position.state is not PositionState.FETCHING:
+        if partition.is_paused or not partition.is_drained or partition.position.state is not PositionState.FETCHING:
             return None
         try:
             leader = view.leader(name)
@@ -378,6 +421,7 @@ class Fetcher:
             self._leases.served()
         if fetched.next_offset != fetched.offset or fetched.buffers:
             partition.store(fetched)
+            self.bytes_consumed += fetched.size_bytes
             self._note(name)
         return False
 

@@ -1,84 +1,20 @@
 """A consumer whose partition gets another leader, and one whose offset a follower refuses (KIP-320, KIP-392).
 
-The two nodes are scripted. A poll returns what has come; `_read` polls until a number of records has.
+The two nodes are scripted.
 """
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from tailrace.client import consumer as consumer_module
-from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.errors import LogTruncation
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.messages.list_offsets import ListOffsetsRequest, OffsetForLeaderEpochRequest
-from testkit.scripted_nodes import ScriptedNodes, ScriptedReplica
+from testkit.scripted_consumer import ORDERS, ConsumerBench, run_bench
 
-ORDERS = TopicPartition("orders", 0)
 MINUTE_MS = 60_000
-
-
-class ConsumerBench:
-    """A consumer of one partition, whose leader is node 1, and the replicas of both nodes."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.replicas = {1: ScriptedReplica(), 2: ScriptedReplica()}
-        for replica in self.replicas.values():
-            replica.epochs = [0, 0, 0, 0]
-        self.nodes = ScriptedNodes(self._answer, {ORDERS: 1})
-        self.consumer = AsyncConsumer("127.0.0.1:1", fetch_max_wait_ms=1, **{"auto_offset_reset": "none", **settings})
-
-    async def _answer(self, node_id: int, request: Any) -> Any:
-        return await self.replicas[node_id].answer(request)
-
-    def elect(self, node_id: int, epoch: int) -> None:
-        """The metadata name another leader from now on."""
-        self.nodes.leaders[ORDERS], self.nodes.epochs[ORDERS] = node_id, epoch
-        self.nodes.describe()
-
-    async def read(self, count: int) -> list[int]:
-        """The offsets of so many records."""
-        offsets: list[int] = []
-        async with asyncio.timeout(60):
-            while len(offsets) < count:
-                offsets += [record.offset for record in await self.consumer.poll(0.05)]
-        return offsets
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        """Poll until this holds."""
-        async with asyncio.timeout(60):
-            while not holds():
-                await self.consumer.poll(0.01)
-
-    def fetched_offsets(self, node_id: int) -> list[int]:
-        """The offsets that fetches have named at this node, in order."""
-        return [
-            partition.fetch_offset
-            for request in self.nodes.requests(FetchRequest, node_id)
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
-
-
-def _run(monkeypatch: pytest.MonkeyPatch, test: Callable[[ConsumerBench], Awaitable[None]], **settings: Any) -> None:
-    async def run() -> None:
-        made: list[ConsumerBench] = []
-        monkeypatch.setattr(consumer_module, "Router", lambda *_, **__: made[0].nodes)
-        bench = ConsumerBench.__new__(ConsumerBench)
-        made.append(bench)
-        bench.__init__(**settings)  # type: ignore[misc]
-        await bench.consumer.assign([ORDERS])
-        await bench.consumer.seek(ORDERS, 0)
-        await test(bench)
-        await bench.consumer.close()
-
-    asyncio.run(run())
 
 
 # a change of leader (KIP-320)
@@ -98,7 +34,7 @@ def test_a_position_is_compared_with_the_new_leader_before_the_next_fetch(monkey
         of_node_2 = [request for node, request in bench.nodes.asked if node == 2]
         assert of_node_2[0] is asked
 
-    _run(monkeypatch, test)
+    run_bench(monkeypatch, test)
 
 
 def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_diverge(
@@ -113,7 +49,7 @@ def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_di
         assert await bench.read(4) == [2, 3, 4, 5]
         assert not bench.nodes.requests(ListOffsetsRequest)
 
-    _run(monkeypatch, test, auto_offset_reset="latest")
+    run_bench(monkeypatch, test, auto_offset_reset="latest")
     (line,) = [record.getMessage() for record in caplog.records if record.name == "tailrace.client"]
     assert line == (
         "consumer tailrace-consumer: offset 4 of orders-0 was truncated after it was read (epoch 0): "
@@ -136,7 +72,7 @@ def test_a_truncation_without_a_reset_policy_is_an_error_of_each_poll_until_a_se
         await bench.consumer.seek(ORDERS, 2)
         assert await bench.read(1) == [2]
 
-    _run(monkeypatch, test)
+    run_bench(monkeypatch, test)
 
 
 def test_a_leader_that_has_no_answer_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +86,7 @@ def test_a_leader_that_has_no_answer_yet_is_asked_again(monkeypatch: pytest.Monk
         assert len(bench.nodes.requests(OffsetForLeaderEpochRequest)) == 3
         assert bench.nodes.metadata_requests > before
 
-    _run(monkeypatch, test)
+    run_bench(monkeypatch, test)
 
 
 def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +98,7 @@ def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised(monkeypatch: py
             await bench.read(1)
         assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-    _run(monkeypatch, test)
+    run_bench(monkeypatch, test)
 
 
 def test_a_leader_without_this_request_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +110,7 @@ def test_a_leader_without_this_request_is_not_asked(monkeypatch: pytest.MonkeyPa
         assert await bench.read(1) == [4]
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    _run(monkeypatch, test)
+    run_bench(monkeypatch, test)
 
 
 def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once(
@@ -193,7 +129,7 @@ def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once
         bench.nodes.leaders[ORDERS], bench.nodes.epochs[ORDERS] = 2, 7
         assert await bench.read(1) == [4]
 
-    _run(monkeypatch, test)
+    run_bench(monkeypatch, test)
 
 
 def test_a_topic_that_was_created_again_is_read_by_the_reset_policy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,7 +141,7 @@ def test_a_topic_that_was_created_again_is_read_by_the_reset_policy(monkeypatch:
         bench.nodes.epochs[ORDERS] = 0
         assert await bench.read(2) == [0, 1]
 
-    _run(monkeypatch, test, auto_offset_reset="earliest")
+    run_bench(monkeypatch, test, auto_offset_reset="earliest")
 
 
 # an offset out of range, and the closest replica (KIP-392)
@@ -231,7 +167,7 @@ def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_fo
         assert (asked.replica_id, asked.topics[0].partitions[0].timestamp) == (-2, -2)
         assert [r.topics[0].partitions[0].timestamp for r in bench.nodes.requests(ListOffsetsRequest, 1)] == [-1]
 
-    _run(monkeypatch, test, auto_offset_reset="earliest", client_rack="a")
+    run_bench(monkeypatch, test, auto_offset_reset="earliest", client_rack="a")
 
 
 def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_with_latest(
@@ -245,7 +181,7 @@ def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_wi
         asked = bench.nodes.requests(ListOffsetsRequest, 1)[0]
         assert (asked.replica_id, asked.topics[0].partitions[0].timestamp) == (-1, -1)
 
-    _run(monkeypatch, test, auto_offset_reset="latest", client_rack="a")
+    run_bench(monkeypatch, test, auto_offset_reset="latest", client_rack="a")
 
 
 def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy(
@@ -259,7 +195,7 @@ def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    _run(monkeypatch, test, client_rack="a")
+    run_bench(monkeypatch, test, client_rack="a")
 
 
 @pytest.mark.parametrize("reset", ["latest", "earliest", "none"])
@@ -276,7 +212,7 @@ def test_an_offset_above_the_end_of_a_follower_is_confirmed_by_the_leader_and_re
         assert not bench.nodes.requests(ListOffsetsRequest)
         assert bench.nodes.metadata_requests > before
 
-    _run(monkeypatch, test, auto_offset_reset=reset, client_rack="a")
+    run_bench(monkeypatch, test, auto_offset_reset=reset, client_rack="a")
 
 
 def test_an_offset_above_the_end_of_a_follower_that_the_leader_lacks_too_is_a_truncation(
@@ -288,7 +224,7 @@ def test_an_offset_above_the_end_of_a_follower_that_the_leader_lacks_too_is_a_tr
         with pytest.raises(LogTruncation):
             await bench.read(1)
 
-    _run(monkeypatch, test, client_rack="a")
+    run_bench(monkeypatch, test, client_rack="a")
 
 
 @pytest.mark.parametrize("reset", ["latest", "earliest", "none"])
@@ -306,7 +242,7 @@ def test_a_follower_that_gives_no_bounds_leaves_the_word_to_the_leader(
         assert not bench.nodes.requests(ListOffsetsRequest)
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    _run(monkeypatch, test, auto_offset_reset=reset, client_rack="a")
+    run_bench(monkeypatch, test, auto_offset_reset=reset, client_rack="a")
 
 
 def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +253,7 @@ def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy(monkey
         assert await bench.read(2) == [7, 8]
         assert len(bench.nodes.requests(OffsetForLeaderEpochRequest)) == 1  # it may have been a truncation
 
-    _run(monkeypatch, test, auto_offset_reset="earliest")
+    run_bench(monkeypatch, test, auto_offset_reset="earliest")
 
 
 # the lease on a replica
@@ -337,7 +273,7 @@ def test_a_lease_on_a_follower_ends_at_its_time_however_often_the_leader_names_i
         served = len(bench.nodes.requests(FetchRequest, 2))
         await bench.until(lambda: len(bench.nodes.requests(FetchRequest, 2)) > served)
 
-    _run(monkeypatch, test, client_rack="a")
+    run_bench(monkeypatch, test, client_rack="a")
 
 
 def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_request_a_minute(
@@ -356,7 +292,7 @@ def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_
         assert bench.nodes.metadata_requests - requests < minutes
         assert partition.replica_changes - changes < minutes
 
-    _run(monkeypatch, test, client_rack="a")
+    run_bench(monkeypatch, test, client_rack="a")
 
 
 def test_a_follower_that_metadata_do_not_have_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -369,7 +305,7 @@ def test_a_follower_that_metadata_do_not_have_is_not_read_from(monkeypatch: pyte
         assert bench.nodes.metadata_requests == before + 1
         assert not bench.nodes.requests(FetchRequest, 2)
 
-    _run(monkeypatch, test, client_rack="a")
+    run_bench(monkeypatch, test, client_rack="a")
 
 
 @pytest.mark.parametrize(
@@ -391,7 +327,7 @@ def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_ca
         assert partition.replica is None
         assert len(bench.replicas[2].faults) == 6
 
-    _run(monkeypatch, test, client_rack="a")
+    run_bench(monkeypatch, test, client_rack="a")
 
 
 @pytest.mark.parametrize(
@@ -417,7 +353,7 @@ def test_a_fault_of_the_leader_has_metadata_refreshed_unless_the_broker_is_the_o
         assert await bench.read(4) == [0, 1, 2, 3]
         assert (bench.nodes.metadata_requests > before) is refreshes
 
-    _run(monkeypatch, test)
+    run_bench(monkeypatch, test)
 
 
 def test_a_committed_position_goes_with_the_epoch_of_its_last_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -427,4 +363,4 @@ def test_a_committed_position_goes_with_the_epoch_of_its_last_record(monkeypatch
             await bench.read(count)
             assert bench.consumer._positions()[ORDERS].leader_epoch == epoch
 
-    _run(monkeypatch, test)
+    run_bench(monkeypatch, test)

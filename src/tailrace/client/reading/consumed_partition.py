@@ -1,6 +1,7 @@
 """One assigned partition of a consumer: its position, the records from there, and the replica that serves it. Pure."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from tailrace.client.fetching import Fetched
@@ -22,6 +23,7 @@ class ConsumedPartition:
         "_batches",
         "_epochs",
         "_records",
+        "is_paused",
         "lease_end_ms",
         "log_start_offset",
         "name",
@@ -40,6 +42,8 @@ class ConsumedPartition:
         """Of the next fetch."""
         self.next_offset: int | None = None
         """The offset of the next record to return; None until it is decided."""
+        self.is_paused = False
+        """Whether no records are fetched or returned until it is resumed."""
         self.replica: int | None = None
         """The follower to read from (KIP-392); None for the leader."""
         self.lease_end_ms = 0
@@ -125,6 +129,11 @@ class ConsumedPartition:
             limit -= 1
         if self.is_drained:
             self._settle()
+
+    def put_back(self, records: Sequence[Record]) -> None:
+        """Return these once more: the last ones that were taken, in their order."""
+        self._records.extendleft(reversed(records))
+        self.next_offset = records[0].offset
 
     def _read(self, batch: Buffer) -> list[Record]:
         try:

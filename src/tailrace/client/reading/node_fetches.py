@@ -77,6 +77,11 @@ class NodeFetches:
         return self._session.epoch
 
     @property
+    def fetches(self) -> int:
+        """The number of answered fetches."""
+        return self.full_fetches + self.incremental_fetches
+
+    @property
     def partition_count(self) -> int:
         """The number of partitions that are read here."""
         return len(self._wanted)

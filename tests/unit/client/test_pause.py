@@ -1,0 +1,178 @@
+"""Partitions of a consumer that are paused, and its metrics. The nodes are scripted."""
+
+import pytest
+
+from tailrace.client.blocking import MetricName
+from tailrace.client.consumer import ConsumerRecord
+from tailrace.client.consumer_metrics import NO_REPLICA
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.fetch import FetchRequest
+from testkit.scripted_consumer import ORDERS, ConsumerBench, run_bench
+
+OTHER = TopicPartition("orders", 1)
+BOTH = (ORDERS, OTHER)
+
+
+async def _read_of(bench: ConsumerBench, partition: TopicPartition, count: int) -> list[int]:
+    """The offsets of so many records, which must all be of this partition."""
+    records: list[ConsumerRecord] = []
+    while len(records) < count:
+        records += await bench.consumer.poll(0.05)
+    assert {record.partition for record in records} == {partition.partition}
+    return [record.offset for record in records]
+
+
+def _requests(bench: ConsumerBench) -> int:
+    return len(bench.nodes.requests(FetchRequest))
+
+
+def test_a_paused_partition_is_not_fetched_and_reads_on_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        await bench.read(8)
+        await bench.consumer.pause([ORDERS])
+        assert bench.consumer.paused() == {ORDERS}
+        await bench.consumer.poll(0)
+        for replica in bench.replicas.values():
+            replica.epochs += [0, 0]
+        assert await _read_of(bench, OTHER, 2) == [4, 5]
+        before = _requests(bench)
+        await bench.until(lambda: _requests(bench) > before + 3)
+        assert bench.consumer.position(ORDERS) == 4
+        await bench.consumer.resume([ORDERS])
+        assert bench.consumer.paused() == frozenset()
+        assert await _read_of(bench, ORDERS, 2) == [4, 5]
+
+    run_bench(monkeypatch, test, partitions=BOTH)
+
+
+def test_fetched_records_of_a_paused_partition_are_kept_and_returned_after_it_is_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        records = await bench.consumer.poll(60, max_records=1)
+        assert [(record.partition, record.offset) for record in records] == [(0, 0)]
+        await bench.consumer.pause([OTHER])
+        assert await _read_of(bench, ORDERS, 3) == [1, 2, 3]
+        fetched = bench.fetched_offsets(1)
+        await bench.consumer.pause([ORDERS])
+        await bench.consumer.resume([OTHER])
+        # The record that was fetched with the first answer is not fetched again.
+        assert (await bench.consumer.poll(0))[0].offset == 0
+        assert bench.fetched_offsets(1) == fetched
+
+    run_bench(monkeypatch, test, partitions=BOTH)
+
+
+def test_a_consumer_whose_partitions_are_all_paused_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        await bench.consumer.pause(BOTH)
+        assert await bench.consumer.poll(0.05) == []
+        assert _requests(bench) == 0
+
+    run_bench(monkeypatch, test, partitions=BOTH)
+
+
+def test_a_seek_moves_a_paused_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        await bench.read(4)
+        await bench.consumer.pause([ORDERS])
+        await bench.consumer.seek(ORDERS, 2)
+        assert await bench.consumer.poll(0.05) == []
+        assert bench.consumer.position(ORDERS) == 2
+        await bench.consumer.resume([ORDERS])
+        assert await bench.read(2) == [2, 3]
+
+    run_bench(monkeypatch, test)
+
+
+def test_records_that_a_loop_has_polled_ahead_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        while bench.consumer.next_ahead() is None:
+            await bench.consumer.poll_ahead(0.05)
+        assert bench.consumer.position(OTHER) == 0
+        await bench.consumer.pause([OTHER])
+        assert bench.consumer.position(OTHER) == 0
+        while (record := bench.consumer.next_ahead()) is not None:
+            assert record.partition == 0
+        await bench.consumer.pause([ORDERS])
+        await bench.consumer.resume([OTHER])
+        assert await _read_of(bench, OTHER, 4) == [0, 1, 2, 3]
+
+    run_bench(monkeypatch, test, partitions=BOTH)
+
+
+def test_a_rebalance_forgets_the_pause_of_a_partition_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        await bench.consumer.pause(BOTH)
+        bench.consumer.assigned((OTHER,))
+        assert bench.consumer.paused() == {OTHER}
+        bench.consumer.assigned(BOTH)
+        assert bench.consumer.paused() == {OTHER}
+        bench.consumer.lost()
+        bench.consumer.assigned(BOTH)
+        assert bench.consumer.paused() == frozenset()
+
+    run_bench(monkeypatch, test, partitions=BOTH)
+
+
+def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        for call in (bench.consumer.pause, bench.consumer.resume):
+            with pytest.raises(KafkaError, match="orders-1 is not assigned") as caught:
+                await call(BOTH)
+            assert caught.value.code is ErrorCode.INVALID_REQUEST
+        assert bench.consumer.paused() == frozenset()
+
+    run_bench(monkeypatch, test)
+
+
+# metrics
+
+
+def test_metrics_count_fetches_records_and_the_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        assert MetricName("records-lag", ORDERS) not in bench.consumer.metrics()
+        for replica in bench.replicas.values():
+            replica.log_start, replica.epochs = 0, [0] * 5
+        assert len(await bench.read(5)) == 5
+        await bench.consumer.seek(ORDERS, 2)
+        metrics = bench.consumer.metrics()
+        assert metrics[MetricName("records-consumed-total")] == 5
+        assert metrics[MetricName("bytes-consumed-total")] > 5 * 61
+        assert metrics[MetricName("fetch-total")] >= 5
+        assert metrics[MetricName("assigned-partitions")] == 1
+        assert metrics[MetricName("records-lag", ORDERS)] == metrics[MetricName("records-lag-max")] == 3
+        assert metrics[MetricName("records-lead", ORDERS)] == metrics[MetricName("records-lead-min")] == 2
+
+    run_bench(monkeypatch, test)
+
+
+def test_metrics_name_the_replica_that_serves_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        replica = MetricName("preferred-read-replica", ORDERS)
+        assert bench.consumer.metrics()[replica] == NO_REPLICA
+        bench.replicas[1].preferred = 2
+        await bench.read(4)
+        metrics = bench.consumer.metrics()
+        assert metrics[replica] == 2
+        assert metrics[MetricName("preferred-read-replica-changes-total", ORDERS)] == 1
+
+    run_bench(monkeypatch, test, client_rack="a")
+
+
+def test_metrics_have_the_session_with_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(bench: ConsumerBench) -> None:
+        bench.replicas[1].session_id = 8
+        await bench.read(4)
+        await bench.until(lambda: _requests(bench) > 9)
+        metrics = bench.consumer.metrics()
+        incremental = metrics[MetricName("incremental-fetches-total", node_id=1)]
+        assert metrics[MetricName("fetch-session-id", node_id=1)] == 8
+        assert metrics[MetricName("fetch-session-partitions", node_id=1)] == 1
+        assert metrics[MetricName("full-fetches-total", node_id=1)] == 1
+        assert incremental >= 7
+        assert metrics[MetricName("fetch-session-epoch", node_id=1)] == incremental + 1
+        assert metrics[MetricName("fetch-total")] == incremental + 1
+
+    run_bench(monkeypatch, test)
