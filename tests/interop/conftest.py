@@ -10,7 +10,7 @@ from types import FunctionType
 import pytest
 
 from benchmarks.kafka_jars import SHELL_JARS
-from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs
+from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs, rack_consumers
 from tailrace.testing import Cluster
 
 PROGRAMS = {
@@ -32,7 +32,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     asked = {value for module in modules for value in vars(module).values() if isinstance(value, FunctionType)}
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     for absent, home in PROGRAMS.items():
-        is_asked = absent in asked or (clients.absent in asked and absent in (kafka_tools.absent, kafkajs.absent))
+        of_any_client = bool(asked & {clients.absent, rack_consumers.absent})
+        is_asked = absent in asked or (of_any_client and absent in (kafka_tools.absent, kafkajs.absent))
         if is_asked and not home.exists():
             if reporter is not None:
                 reporter.write_line(f"fetching {home.name}")

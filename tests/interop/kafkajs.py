@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from benchmarks.fetching import fetched, put_in_place
 from interop.librdkafka import DEADLINE_S, Message
@@ -99,6 +100,21 @@ class KafkaJsMember:
 
     def assignment(self) -> set[int]:
         return set(self._assigned)
+
+    def close(self) -> None:
+        self._program.close_input()
+
+
+class KafkaJsTail:
+    """A consumer of one rack that tells new records, until its standard input ends."""
+
+    def __init__(self, bootstrap: str, topic: str, rack: str) -> None:
+        group = f"tail-{uuid4()}"
+        self._program = RunningProgram(["node", str(_PROGRAM), "tail", bootstrap, topic, group, rack], _environment())
+
+    def poll(self) -> list[bytes]:
+        events = [json.loads(line) for line in self._program.output()]
+        return [event["value"].encode() for event in events if "value" in event]
 
     def close(self) -> None:
         self._program.close_input()

@@ -113,6 +113,29 @@ class _Member:
         self._consumer.close()
 
 
+class _Tail:
+    def __init__(self, bootstrap: str, topic: str, rack: str) -> None:
+        """A consumer of one rack that reads new records of partition 0."""
+        self._consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "client.rack": rack,
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "latest",
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_END)])
+
+    def poll(self) -> list[bytes]:
+        polled = self._consumer.consume(1_000, timeout=0.1)
+        return [message.value() for message in polled if message.error() is None]
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
 def _plain(message: confluent_kafka.Message) -> Message:
     assert message.error() is None, message.error()
     return Message(message.key(), message.value(), tuple(message.headers() or ()))
@@ -211,7 +234,7 @@ class LibrdkafkaProcess(BaseManager):
     """The other process. It ends with ours."""
 
 
-for _kind in (_Producer, _Member, _Reader, ConfluentAdmin, _MockCluster):
+for _kind in (_Producer, _Member, _Tail, _Reader, ConfluentAdmin, _MockCluster):
     LibrdkafkaProcess.register(_kind.__name__.strip("_"), _kind)
 
 _process: LibrdkafkaProcess | None = None

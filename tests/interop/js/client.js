@@ -57,6 +57,17 @@ async function join(bootstrap, topic, groupId) {
   await consumer.disconnect()
 }
 
+// Reads new records as a consumer of this rack until standard input ends, and tells their values.
+async function tail(bootstrap, topic, groupId, rackId) {
+  const consumer = cluster(bootstrap).consumer({ groupId, rackId })
+  consumer.on(consumer.events.CRASH, ({ payload }) => say({ crash: String(payload.error) }))
+  await consumer.connect()
+  await consumer.subscribe({ topic, fromBeginning: false })
+  await consumer.run({ eachMessage: async ({ message }) => say({ value: message.value.toString() }) })
+  await standardInput()
+  await consumer.disconnect()
+}
+
 async function consume(bootstrap, topic, count) {
   const groupId = `read-once-${process.pid}-${Date.now()}`
   const consumer = cluster(bootstrap).consumer({ groupId })
@@ -117,7 +128,7 @@ async function administer(bootstrap, topic) {
   say(answers)
 }
 
-const COMMANDS = { produce, consume, join, administer }
+const COMMANDS = { produce, consume, join, tail, administer }
 const [command, ...given] = process.argv.slice(2)
 COMMANDS[command](...given).catch((fault) => {
   process.stderr.write(`${fault.stack}\n`)
