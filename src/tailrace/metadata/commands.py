@@ -274,6 +274,25 @@ class LeadersElected:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceLeaders:
+    """Elect preferred leaders where too many partitions are led by other replicas: as many as go into one batch."""
+
+    allowed_percentage: int
+    """The share, of the partitions that prefer a broker, that others may lead."""
+    unfinished: tuple[BrokerId, ...] = ()
+    """Brokers whose balance an earlier command has begun: it goes on whatever their share is by now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeadersBalanced:
+    """The result of one `BalanceLeaders`."""
+
+    elected: int
+    unfinished: tuple[BrokerId, ...]
+    """Brokers that have more to be elected for. Empty: the balance is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reassignment:
     """The target replicas of one partition; None cancels a reassignment that is going on."""
 
@@ -321,7 +340,7 @@ class DirectoriesAssigned:
     errors: tuple[KafkaError | None, ...]
 
 
-PartitionCommand = AlterPartition | ElectLeaders | AlterReassignments | AssignDirectories
-PartitionResponse = PartitionsAltered | LeadersElected | ReassignmentsAltered | DirectoriesAssigned
+PartitionCommand = AlterPartition | ElectLeaders | BalanceLeaders | AlterReassignments | AssignDirectories
+PartitionResponse = PartitionsAltered | LeadersElected | LeadersBalanced | ReassignmentsAltered | DirectoriesAssigned
 ControllerCommand = TopicCommand | BrokerCommand | PartitionCommand
 ControllerResponse = TopicResponse | BrokerResponse | PartitionResponse

@@ -29,6 +29,7 @@ from tailrace.metadata.commands import (
     AlterPartition,
     AlterReassignments,
     AssignDirectories,
+    BalanceLeaders,
     ControllerCommand,
     ControllerResponse,
     CreatePartitions,
@@ -42,6 +43,7 @@ from tailrace.metadata.deciding.config_changes import ConfigChanges
 from tailrace.metadata.deciding.elections import LeaderElections
 from tailrace.metadata.deciding.feature_updates import FeatureUpdates
 from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
+from tailrace.metadata.deciding.leader_balance import LeaderBalance
 from tailrace.metadata.deciding.placement import RandomBytes
 from tailrace.metadata.deciding.topics import PartitionCreation, TopicCreation, TopicDeletions, TopicRules
 from tailrace.metadata.derive import Steps, finished
@@ -122,7 +124,7 @@ class ControllerMachine:
 
         The image must stay the same meanwhile: one command after the other.
         """
-        decision = self._decide(command, now_ms, next_offset)
+        decision = yield from self._decide(command, now_ms, next_offset)
         self._decided_for = next_offset
         event = next((record for record in decision.records if isinstance(record, BROKER_EVENTS)), None)
         if event is None:
@@ -155,7 +157,7 @@ class ControllerMachine:
         yield from replay.steps(records)
         return (yield from replay.finishing())
 
-    def _decide(self, command: ControllerCommand, now_ms: int, next_offset: int) -> ControllerDecision:
+    def _decide(self, command: ControllerCommand, now_ms: int, next_offset: int) -> Steps[ControllerDecision]:
         image = self.image
         match command:
             case CreateTopics():
@@ -173,6 +175,8 @@ class ControllerMachine:
                 return InSyncChanges(image).decide(command)
             case ElectLeaders():
                 return LeaderElections(image).decide(command)
+            case BalanceLeaders():
+                return (yield from LeaderBalance(image).deciding(command))
             case AlterReassignments():
                 return Reassignments(image).decide(command)
             case AssignDirectories():

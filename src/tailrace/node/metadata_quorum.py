@@ -38,6 +38,7 @@ from tailrace.server.assembly.metadata_replica import (
 from tailrace.server.ports import QuorumRequest
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import FileSystem
@@ -194,6 +195,7 @@ class MetadataQuorum:
                 is_controller=config.quorum.is_controller,
                 raft=config.quorum.raft,
                 snapshot_trigger=config.quorum.snapshot_trigger,
+                leader_balance=config.fill(LeaderBalanceConfig),
             ),
             ports=MetadataReplicaPorts(
                 clock=self._clock,

@@ -13,6 +13,16 @@ from tailrace.model.machines import Decision
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
 
 
+def with_preferred_leader(state: PartitionState) -> PartitionState:
+    """The state in which the first replica leads, in a new leader epoch."""
+    return replace(
+        state,
+        leader=state.replicas[0],
+        leader_epoch=LeaderEpoch(state.leader_epoch + 1),
+        partition_epoch=state.partition_epoch + 1,
+    )
+
+
 class LeaderElections:
     """One ElectLeaders command on its way to a decision."""
 
@@ -67,12 +77,7 @@ class LeaderElections:
                 ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
                 f"{where}: the preferred leader {preferred} is not alive and in sync",
             )
-        return replace(
-            state,
-            leader=preferred,
-            leader_epoch=LeaderEpoch(state.leader_epoch + 1),
-            partition_epoch=state.partition_epoch + 1,
-        )
+        return with_preferred_leader(state)
 
     def _named(
         self, where: TopicPartition, state: PartitionState, desired: BrokerId, kind: ElectionType

@@ -299,6 +299,8 @@ class ClusterCounts:
     topics: int = 0
     partitions: int = 0
     offline_partitions: int = 0
+    imbalanced_partitions: int = 0
+    """Partitions that are not led by their first replica."""
     active_brokers: int = 0
     fenced_brokers: int = 0
     is_active_controller: bool = False
@@ -407,7 +409,9 @@ async def _measure_cluster(parts: NodeParts) -> ClusterCounts:
         if index % SLICE == SLICE - 1:
             await asyncio.sleep(0)
         counts.partitions += len(topic.partitions)
-        counts.offline_partitions += sum(state.leader == NO_LEADER for state in topic.partitions.values())
+        for state in topic.partitions.values():
+            counts.offline_partitions += state.leader == NO_LEADER
+            counts.imbalanced_partitions += state.leader != state.replicas[0]
     return counts
 
 

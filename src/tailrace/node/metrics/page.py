@@ -227,6 +227,8 @@ def _controller(measured: Measurements) -> Iterator[Metric]:
     yield _single(f"{name}_globaltopiccount", "Topics of the cluster.", cluster.topics)
     yield _single(f"{name}_globalpartitioncount", "Partitions of the cluster.", cluster.partitions)
     yield _single(f"{name}_offlinepartitionscount", "Partitions without a leader.", cluster.offline_partitions)
+    imbalance = "Partitions that are not led by their preferred replica."
+    yield _single(f"{name}_preferredreplicaimbalancecount", imbalance, cluster.imbalanced_partitions)
     yield _single(f"{name}_activebrokercount", "Brokers that may lead.", cluster.active_brokers)
     yield _single(f"{name}_fencedbrokercount", "Brokers that are fenced.", cluster.fenced_brokers)
 

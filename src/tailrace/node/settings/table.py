@@ -20,6 +20,7 @@ from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.server.admin.config_entries import BROKER_NAMES
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
+from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig
 
 _IDENTITY = (
     setting("node.id", INT, 1, "The number of this node, distinct in the cluster.", at_least=0),
@@ -106,6 +107,26 @@ _REPLICATION = (
         DEFAULT_SESSION_TIMEOUT_MS,
         "A broker silent this long is fenced (Kafka: 9000).",
         at_least=1,
+    ),
+    setting(
+        "auto.leader.rebalance.enable",
+        BOOLEAN,
+        LeaderBalanceConfig,
+        "Whether the controller elects preferred leaders again by itself.",
+    ),
+    setting(
+        "leader.imbalance.check.interval.seconds",
+        LONG,
+        LeaderBalanceConfig,
+        "How often it looks whether it has to.",
+        at_least=1,
+    ),
+    setting(
+        "leader.imbalance.per.broker.percentage",
+        INT,
+        LeaderBalanceConfig,
+        "Of the partitions that prefer a broker, the share that others may lead before it does.",
+        at_least=0,
     ),
     setting(
         "initial.broker.registration.timeout.ms",

@@ -5,7 +5,7 @@ happens by itself before `start`.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tailrace.metadata.broker_commands import RegisterController
@@ -23,6 +23,7 @@ from tailrace.server.controller_link.controller_registration import ControllerRe
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.host import QuorumHost, read_quorum_state
+from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
 from tailrace.server.quorum.queued_work import OnLongWork
@@ -49,6 +50,7 @@ class MetadataReplicaConfig:
     """Whether the node has the role: it registers then, if it has `endpoints`."""
     raft: RaftConfig
     snapshot_trigger: SnapshotTrigger
+    leader_balance: LeaderBalanceConfig = field(default_factory=LeaderBalanceConfig)
     slice_partitions: int = SLICE_PARTITIONS
 
 
@@ -131,6 +133,7 @@ class MetadataReplica:
             host=self.host,
             clock=ports.clock,
             snapshot_trigger=config.snapshot_trigger,
+            leader_balance=config.leader_balance,
             slice_partitions=config.slice_partitions,
             on_long_work=ports.on_long_work,
         )

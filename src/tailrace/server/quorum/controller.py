@@ -41,6 +41,7 @@ from tailrace.server.ports import Clock
 from tailrace.server.quorum.batches import prepared, read_committed
 from tailrace.server.quorum.change_log import Cause, ChangeLog
 from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig, LeaderBalancer
 from tailrace.server.quorum.measure import QuorumMeasure, measure_of
 from tailrace.server.quorum.queued_work import OnLongWork, StepwiseWork
 from tailrace.server.quorum.session_watch import SessionWatch
@@ -103,6 +104,7 @@ class QuorumController:
         host: QuorumHost,
         clock: Clock,
         snapshot_trigger: SnapshotTrigger,
+        leader_balance: LeaderBalanceConfig,
         slice_partitions: int,
         on_long_work: OnLongWork,
     ) -> None:
@@ -137,6 +139,7 @@ class QuorumController:
         self._change_log = ChangeLog(clock)
         self._sessions = SessionWatch(machine.heartbeats, clock=clock, later=host.perform)
         self._sessions.on_silence = lambda: self._submit(FenceSilentBroker(), _log_refusal)
+        self._balancer = LeaderBalancer(leader_balance, clock=clock, submit=self._submit, later=host.perform)
 
     # server.ports.Controller
 
@@ -306,6 +309,7 @@ class QuorumController:
         self._leadership = None
         self._is_active = False
         self._sessions.stop()
+        self._balancer.stop()
         self._deciding.drop()
         waiting = [pending.on_done for pending in self._pending]
         waiting += [self._deciding_for] if self._deciding_for is not None else []
@@ -425,6 +429,7 @@ class QuorumController:
             len(self._committed.topics),
         )
         self._sessions.start()
+        self._balancer.start()
         self._submit(FinalizeMetadataVersion(), _log_refusal)
 
     @property

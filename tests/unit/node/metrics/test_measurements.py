@@ -1,12 +1,14 @@
 """A broker's counts of its partitions while they change."""
 
+import asyncio
 from collections.abc import Generator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.metrics import measurements
@@ -106,3 +108,22 @@ def test_failed_and_offline_replicas_are_counted(table: PartitionTable) -> None:
     table.get(TOPIC, 1).log.condemn("a scrub has found a wrong checksum")
     found = measured(measuring(table))
     assert (found.replicas.offline, found.replication.lost, found.replication.is_directory_stalled) == (1, 1, True)
+
+
+def test_partitions_that_their_preferred_replica_does_not_lead_are_counted() -> None:
+    def state(leader: BrokerId) -> PartitionState:
+        return PartitionState(
+            topic_id=TopicId(b"t" * 16),
+            replicas=(BROKER, OTHER),
+            in_sync_replicas=(BROKER, OTHER),
+            leader=leader,
+            leader_epoch=LeaderEpoch(0),
+            partition_epoch=0,
+        )
+
+    partitions = dict(enumerate(map(state, (BROKER, OTHER, NO_LEADER))))
+    topic = TopicImage(name=TOPIC, topic_id=TopicId(b"t" * 16), partitions=partitions)
+    controller = SimpleNamespace(image=ClusterImage(topics={TOPIC: topic}), leader_id=BROKER)
+    parts: Any = SimpleNamespace(controller=controller, node_id=BROKER)
+    counts = asyncio.run(measurements._measure_cluster(parts))
+    assert (counts.partitions, counts.offline_partitions, counts.imbalanced_partitions) == (3, 1, 2)

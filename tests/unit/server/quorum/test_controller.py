@@ -10,9 +10,13 @@ from simulation.quorum_node import QuorumNode
 from simulation.quorum_plan import BROKERS
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker
 from tailrace.metadata.commands import (
+    AlterPartition,
     ControllerCommand,
     ControllerResponse,
     CreateTopics,
+    InSyncChange,
+    InSyncReplica,
+    ReplicaAssignment,
     TopicCreated,
     TopicRefused,
     TopicsCreated,
@@ -20,6 +24,7 @@ from tailrace.metadata.commands import (
 )
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import PartitionState
 from tailrace.raft import events
 from tailrace.raft.rpc import DescribeQuorumReply, FetchRecords, Response
 from tailrace.raft.voters import ReplicaKey
@@ -225,6 +230,39 @@ def test_a_broker_that_dies_while_it_shuts_down_is_fenced_by_a_new_controller(cl
     assert cluster.world.run(until_ms=began_ms + 5000, stop=lambda: cluster.active() is not None)
     go_on(cluster, 4000)
     assert active(cluster).controller.image.brokers[broker_id].fenced
+
+
+def test_a_broker_that_is_back_in_sync_leads_again_after_the_check_of_the_balance(cluster: QuorumCluster) -> None:
+    leader, (first, second) = active(cluster), BROKERS
+    both = ReplicaAssignment(partition=0, broker_ids=(first, second))
+    submit(leader, create_topics(TopicSpec(name="orders", assignments=(both,))))
+    cluster._silent.add(first)
+    go_on(cluster, 4000)
+    cluster._silent.clear()
+    go_on(cluster, 4000)
+
+    def orders() -> PartitionState:
+        return active(cluster).controller.image.topics["orders"].partitions[0]
+
+    state = orders()
+    assert (state.leader, state.in_sync_replicas) == (second, (second,))
+    brokers = active(cluster).controller.image.brokers
+    change = InSyncChange(
+        topic_id=state.topic_id,
+        partition=0,
+        leader_epoch=state.leader_epoch,
+        partition_epoch=state.partition_epoch,
+        in_sync_replicas=(InSyncReplica(broker_id=second), InSyncReplica(broker_id=first)),
+    )
+    submit(
+        active(cluster),
+        AlterPartition(broker_id=second, broker_epoch=brokers[second].broker_epoch, changes=(change,)),
+    )
+    go_on(cluster, 1000)
+    assert orders().leader == second
+    until_ms = cluster.world.now_ms + 301_000
+    assert cluster.world.run(until_ms=until_ms, stop=lambda: orders().leader == first)
+    assert orders().leader_epoch == state.leader_epoch + 1
 
 
 def test_a_brokers_epoch_is_the_offset_of_its_registration(cluster: QuorumCluster) -> None:
