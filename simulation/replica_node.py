@@ -26,6 +26,7 @@ from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
+from tailrace.replication.throttle import ThrottleConfig
 from tailrace.server.admin.config_entries import BrokerSetting
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
@@ -268,6 +269,7 @@ class ReplicaNode:
                 heartbeat_interval_ms=HEARTBEAT_MS,
                 session_timeout_ms=SESSION_MS,
                 registration_timeout_ms=60_000,
+                throttle=ThrottleConfig(),
                 replica_fetch=ReplicaFetchConfig(
                     replica_fetch_max_bytes=600,
                     replica_fetch_wait_max_ms=200,

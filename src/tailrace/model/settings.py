@@ -5,6 +5,7 @@ nearest known one, a value outside its limits with the limits. Code INVALID_CONF
 """
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -58,6 +59,8 @@ class Setting:
     at_most: float | None = None
     one_of: tuple[str, ...] | None = None
     """The legal values; for a LIST, of each element."""
+    throttled_replicas: bool = False
+    """The value is a LIST of replicas, PARTITION:BROKER each, or `*` for all."""
     dynamic: bool = False
     """May change while the node runs."""
     sensitive: bool = False
@@ -75,7 +78,13 @@ class Setting:
             for word in value if isinstance(value, tuple) else (str(value),):
                 if word not in self.one_of:
                     raise self._refusal(text, f"must be one of {', '.join(self.one_of)}")
+        if self.throttled_replicas and value != ("*",) and isinstance(value, tuple):
+            self._check_replicas(text, value)
         return value
+
+    def _check_replicas(self, text: str, words: tuple[str, ...]) -> None:
+        if not all(map(_REPLICA.fullmatch, words)):
+            raise self._refusal(text, "must be * or PARTITION:BROKER,PARTITION:BROKER...")
 
     def _check_limits(self, text: str, value: float) -> None:
         low, high = _INTEGRAL.get(self.type, (float("-inf"), float("inf")))
@@ -98,6 +107,8 @@ class Setting:
             return ",".join(value)
         return str(value)
 
+
+_REPLICA: Final = re.compile(r"[0-9]{1,10}:[0-9]{1,10}")
 
 _EXPECTED = {
     SettingType.BOOLEAN: "say true or false",

@@ -19,7 +19,9 @@ class TopicConfig:
     file_delete_delay_ms: int = 60_000
     flush_messages: int = _MAX_LONG
     flush_ms: int = _MAX_LONG
+    follower_replication_throttled_replicas: tuple[str, ...] = ()
     index_interval_bytes: int = 4096
+    leader_replication_throttled_replicas: tuple[str, ...] = ()
     max_compaction_lag_ms: int = _MAX_LONG
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
@@ -65,10 +67,19 @@ def _setting(
     at_least: float | None = None,
     at_most: float | None = None,
     one_of: tuple[str, ...] | None = None,
+    throttled_replicas: bool = False,
 ) -> Setting:
     default: Value = getattr(_DEFAULTS, attribute_name(name))
     return Setting(
-        name=name, type=kind, default=default, doc=doc, at_least=at_least, at_most=at_most, one_of=one_of, dynamic=True
+        name=name,
+        type=kind,
+        default=default,
+        doc=doc,
+        at_least=at_least,
+        at_most=at_most,
+        one_of=one_of,
+        throttled_replicas=throttled_replicas,
+        dynamic=True,
     )
 
 
@@ -89,7 +100,19 @@ TOPIC_SETTINGS: Table = table_of(
     _setting("file.delete.delay.ms", SettingType.LONG, "How long a removed file stays on disk.", at_least=0),
     _setting("flush.messages", SettingType.LONG, "Flush after this many records (page-cache durability).", at_least=1),
     _setting("flush.ms", SettingType.LONG, "Flush after this time (page-cache durability).", at_least=0),
+    _setting(
+        "follower.replication.throttled.replicas",
+        SettingType.LIST,
+        "Replicas that fetch at follower.replication.throttled.rate while out of sync: PARTITION:BROKER,... or *.",
+        throttled_replicas=True,
+    ),
     _setting("index.interval.bytes", SettingType.INT, "Log bytes between two index entries.", at_least=0),
+    _setting(
+        "leader.replication.throttled.replicas",
+        SettingType.LIST,
+        "Leaders that send at leader.replication.throttled.rate to replicas out of sync: PARTITION:BROKER,... or *.",
+        throttled_replicas=True,
+    ),
     _setting("max.compaction.lag.ms", SettingType.LONG, "A record is compacted at the latest after this.", at_least=1),
     _setting("max.message.bytes", SettingType.INT, "The largest record batch, as stored.", at_least=0),
     _setting(

@@ -20,6 +20,7 @@
    the changes, however many partitions are followed.
 8. A leader counts as sent all that is in an answer. So a partition whose answer was not stored leaves the fetch, also
    if it is ready again by the next one: it enters anew, and is then sent everything.
+9. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); one in sync never does.
 """
 
 from collections.abc import Iterable
@@ -32,12 +33,11 @@ from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.schema import Buffer
+from tailrace.replication.leader_refusal import LeaderRefusal
 from tailrace.replication.pauses import Pauses
+from tailrace.replication.throttle import ReplicationThrottle, ThrottleConfig
 
 FIRST_BACKOFF_MS: Final = 50
-REFUSED_AFTER_MS: Final = 10_000
-"""After so long of one and the same refusal a partition is reported. Elections and restarts are over by then."""
-REPORTED_EVERY_MS: Final = 60_000
 NO_EPOCH: Final = -1
 
 
@@ -192,17 +192,6 @@ class _State(Enum):
     BROKEN = auto()
 
 
-class _LeaderRefusal:
-    """Answers with the same error, one after the other."""
-
-    __slots__ = ("error", "reported_ms", "since_ms")
-
-    def __init__(self, error: ErrorCode, now_ms: int) -> None:
-        self.error = error
-        self.since_ms = now_ms
-        self.reported_ms: int | None = None
-
-
 class _Followed:
     """One partition."""
 
@@ -223,19 +212,26 @@ class _Followed:
         self.state = _State.READY
         self.failures = 0
         """In a row."""
-        self.refusal: _LeaderRefusal | None = None
+        self.refusal: LeaderRefusal | None = None
         self.leader_high_watermark = self.leader_log_start = -1
         """As of the last answer; -1 before that."""
         self.cannot_be_stored = False
         """The batches given last were not taken over: the bytes were damaged, or the disk had no space."""
 
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether it has all that its leader had committed at the last answer; true before that (decision 0051)."""
+        return self.leader_high_watermark <= self.position.end_offset
+
 
 class ReplicaFetcher:
     """The fetches from one leader, as a `model.machines.Machine`."""
 
-    def __init__(self, *, backoff_ms: int) -> None:
-        """`backoff_ms` is replica.fetch.backoff.ms: the longest pause after an error."""
+    def __init__(self, *, backoff_ms: int, throttle: ReplicationThrottle | None = None) -> None:
+        """`backoff_ms` is replica.fetch.backoff.ms: the longest pause after an error. `throttle` is the one of all
+        fetches of this broker; None: no replica is ever throttled."""
         self._backoff_ms = backoff_ms
+        self._throttle = throttle or ReplicationThrottle(ThrottleConfig())
         self._followed: dict[PartitionKey, _Followed] = {}
         # Ready are the partitions in `_standing` and in `_changed`.
         self._standing: set[PartitionKey] = set()  # without interruption since the last fetch named them
@@ -271,7 +267,7 @@ class ReplicaFetcher:
     def refused(self) -> int:
         """The number of partitions that have been refused for so long that it was reported."""
         refusals = (one.refusal for one in self._followed.values())
-        return sum(refusal is not None and refusal.reported_ms is not None for refusal in refusals)
+        return sum(refusal is not None and refusal.is_reported for refusal in refusals)
 
     @property
     def max_lag(self) -> int:
@@ -310,7 +306,9 @@ class ReplicaFetcher:
         self._wake(now_ms)
         is_due = self._has_to_ask and now_ms >= self._silent_until_ms
         if is_due and not isinstance(event, Follow):  # others follow at once: one fetch for all of them
-            effects.append(self._fetch())
+            self._hold_back(now_ms)
+            if self._has_to_ask:
+                effects.append(self._fetch())
         return effects
 
     def _follow(self, event: Follow) -> None:
@@ -361,6 +359,7 @@ class ReplicaFetcher:
         )
         if not has_news and not len(answer.records):
             return None
+        self._throttle.count(*key, len(answer.records), now_ms)
         followed.leader_high_watermark = answer.high_watermark
         followed.leader_log_start = answer.log_start_offset
         self._leave_ready(key, followed, _State.STORING)
@@ -376,7 +375,12 @@ class ReplicaFetcher:
                 self._leave_ready(answer.key, followed, _State.CUTTING)
                 return effect
         self._pause(answer.key, followed, now_ms)
-        return _refusal_report(followed, answer, now_ms)
+        refusal = followed.refusal
+        if refusal is None or refusal.error is not answer.error:
+            refusal = followed.refusal = LeaderRefusal(answer.error, now_ms)
+        if (for_ms := refusal.report(now_ms)) is None:
+            return None
+        return ReportRefusal(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)
 
     def _stored(self, event: Stored) -> None:
         followed = self._current(event.key, event.leader_epoch)
@@ -423,10 +427,22 @@ class ReplicaFetcher:
                 self._moved.remove(key)
                 self._gone[key] = None
 
+    def _hold_back(self, now_ms: int) -> None:
+        """Pause what may not be fetched before the throttle's rate has come down."""
+        until_ms = self._throttle.holds_until_ms(now_ms)
+        if until_ms is not None:
+            for key in sorted(self._throttle.throttled_among((*self._standing, *self._changed))):
+                followed = self._followed[key]
+                if not followed.is_in_sync:
+                    self._pause_until(until_ms, key, followed)
+
     def _pause(self, key: PartitionKey, followed: _Followed, now_ms: int) -> None:
-        self._leave_ready(key, followed, _State.PAUSED)
         followed.failures += 1
-        self._pauses.begin(key, now_ms + self._backoff(followed.failures))
+        self._pause_until(now_ms + self._backoff(followed.failures), key, followed)
+
+    def _pause_until(self, until_ms: int, key: PartitionKey, followed: _Followed) -> None:
+        self._leave_ready(key, followed, _State.PAUSED)
+        self._pauses.begin(key, until_ms)
 
     def _backoff(self, failures: int) -> int:
         return min(self._backoff_ms, FIRST_BACKOFF_MS << min(failures - 1, 16))
@@ -469,16 +485,3 @@ def _brought_into_range(answer: FetchAnswer, followed: _Followed) -> Cut | Resta
         own_end = OffsetAndEpoch(position.end_offset, LeaderEpoch(leader_epoch))
         return Cut(key=key, leader_epoch=leader_epoch, diverging=own_end)
     return None
-
-
-def _refusal_report(followed: _Followed, answer: FetchAnswer, now_ms: int) -> ReportRefusal | None:
-    """A report, when it is time for the first or the next one."""
-    refusal = followed.refusal
-    if refusal is None or refusal.error is not answer.error:
-        refusal = followed.refusal = _LeaderRefusal(answer.error, now_ms)
-    for_ms = now_ms - refusal.since_ms
-    reported_ms = refusal.reported_ms
-    if for_ms < REFUSED_AFTER_MS or (reported_ms is not None and now_ms - reported_ms < REPORTED_EVERY_MS):
-        return None
-    refusal.reported_ms = now_ms
-    return ReportRefusal(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)

@@ -17,7 +17,6 @@ _APIS_OF_KAFKA = {
 """The APIs that a broker of Apache Kafka 4.1 announces on a listener without SASL."""
 _TOPIC_SETTINGS_OF_KAFKA = (
     *("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
-    *("follower.replication.throttled.replicas", "leader.replication.throttled.replicas"),
     *("local.retention.bytes", "local.retention.ms"),
     *("remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable"),
 )

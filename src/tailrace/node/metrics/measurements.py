@@ -72,6 +72,10 @@ class ReplicationMeasure:
 
     following: int
     max_lag: int
+    sent_rate: float
+    """Bytes per second of throttled replicas that are sent to followers (KIP-73)."""
+    fetched_rate: float
+    """Bytes per second of throttled replicas that are fetched here."""
     failed_fetches: int
     failed_partitions: int
     refused_partitions: int
@@ -160,6 +164,8 @@ def _measure_replication(replicas: LocalReplicas) -> ReplicationMeasure:
     return ReplicationMeasure(
         following=fetchers.partitions,
         max_lag=fetchers.max_lag,
+        sent_rate=replicas.throttles.sent_rate,
+        fetched_rate=replicas.throttles.fetched_rate,
         failed_fetches=fetchers.failed_fetches,
         failed_partitions=fetchers.failed_partitions,
         refused_partitions=fetchers.refused_partitions,

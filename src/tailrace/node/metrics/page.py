@@ -201,6 +201,12 @@ def _replicas(broker: BrokerMeasurements) -> Iterator[Metric]:
     name = "kafka_server_replicafetchermanager"
     yield _single(f"{name}_maxlag", "Records that a replica here is behind its leader, at most.", copies.max_lag)
     yield _single(f"{name}_failedpartitionscount", "Replicas that are not fetched any more.", copies.failed_partitions)
+    yield _single(
+        "kafka_server_leaderreplication_byte_rate", "Throttled bytes per second to followers.", copies.sent_rate
+    )
+    yield _single(
+        "kafka_server_followerreplication_byte_rate", "Throttled bytes per second from leaders.", copies.fetched_rate
+    )
     yield _counter("tailrace_replicas_repaired", "Damaged replicas fetched anew.", (), [((), copies.repaired)])
     yield _single("tailrace_replicas_in_repair", "Damaged replicas that are being fetched anew.", copies.in_repair)
     yield _single("tailrace_damaged_logs", "Damaged logs that were renamed and kept.", copies.kept_logs.directories)

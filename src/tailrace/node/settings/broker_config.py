@@ -12,6 +12,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
+from tailrace.replication.throttle import ThrottleConfig
 from tailrace.server.admin.config_entries import ConfigSource
 from tailrace.server.assembly.config import BrokerConfig
 from tailrace.server.partitions.cleaner import CleanerConfig
@@ -36,6 +37,7 @@ def broker_config(config: NodeConfig, *, cluster_id: str, log_directory: str) ->
         session_timeout_ms=config.integer("broker.session.timeout.ms"),
         registration_timeout_ms=config.integer("initial.broker.registration.timeout.ms"),
         replica_fetch=config.fill(ReplicaFetchConfig),
+        throttle=config.fill(ThrottleConfig),
         groups=config.fill(GroupConfig),
         transactions=config.fill(TransactionConfig),
         periodic_work=config.fill(

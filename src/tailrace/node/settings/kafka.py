@@ -45,8 +45,6 @@ WITHOUT_EFFECT = (
     _accepted("num.network.threads.per.listener", INT, None),
     # Replication and the controller
     _accepted("replica.socket.receive.buffer.bytes", INT, 65_536),
-    _accepted("leader.replication.throttled.rate", LONG, _NO_LIMIT, dynamic=True),
-    _accepted("follower.replication.throttled.rate", LONG, _NO_LIMIT, dynamic=True),
     _accepted("replica.alter.log.dirs.io.max.bytes.per.second", LONG, _NO_LIMIT, dynamic=True),
     _accepted("unclean.leader.election.interval.ms", LONG, 300_000),
     _accepted("controlled.shutdown.enable", BOOLEAN, True),
@@ -85,8 +83,6 @@ WITHOUT_EFFECT = (
     # Quotas and metrics
     _accepted("quota.window.num", INT, 11),
     _accepted("quota.window.size.seconds", INT, 1),
-    _accepted("replication.quota.window.num", INT, 11),
-    _accepted("replication.quota.window.size.seconds", INT, 1),
     _accepted("alter.log.dirs.replication.quota.window.num", INT, 11),
     _accepted("alter.log.dirs.replication.quota.window.size.seconds", INT, 1),
     _accepted("controller.quota.window.num", INT, 11),

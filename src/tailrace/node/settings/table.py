@@ -17,10 +17,12 @@ from tailrace.node.settings.network import NETWORK_SETTINGS
 from tailrace.node.settings.quorum import QUORUM_SETTINGS
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.leadership import DEFAULT_LAG_MS
+from tailrace.replication.throttle import NO_LIMIT, ThrottleConfig
 from tailrace.server.admin.config_entries import BROKER_NAMES
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig
+from tailrace.server.replicas.replication_throttles import FOLLOWER_RATE, LEADER_RATE
 
 _IDENTITY = (
     setting("node.id", INT, 1, "The number of this node, distinct in the cluster.", at_least=0),
@@ -98,6 +100,30 @@ _REPLICATION = (
         "replica.socket.timeout.ms", INT, ReplicaFetchConfig, "How long a follower waits for an answer.", at_least=1
     ),
     setting("replica.selector.class", CLASS, None, _SELECTOR_CLASS),
+    setting(
+        LEADER_RATE,
+        LONG,
+        NO_LIMIT,
+        "Bytes per second to replicas out of sync, of the topics' leader.replication.throttled.replicas.",
+        at_least=0,
+        dynamic=True,
+    ),
+    setting(
+        FOLLOWER_RATE,
+        LONG,
+        NO_LIMIT,
+        "Bytes per second to replicas out of sync here, of the topics' follower.replication.throttled.replicas.",
+        at_least=0,
+        dynamic=True,
+    ),
+    setting(
+        "replication.quota.window.num",
+        INT,
+        ThrottleConfig,
+        "Samples from which the rates of both throttles are computed.",
+        at_least=1,
+    ),
+    setting("replication.quota.window.size.seconds", INT, ThrottleConfig, "The time of such a sample.", at_least=1),
     setting(
         "broker.heartbeat.interval.ms", INT, 500, "How often a broker says that it lives (Kafka: 2000).", at_least=1
     ),

@@ -129,7 +129,9 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
     "flush.messages": ("log.flush.interval.messages",),
     "flush.ms": ("log.flush.interval.ms",),
+    "follower.replication.throttled.replicas": (),
     "index.interval.bytes": ("log.index.interval.bytes",),
+    "leader.replication.throttled.replicas": (),
     "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
     "max.message.bytes": ("message.max.bytes",),
     "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
@@ -147,7 +149,8 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "segment.ms": ("log.roll.ms", "log.roll.hours"),
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
 }
-"""The broker's settings behind each topic setting; of several units, the first one with a value is in force."""
+"""The broker's settings behind each topic setting, if there are any; of several units, the first one with a value is in
+force."""
 
 
 METADATA_CLEANUP_POLICY: Final = Setting(

@@ -174,7 +174,9 @@ class Broker:
                     partitions=partitions,
                     polls=self.polls,
                     fetch_max_bytes=config.fetch_max_bytes,
-                    followers=FollowerReaders(controller=self.controller, keeper=self.replicas.keeper),
+                    followers=FollowerReaders(
+                        controller=self.controller, keeper=self.replicas.keeper, throttles=self.replicas.throttles
+                    ),
                     sessions=self.fetch_sessions,
                     choices=self.choices,
                     sent=self.sent,

@@ -7,6 +7,7 @@ from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.ids import BrokerId
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.replica_selector import LeaderSelector, ReplicaSelector
+from tailrace.replication.throttle import ThrottleConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.storage import FileSystem
@@ -37,6 +38,7 @@ class BrokerConfig:
     registration_timeout_ms: int
     """initial.broker.registration.timeout.ms."""
     replica_fetch: ReplicaFetchConfig
+    throttle: ThrottleConfig
     groups: GroupConfig
     """Without `settings_of`, which the broker sets: it reads the image."""
     transactions: TransactionConfig

@@ -18,6 +18,7 @@ from tailrace.server.replicas.fetchers import ReplicaFetchers
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
 from tailrace.server.replicas.repairs import ReplicaRepairs
+from tailrace.server.replicas.replication_throttles import ReplicationThrottles
 
 
 class LocalReplicas:
@@ -44,8 +45,16 @@ class LocalReplicas:
             clock=clock,
             replica_lag_time_max_ms=config.replica_lag_time_max_ms,
         )
+        self.throttles: Final = ReplicationThrottles(
+            broker_id=broker_id, settings=settings, config=config.throttle, clock=clock
+        )
         self.fetchers: Final = ReplicaFetchers(
-            broker_id=broker_id, partitions=self.partitions, peer=ports.peers, clock=clock, config=config.replica_fetch
+            broker_id=broker_id,
+            partitions=self.partitions,
+            peer=ports.peers,
+            clock=clock,
+            config=config.replica_fetch,
+            throttle=self.throttles.follower,
         )
         self.health: Final = LogDirectoryHealth(config.log_directory, replicas=self.failures, fetching=self.fetchers)
         self.applier: Final = MetadataApplier(partitions=self.partitions, broker_id=broker_id, settings=settings)
@@ -93,6 +102,7 @@ class LocalReplicas:
 
     def load(self, image: ClusterImage) -> None:
         """Begin to fetch, to watch followers and to report failures. The partitions have their roles by now."""
+        self.throttles.load(image)
         self.fetchers.load(image)
         self.keeper.load(image)
         self.failures.start()
@@ -101,7 +111,8 @@ class LocalReplicas:
     @property
     def listeners(self) -> tuple[OnImage, ...]:
         """Receivers of changes of the metadata, in this order, after the applier."""
-        return (self.fetchers.on_image, self.keeper.on_image, self.failures.on_image, self.repairs.on_image)
+        hosts = (self.throttles, self.fetchers, self.keeper, self.failures, self.repairs)
+        return tuple(host.on_image for host in hosts)
 
     def forget_vanished(self) -> None:
         """Treat replicas that are gone from the disk as empty from now on: all lost replicas are reported."""

@@ -103,8 +103,7 @@ class FetchHandler:
 
     def _full_response(self, reading: FullReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        self._sent.count(reading.given, is_replica=reading.params.reader.is_replica)
-        reading.params.reader.mark_sent(reading.given)
+        self._count_sent(reading)
         endpoints = self._leader_endpoints(reading, (answer for topic in reading.topics for answer in topic.partitions))
         return FetchResponse(
             session_id=self._sessions.open(reading), responses=reading.topics, node_endpoints=endpoints
@@ -131,9 +130,14 @@ class FetchHandler:
 
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        self._sent.count(reading.given, is_replica=reading.params.reader.is_replica)
+        self._count_sent(reading)
         endpoints = self._leader_endpoints(reading, (data for _, data in reading.news))
         return self._sessions.answer(session, reading, endpoints)
+
+    def _count_sent(self, reading: Reading) -> None:
+        reader = reading.params.reader
+        self._sent.count(reading.given, is_replica=reader.is_replica)
+        reader.mark_sent(reading.given)
 
     def _leader_endpoints(self, reading: Reading, answers: Iterable[PartitionData]) -> tuple[NodeEndpoint, ...]:
         """The addresses of the leaders that are named in errors."""

@@ -21,6 +21,7 @@ from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 from tailrace.server.fetch.params import FetchSender
 from tailrace.server.ports import Controller
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.server.replicas.replication_throttles import ReplicationThrottles
 from tailrace.storage import ReadLimits
 
 _UNKNOWN: Final = -1
@@ -40,16 +41,23 @@ def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) ->
 class FollowerReaders:
     """Gives each fetch of a follower its reader, and the reader this node's image and in-sync keeper."""
 
-    def __init__(self, *, controller: Controller, keeper: InSyncKeeper) -> None:
+    def __init__(self, *, controller: Controller, keeper: InSyncKeeper, throttles: ReplicationThrottles) -> None:
         self._controller = controller
         self._keeper = keeper
+        self._throttles = throttles
 
     def reader(self, sender: FetchSender) -> "FetchingFollower | None":
         """The follower that has sent a request; None for a consumer."""
         replica_id, broker_epoch = sender
         if replica_id < 0:
             return None
-        return FetchingFollower(BrokerId(replica_id), broker_epoch, controller=self._controller, keeper=self._keeper)
+        return FetchingFollower(
+            BrokerId(replica_id),
+            broker_epoch,
+            controller=self._controller,
+            keeper=self._keeper,
+            throttles=self._throttles,
+        )
 
 
 class FetchingFollower:
@@ -66,15 +74,23 @@ class FetchingFollower:
         "_may_join",
         "_must_note_sent",
         "_replica_id",
+        "_throttles",
     )
 
     def __init__(
-        self, replica_id: BrokerId, broker_epoch: int, *, controller: Controller, keeper: InSyncKeeper
+        self,
+        replica_id: BrokerId,
+        broker_epoch: int,
+        *,
+        controller: Controller,
+        keeper: InSyncKeeper,
+        throttles: ReplicationThrottles,
     ) -> None:
         self._replica_id = replica_id
         self._broker_epoch = broker_epoch
         self._controller = controller
         self._keeper = keeper
+        self._throttles = throttles
         self._may_join = False
         self._is_recorded = False
         self._must_note_sent = False
@@ -101,7 +117,12 @@ class FetchingFollower:
 
     def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
         """The records for the follower. Its log equals this one up to its fetch offset, which is recorded."""
+        is_held_back = self._throttles.holds_back(partition, self._replica_id)
+        if is_held_back:  # its offset is checked and recorded all the same
+            limits = ReadLimits(limits.offset, 0, limits.isolation, limits.leader_epoch, min_one_message=False)
         got = partition.read_for_replica(limits)
+        if is_held_back:
+            got.reaches_end = True  # records that it may not get yet end no wait
         if not self._is_recorded:
             stated = wanted.high_watermark
             if stated >= _NOT_STATED:
@@ -160,6 +181,8 @@ class FetchingFollower:
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]]) -> None:
         """Note the high watermarks in an answer: the next fetch acknowledges them, if it does not state its own."""
-        if self._must_note_sent:
-            for partition, _ in given:
+        for partition, size_bytes in given:
+            if size_bytes:
+                self._throttles.count_sent(partition, size_bytes)
+            if self._must_note_sent:
                 partition.in_sync.note_sent(self._replica_id, partition.high_watermark)

@@ -29,6 +29,7 @@ from tailrace.replication.replica_fetcher import (
     SendFetch,
     Unfollow,
 )
+from tailrace.replication.throttle import ReplicationThrottle
 from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Peer
@@ -50,9 +51,10 @@ class ReplicaFetcherHost:
         config: ReplicaFetchConfig,
         fetches: Fetches,
         broker_epoch: Callable[[], int],
+        throttle: ReplicationThrottle | None,
     ) -> None:
         self.leader = leader
-        self.machine = ReplicaFetcher(backoff_ms=config.replica_fetch_backoff_ms)
+        self.machine = ReplicaFetcher(backoff_ms=config.replica_fetch_backoff_ms, throttle=throttle)
         self._logs = FollowerLogs(leader, table=partitions, clock=clock, on_done=self.step)
         self._peer = peer
         self._clock = clock
@@ -165,13 +167,15 @@ class ReplicaFetchers:
         peer: Peer,
         clock: Clock,
         config: ReplicaFetchConfig,
+        throttle: ReplicationThrottle | None = None,
     ) -> None:
-        """`peer` reaches the other brokers."""
+        """`peer` reaches the other brokers. `throttle` is that of all fetches; None: there is none."""
         self._broker_id = broker_id
         self._partitions = partitions
         self._peer = peer
         self._clock = clock
         self._config = config
+        self._throttle = throttle
         self._image = EMPTY_IMAGE
         self._hosts: dict[BrokerId, ReplicaFetcherHost] = {}
         self._failed_before = 0  # failed fetches of hosts that are closed
@@ -384,5 +388,6 @@ class ReplicaFetchers:
                 config=self._config,
                 fetches=SessionFetches(broker_id=self._broker_id, config=self._config),
                 broker_epoch=lambda: self.broker_epoch,
+                throttle=self._throttle,
             )
         return host

@@ -51,6 +51,8 @@ class MetadataApplier:
         """Partitions of this broker that could not be opened or changed."""
         self._logged: dict[TopicPartition, str] = {}
         """The reasons, as logged last."""
+        self._defaults_of_all: TopicConfig | None = None
+        """The defaults that all topics have got."""
         self._defaults: TopicConfig | None = None
         self._configs: dict[frozenset[tuple[str, str]], TopicConfig] = {}
         """Topic settings on top of these defaults, by a topic's own settings: most topics have the same."""
@@ -62,6 +64,7 @@ class MetadataApplier:
 
     def steps(self, image: ClusterImage) -> Iterator[None]:
         """As `load`, one partition per step: after a crash each step may scan a log."""
+        self._defaults_of_all = self._settings.at(image).topic_defaults
         for topic in image.topics.values():
             config = self._config(image, topic.name)
             for topic_partition, state in self._of_this_broker(topic):
@@ -82,8 +85,10 @@ class MetadataApplier:
             self._partitions.update_configs({name: self._config(image, name) for name in changed})
 
     def _reconfigured(self, image: ClusterImage, delta: ImageDelta) -> Iterable[str]:
-        """The topics whose settings may have changed: all, if the broker's own settings have."""
-        if any(self._settings.concerns(resource) for resource in delta.changed_configs):
+        """The topics whose settings may have changed: all, if the broker's defaults of topics have."""
+        is_concerned = any(self._settings.concerns(resource) for resource in delta.changed_configs)
+        if is_concerned and self._settings.at(image).topic_defaults != self._defaults_of_all:
+            self._defaults_of_all = self._settings.at(image).topic_defaults
             return image.topics
         changed = (resource.name for resource in delta.changed_configs if resource.type == ResourceType.TOPIC)
         return [name for name in changed if name in image.topics]

@@ -45,6 +45,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
     """Goes on to the next turn of others each time."""
     replicas = SimpleNamespace(
         fetchers=SimpleNamespace(partitions=0, max_lag=0, failed_fetches=0, failed_partitions=0, refused_partitions=0),
+        throttles=SimpleNamespace(sent_rate=0.0, fetched_rate=0.0),
         keeper=SimpleNamespace(shrinks=0, expansions=0),
         repairs=SimpleNamespace(repaired=0, in_repair=0, kept_logs=None),
         failures=SimpleNamespace(lost_replicas=(TopicPartition(TOPIC, 0),)),

@@ -142,9 +142,10 @@ def test_a_changed_setting_is_shown_and_in_force(node: AdminPath) -> None:
 def test_the_settings_of_this_broker_are_shown_and_few_can_be_changed(node: AdminPath, version: int) -> None:
     result = describe(node, "1", kind=ResourceType.BROKER, version=version)
     assert [config.name for config in result.configs] == sorted(BROKER_SETTINGS)
-    defaults_of_topics = {names[0] for names in BROKER_NAMES.values()}
+    defaults_of_topics = {name for names in BROKER_NAMES.values() for name in names[:1]}
+    throttles = {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
     without_effect = {setting.name for setting in WITHOUT_EFFECT if setting.dynamic}
-    assert {one.name for one in result.configs if not one.read_only} == defaults_of_topics | without_effect
+    assert {one.name for one in result.configs if not one.read_only} == defaults_of_topics | throttles | without_effect
     partitions = entry(result, "num.partitions")
     assert (partitions.value, partitions.config_source) == ("3", 4)
     assert entry(result, "fetch.max.bytes").config_source == 5

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType, TopicImage
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
@@ -224,3 +224,74 @@ def test_a_fenced_broker_is_not_proposed() -> None:
     assert bench.fetch(0).fetched.error_code == ErrorCode.NONE
     bench.clock.advance(0)
     assert bench.controller.commands == []
+
+
+class ThrottledBench(FollowerReadersBench):
+    """Broker 3 is out of sync, and gets 1,000 bytes a second."""
+
+    def __init__(self, *replicas: str) -> None:
+        super().__init__(in_sync=(1, 2))
+        state = replace(self.partition.state, replicas=(1, 2, 3))  # type: ignore[type-var]
+        self.partition.become_leader(state)  # type: ignore[arg-type]
+        topic_id = self.partition.topic_id
+        topic = ConfigResource(ResourceType.TOPIC, "orders")
+        image = replace(
+            self.controller.image,
+            topics={"orders": TopicImage(name="orders", topic_id=topic_id, partitions={})},
+            configs={
+                topic: {"leader.replication.throttled.replicas": ",".join(replicas)},
+                ConfigResource(ResourceType.BROKER, "1"): {"leader.replication.throttled.rate": "1000"},
+            },
+        )
+        self.throttles = self.node.broker.replicas.throttles
+        self.throttles.load(image)
+        self.produce(bytes(5_000))
+        self.disk.run()
+
+    def size_for(self, replica: int, *, offset: int = 0, max_wait_ms: int = 0) -> int:
+        epochs = {2: 20, 3: 30}
+        answer = self.fetch(
+            offset, replica=replica, broker_epoch=epochs[replica], high_watermark=1, max_wait_ms=max_wait_ms
+        )
+        return len(answer.fetched.records or b"")
+
+
+@pytest.mark.parametrize("replicas", [("0:1",), ("*",), ("0:2", "7:1", "0:1")], ids=str)
+def test_a_replica_out_of_sync_gets_nothing_while_the_leaders_rate_is_exceeded(replicas: tuple[str, ...]) -> None:
+    bench = ThrottledBench(*replicas)
+    assert [bench.size_for(3) > 5_000, bench.size_for(3)] == [True, 0]
+    bench.clock.advance(4_000)
+    assert bench.size_for(3) == 0
+    bench.clock.advance(2_000)
+    assert bench.size_for(3) > 5_000
+
+
+@pytest.mark.parametrize("replicas", [(), ("0:2", "0:3"), ("1:1",)], ids=str)
+def test_replicas_that_are_not_in_the_list_of_this_leader_are_not_held_back(replicas: tuple[str, ...]) -> None:
+    bench = ThrottledBench(*replicas)
+    assert [bench.size_for(3) > 5_000 for _ in range(3)] == [True] * 3
+
+
+def test_a_replica_in_sync_is_never_held_back_and_its_bytes_count() -> None:
+    bench = ThrottledBench("*")
+    assert [bench.size_for(2) > 5_000 for _ in range(3)] == [True] * 3
+    assert bench.size_for(3) == 0
+
+
+def test_a_fetch_that_is_held_back_waits() -> None:
+    """It would come again at once otherwise, and again."""
+    bench = ThrottledBench("*")
+    bench.size_for(3)
+    bench.produce(b"more")
+    bench.disk.run()
+    waiting = bench.fetch(1, replica=3, broker_epoch=30, high_watermark=2, max_wait_ms=500)
+    assert not waiting.is_answered
+    bench.clock.advance(500)
+    assert (waiting.fetched.error_code, waiting.fetched.records) == (0, b"")
+
+
+def test_a_rate_and_a_list_that_are_taken_away_hold_back_nothing() -> None:
+    bench = ThrottledBench("*")
+    bench.size_for(3)
+    bench.throttles.load(replace(bench.controller.image, configs={}))
+    assert bench.size_for(3) > 5_000

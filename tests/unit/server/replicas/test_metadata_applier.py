@@ -148,3 +148,22 @@ def test_topics_that_say_the_same_share_their_settings_until_the_defaults_change
     node.end_turn()
     assert orders.config is returns.config
     assert orders.config.min_insync_replicas == 3
+
+
+def test_a_setting_of_the_broker_that_topics_do_not_inherit_changes_no_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An administrator throttles replication while 100,000 partitions are here."""
+    node = AdminPath("/data", files=SimulatedDisk())
+    node.create_topics("orders")
+    updated: list[object] = []
+    monkeypatch.setattr(node.table, "update_configs", updated.append)
+
+    def set_to(name: str, value: str) -> int:
+        change = ConfigChange(name=name, value=value)
+        node.submit(alter_configs(ResourceChanges(resource=ALL_BROKERS, changes=(change,))))
+        node.end_turn()
+        return len(updated)
+
+    names = ("leader.replication.throttled.rate", "log.retention.ms", "follower.replication.throttled.rate")
+    assert [set_to(name, "77777") for name in names] == [0, 1, 1]
