@@ -7,6 +7,7 @@ import pytest
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
 from tailrace.client.admin.cluster import UpgradeType
+from tailrace.client.admin.eligible_leaders import EligibleLeaders
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import ElectionType, TopicPartition
@@ -33,6 +34,10 @@ def test_brokers_are_listed_and_those_that_never_were_not_unregistered(admin: Ad
     with pytest.raises(KafkaError) as caught:
         admin.unregister_broker(NODE + 1)
     assert caught.value.code is ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+def test_eligible_leaders_are_described(admin: Admin) -> None:
+    assert admin.describe_eligible_leaders(["orders", "there-is-none"]) == {ORDERS: EligibleLeaders((), ())}
 
 
 def test_its_quorum_is_described(admin: Admin) -> None:

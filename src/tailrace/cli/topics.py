@@ -1,6 +1,6 @@
 """`tailrace topics`: list, create, alter, describe, delete, elect, reassign."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated
 
 import typer
@@ -19,17 +19,21 @@ from tailrace.cli.output import (
     write,
 )
 from tailrace.client.admin.configs import DYNAMIC_TOPIC_CONFIG, TOPIC
+from tailrace.client.admin.eligible_leaders import EligibleLeaders
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin
 from tailrace.client.cluster_view import PartitionInfo, TopicInfo
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
+from tailrace.model.partitions import TopicPartition
 from tailrace.model.settings import unknown_setting
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 _TOPIC_COLUMNS = ("Topic", "TopicId", "PartitionCount", "ReplicationFactor")
-_PARTITION_COLUMNS = ("Topic", "Partition", "Leader", "Replicas", "Isr")
+_PARTITION_COLUMNS = ("Topic", "Partition", "Leader", "Replicas", "Isr", "Elr", "LastKnownElr")
+_NOT_REPORTED = "N/A"
+"""Kafka's word for eligible leaders that the cluster does not report."""
 
 
 @app.command("list")
@@ -183,8 +187,9 @@ def describe(
     with admin_of(bootstrap_server) as admin:
         topics = admin.describe_topics(dict.fromkeys(names) if names else None)
         configs = _own_configs(admin, topics)
+        eligible = admin.describe_eligible_leaders([topic.name for topic in topics])
     if output is Format.JSON:
-        show([_description(topic, configs[topic.name]) for topic in topics], (), output)
+        show([_description(topic, configs[topic.name], eligible) for topic in topics], (), output)
         return
     for number, topic in enumerate(topics):
         if number:
@@ -193,11 +198,8 @@ def describe(
         row: Row = {**_topic_row(topic), "ReplicationFactor": _replication_factors(topic), "Configs": settings}
         words = (f"{name}: {value}" for name, value in row.items())
         write("  ".join(words).rstrip())
-        rows = [_partition_row(topic.name, partition) for partition in topic.partitions]
         show(
-            [row if row["Leader"] is not None else {**row, "Leader": "none"} for row in rows],
-            _PARTITION_COLUMNS,
-            output,
+            [_table_row(topic.name, partition, eligible) for partition in topic.partitions], _PARTITION_COLUMNS, output
         )
     _say_if_none(topics)
 
@@ -232,19 +234,32 @@ def _replication_factors(topic: TopicInfo) -> str:
     return "-".join(map(str, sorted({min(counts, default=0), max(counts, default=0)})))
 
 
-def _description(topic: TopicInfo, configs: dict[str, str]) -> Row:
-    partitions = [_partition_row(topic.name, partition) for partition in topic.partitions]
+Eligible = Mapping[TopicPartition, EligibleLeaders]
+
+
+def _description(topic: TopicInfo, configs: dict[str, str], eligible: Eligible) -> Row:
+    partitions = [_partition_row(topic.name, partition, eligible) for partition in topic.partitions]
     return {**_topic_row(topic), "Configs": configs, "Partitions": partitions}
 
 
-def _partition_row(topic: str, partition: PartitionInfo) -> Row:
+def _partition_row(topic: str, partition: PartitionInfo, eligible: Eligible) -> Row:
+    leaders = eligible.get(TopicPartition(topic, partition.partition))
     return {
         "Topic": topic,
         "Partition": partition.partition,
         "Leader": partition.leader if partition.leader >= 0 else None,
         "Replicas": list(partition.replicas),
         "Isr": list(partition.in_sync_replicas),
+        "Elr": None if leaders is None else list(leaders.replicas),
+        "LastKnownElr": None if leaders is None else list(leaders.last_known),
     }
+
+
+def _table_row(topic: str, partition: PartitionInfo, eligible: Eligible) -> Row:
+    """The row in Kafka's words: no leader is `none`, eligible leaders that are not reported are `N/A`."""
+    row = _partition_row(topic, partition, eligible)
+    words = {"Leader": "none", "Elr": _NOT_REPORTED, "LastKnownElr": _NOT_REPORTED}
+    return {name: words.get(name) if cell is None else cell for name, cell in row.items()}
 
 
 @app.command()

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from interop.librdkafka import librdkafka
 from tailrace.client.admin.configs import BROKER as BROKER_RESOURCE
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking import Admin, Producer
+from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.commands import (
     AlterPartition,
     InSyncChange,
@@ -18,6 +20,7 @@ from tailrace.model.ids import NO_LEADER, BrokerId, format_topic_id
 from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, DescribeLogDirsResponse
 from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
 from tailrace.server.context import RequestContext
+from tailrace.server.metadata import topic_partitions
 from testkit.admin_path import DIRECTORY_ID
 from testkit.admin_server import AdminServer
 from testkit.commands import CommandResult, run_command
@@ -157,6 +160,52 @@ def test_a_topic_whose_partitions_differ_shows_both_numbers_of_replicas(server: 
     assert "; replication factor 1-2 -> 2\n" in done.err
     done = run("topics", "reassign", "orders", "--replicas", f"{OTHER},{BROKER}")
     assert "replication factor" not in done.err.replace("1-2 -> 2", "")
+
+
+def fence(server: AdminServer, broker_id: BrokerId) -> None:
+    broker_epoch = server.node.controller.image.brokers[broker_id].broker_epoch
+    server.submit(FenceBroker(broker_id=broker_id, broker_epoch=broker_epoch))
+
+
+def test_a_topic_is_described_with_its_eligible_leaders(server: AdminServer, run: Run) -> None:
+    """KIP-966: below min.insync.replicas a replica that leaves may still lead."""
+    server.start(OTHER)
+    assignment = ReplicaAssignment(partition=0, broker_ids=(BrokerId(BROKER), OTHER))
+    settings = (("min.insync.replicas", "2"),)
+    server.submit(create_topics(TopicSpec(name="orders", assignments=(assignment,), configs=settings)))
+    fence(server, OTHER)
+    row = run("topics", "describe", "orders").out.splitlines()[2]
+    assert row.split() == ["orders", "0", str(BROKER), f"{BROKER},{OTHER}", str(BROKER), str(OTHER), "-"]
+    fence(server, BrokerId(BROKER))
+    (described,) = json.loads(run("topics", "describe", "orders", "-o", "json").out)
+    (partition,) = described["Partitions"]
+    assert (partition["Leader"], partition["Isr"]) == (None, [])
+    assert (partition["Elr"], partition["LastKnownElr"]) == ([BROKER, OTHER], [BROKER])
+
+
+def test_eligible_leaders_come_page_by_page(server: AdminServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_partitions, "MAX_PARTITIONS", 2)
+    for topic in ("orders", "flights"):
+        run("topics", "create", topic, "--partitions", "3")
+    described = json.loads(run("topics", "describe", "orders", "flights", "-o", "json").out)
+    elrs = [[partition["Elr"] for partition in topic["Partitions"]] for topic in described]
+    assert elrs == [[[], [], []], [[], [], []]]
+
+
+def test_a_cluster_without_eligible_leaders_is_described_as_before(run: Run) -> None:
+    """Kafka before 3.8 has no DescribeTopicPartitions, and neither has librdkafka's mock cluster."""
+    foreign = librdkafka().MockCluster()
+    there = ("--bootstrap-server", foreign.bootstrap())
+    with Producer(foreign.bootstrap()) as producer:
+        producer.send("orders", b"makes the topic")
+    done = run("topics", "describe", "orders", *there)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines()[2].split()[-2:] == ["N/A", "N/A"]
+    (described,) = json.loads(run("topics", "describe", "orders", "-o", "json", *there).out)
+    partition = described["Partitions"][0]
+    assert len(partition["Isr"]) == 3
+    assert (partition["Elr"], partition["LastKnownElr"]) == (None, None)
+    del foreign  # the cluster lives as long as this
 
 
 def test_a_node_that_is_no_voter_is_not_removed_and_the_voters_are_named(server: AdminServer, run: Run) -> None:

@@ -54,8 +54,8 @@ def test_a_topic_is_created_listed_described_and_deleted(run: Run, topic: str) -
     assert f"Topic: {topic}" in described
     assert "PartitionCount: 2  ReplicationFactor: 1  Configs: retention.ms=5000" in described
     head, *rows = described.splitlines()[1:]
-    assert head.split() == ["Topic", "Partition", "Leader", "Replicas", "Isr"]
-    assert [row.split()[1:] for row in rows] == [["0", "1", "1", "1"], ["1", "1", "1", "1"]]
+    assert head.split() == ["Topic", "Partition", "Leader", "Replicas", "Isr", "Elr", "LastKnownElr"]
+    assert [row.split()[1:] for row in rows] == [["0", "1", "1", "1", "-", "-"], ["1", "1", "1", "1", "-", "-"]]
     (as_json,) = json.loads(run("topics", "describe", topic, "-o", "json").out)
     assert as_json["Partitions"][1]["Isr"] == [1]
     assert run("topics", "delete", topic).code == 0

@@ -10,6 +10,7 @@ from tailrace.client import offsets
 from tailrace.client.admin import (
     cluster,
     configs,
+    eligible_leaders,
     group_health,
     groups,
     log_dirs,
@@ -69,6 +70,7 @@ class AsyncAdmin:
     delete_records = _method(topics.delete_records)
     list_topics = _method(topics.list_topics)
     describe_topics = _method(topics.describe_topics)
+    describe_eligible_leaders = _method(eligible_leaders.describe_eligible_leaders)
     list_offsets = _method(offsets.list_offsets)
 
     describe_cluster = _method(cluster.describe_cluster)
