@@ -16,7 +16,7 @@ from interop.kafka_tools import Dump, absent, run
 from interop.librdkafka import ConfluentConsumerProtocol, wait_until
 from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.registry import CLIENT_APIS
+from tailrace.protocol.registry import CLIENT_APIS, OWN_APIS
 from tailrace.testing import Cluster
 
 pytestmark = pytest.mark.interop
@@ -174,11 +174,13 @@ def test_records_are_deleted_and_the_disk_is_described(tool: Tool, topic: str, t
     assert min(sizes.values()) > 0
 
 
-def test_every_api_that_is_announced_can_be_used_by_kafkas_client(tool: Tool) -> None:
+def test_every_api_that_is_announced_and_kafkas_can_be_used_by_its_client(tool: Tool) -> None:
     told = tool("kafka-broker-api-versions").out
     usable = {int(key): int(version) for key, version in re.findall(r"\((\d+)\): .*\[usable: (\d+)\]", told)}
     newer = {80: 0}  # AddRaftVoter 1 came after this client (KIP-1186)
-    assert usable == {key: api.max_version for key, api in CLIENT_APIS.items()} | newer
+    of_kafka = {key: api.max_version for key, api in CLIENT_APIS.items() if key not in OWN_APIS}
+    assert usable == of_kafka | newer
+    assert {int(key) for key in re.findall(r"UNKNOWN\((\d+)\)", told)} == OWN_APIS.keys()
 
 
 def test_the_cluster_its_quorum_and_its_groups_are_described(tailrace_cluster: Cluster, tool: Tool, topic: str) -> None:

@@ -32,7 +32,7 @@ from tailrace.protocol.declaration import Field, schema_of
 from tailrace.protocol.messages import envelope, log_dirs, quorum, registrations, replicas, transactions
 from tailrace.protocol.messages.api_versions import ApiVersionsResponse
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from tailrace.protocol.registry import APIS
+from tailrace.protocol.registry import APIS, OWN_APIS
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.protocol.source import Layout
 from testkit.strategies import messages
@@ -80,6 +80,7 @@ CONSUMER_PROTOCOL = (ConsumerProtocolSubscription, ConsumerProtocolAssignment)
 CASES = [
     (cls, version)
     for api in APIS.values()
+    if api.key not in OWN_APIS
     for cls in (api.request, api.response)
     for version in range(api.min_version, api.max_version + 1)
 ]

@@ -274,6 +274,7 @@ class Admin(Facade[AsyncAdmin]):
 
     describe_log_dirs = blocking(AsyncAdmin.describe_log_dirs)
     describe_replica_logs = blocking(AsyncAdmin.describe_replica_logs)
+    describe_fetch_sessions = blocking(AsyncAdmin.describe_fetch_sessions)
 
     list_transactions = blocking(AsyncAdmin.list_transactions)
     describe_transaction = blocking(AsyncAdmin.describe_transaction)

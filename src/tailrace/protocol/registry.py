@@ -19,6 +19,7 @@ from tailrace.protocol.messages import (
     envelope,
     features,
     fetch,
+    fetch_sessions,
     groups,
     list_offsets,
     log_dirs,
@@ -212,6 +213,7 @@ _ROWS: Final = (
     _api(quorum.AddRaftVoterRequest, forwarding=ForwardingKind.CHANGE),
     _api(quorum.RemoveRaftVoterRequest, forwarding=ForwardingKind.CHANGE),
     _api(quorum.UpdateRaftVoterRequest, listeners=_CONTROLLERS),
+    _api(fetch_sessions.DescribeFetchSessionsRequest),
 )
 
 
@@ -229,6 +231,12 @@ CLIENT_APIS: Final = _by_key(api for api in APIS.values() if Listeners.CLIENTS i
 
 FORWARDED_APIS: Final = _by_key(api for api in APIS.values() if api.forwarding is not ForwardingKind.NEVER)
 """The APIs that brokers pass on, and that an envelope may hold."""
+
+FIRST_KEY_OF_OURS: Final = 10_000
+"""Kafka has no key from here on (decision 0053)."""
+
+OWN_APIS: Final = _by_key(api for api in APIS.values() if api.key >= FIRST_KEY_OF_OURS)
+"""The APIs that Kafka does not have."""
 
 _BY_CLASS = {cls: api for api in APIS.values() for cls in (api.request, api.response)}
 

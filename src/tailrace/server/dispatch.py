@@ -104,9 +104,8 @@ class Dispatcher:
         own = APIS[API_VERSIONS]
         self._api_versions = ApiVersionsHandler({*handlers, own}, finalized)
         everything: HandlerTable = {**handlers, own: self._api_versions}
-        self._routes: list[_Route | None] = [None] * (max(api.key for api in everything) + 1)
-        for api, handler in everything.items():
-            self._routes[api.key] = _Route(api, handler)
+        by_key = sorted(everything.items(), key=lambda row: row[0].key)
+        self._routes = {api.key: _Route(api, handler) for api, handler in by_key}
         self._write_staged = write_staged
         self._on_broken_invariant = on_broken_invariant
         self._known_faults: set[tuple[str, str, int]] = set()
@@ -119,16 +118,15 @@ class Dispatcher:
 
     def request_counts(self) -> Iterator[RequestCount]:
         """The number of requests, by API and version, without zeros."""
-        for route in self._routes:
-            if route is not None:
-                for version, count in enumerate(route.counts):
-                    if count:
-                        yield RequestCount(route.api, version, count)
+        for route in self._routes.values():
+            for version, count in enumerate(route.counts):
+                if count:
+                    yield RequestCount(route.api, version, count)
 
     def on_frame(self, connection: ServerConnection, slot: int, frame: memoryview) -> None:
         """Carry out one request. Never raises."""
         api_key, api_version, correlation_id = _PREFIX.unpack_from(frame)
-        route = self._routes[api_key] if 0 <= api_key < len(self._routes) else None
+        route = self._routes.get(api_key)
         if route is None or not route.min_version <= api_version <= route.max_version:
             self._refuse(connection, slot, api_key, api_version, correlation_id)
             return

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from interop.differential.differences import ANY, MISSING, ONLY_HERE, Difference
 from interop.differential.listed_data import DATA
 from interop.differential.listed_groups import GROUPS
-from tailrace.protocol.registry import CLIENT_APIS
+from tailrace.protocol.registry import CLIENT_APIS, OWN_APIS
 
 _OK = "NONE (0)"
 _UNKNOWN = "UNKNOWN_SERVER_ERROR (-1)"
@@ -27,6 +27,12 @@ _CLUSTER = (
         ("versions",),
         {f"api_keys[{key}]": MISSING for key in sorted(_APIS_OF_KAFKA - CLIENT_APIS.keys())},
         "see APIs above",
+    ),
+    Difference(
+        "ApiVersions",
+        ("versions",),
+        {f"api_keys[{key}]": ONLY_HERE for key in OWN_APIS},
+        "an API of ours, for `tailrace sessions` (docs/decisions/0053-our-apis-have-keys-of-their-own.md)",
     ),
     Difference(
         "ApiVersions",

@@ -13,7 +13,7 @@ import typer
 from tailrace.cli.main import NOUNS
 
 LISTS_NOTHING = {("serve", "serve"), ("quorum", "recover"), ("up", "up")}
-NOT_THERE_YET = {"bench", "pipeline", "sessions"}
+NOT_THERE_YET = {"bench", "pipeline"}
 
 
 def complete(line: str, *, shell: str = "bash") -> set[str]:

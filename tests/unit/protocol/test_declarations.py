@@ -24,14 +24,19 @@ from tailrace.protocol.declaration import (
     schema_of,
 )
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
-from tailrace.protocol.registry import APIS
+from tailrace.protocol.registry import APIS, OWN_APIS
 
 NOT_IN_KAFKA_PYTHON = (52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 68, 69, 70, 73, 80, 81, 82)
 """Messages between nodes, UnregisterBroker and KIP-848's requests; compared with kio alone
 (tests/properties/test_foreign_codecs.py)."""
 FIRST_TAG_OF_OURS = 10_000
 
-MESSAGES = [cls for api in APIS.values() if api.key not in NOT_IN_KAFKA_PYTHON for cls in (api.request, api.response)]
+MESSAGES = [
+    cls
+    for api in APIS.values()
+    if api.key not in NOT_IN_KAFKA_PYTHON and api.key not in OWN_APIS
+    for cls in (api.request, api.response)
+]
 CONSUMER_PROTOCOL = [ConsumerProtocolSubscription, ConsumerProtocolAssignment]
 
 NEWER_THAN_OURS = {

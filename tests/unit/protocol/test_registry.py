@@ -12,6 +12,7 @@ from tailrace.protocol.registry import (
     CLIENT_APIS,
     CONTROLLER_APIS,
     FORWARDED_APIS,
+    OWN_APIS,
     Api,
     ForwardingKind,
     FrameClass,
@@ -71,6 +72,7 @@ SERVED = {
     75: ("DescribeTopicPartitions", 0, 0),
     80: ("AddRaftVoter", 0, 1),
     81: ("RemoveRaftVoter", 0, 0),
+    10_000: ("DescribeFetchSessions", 0, 0),
 }
 SERVED_BY_CONTROLLERS_ALONE = {
     52: ("Vote", 0, 2),
@@ -97,6 +99,12 @@ def test_controllers_serve_what_their_own_listener_is_for_and_what_brokers_bring
     found = {key: (api.name, api.min_version, api.max_version) for key, api in alone.items()}
     assert found == SERVED_BY_CONTROLLERS_ALONE
     assert APIS.keys() == CLIENT_APIS.keys() | CONTROLLER_APIS.keys()
+
+
+def test_the_keys_of_our_own_apis_are_far_from_kafkas() -> None:
+    """Kafka's last key is below 100."""
+    assert {key: api.name for key, api in OWN_APIS.items()} == {10_000: "DescribeFetchSessions"}
+    assert max(APIS.keys() - OWN_APIS.keys()) < 100
 
 
 def test_only_produce_is_announced_from_below_what_is_served() -> None:

@@ -11,6 +11,7 @@ from tailrace.client.admin import (
     cluster,
     configs,
     eligible_leaders,
+    fetch_sessions,
     group_health,
     groups,
     log_dirs,
@@ -85,6 +86,7 @@ class AsyncAdmin:
 
     describe_log_dirs = _method(log_dirs.describe_log_dirs)
     describe_replica_logs = _method(log_dirs.describe_replica_logs)
+    describe_fetch_sessions = _method(fetch_sessions.describe_fetch_sessions)
 
     list_transactions = _method(transactions.list_transactions)
     describe_transaction = _method(transactions.describe_transaction)

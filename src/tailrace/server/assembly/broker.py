@@ -14,6 +14,7 @@ from tailrace.protocol.messages import (
     api_versions,
     configs,
     fetch,
+    fetch_sessions,
     list_offsets,
     log_dirs,
     metadata,
@@ -36,6 +37,7 @@ from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.offset_lookups import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
+from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler, NoSessions
 from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
@@ -181,6 +183,9 @@ class Broker:
                     choices=self.choices,
                     sent=self.sent,
                     endpoints=endpoints,
+                ),
+                fetch_sessions.DescribeFetchSessionsRequest: DescribeFetchSessionsHandler(
+                    cache=NoSessions(), clock=clock
                 ),
                 list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions),
                 list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(partitions=partitions),

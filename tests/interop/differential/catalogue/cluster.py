@@ -15,7 +15,7 @@ from tailrace.protocol.messages.metadata import (
     TopicRequest,
 )
 from tailrace.protocol.messages.quorum import AddRaftVoterRequest, RaftVoterListener, RemoveRaftVoterRequest
-from tailrace.protocol.registry import CLIENT_APIS
+from tailrace.protocol.registry import CLIENT_APIS, OWN_APIS
 from tailrace.protocol.schema import ZERO_UUID
 
 FIRST, SECOND = "cluster-a", "cluster-b"
@@ -158,15 +158,16 @@ def _voters() -> Script:
 
 def _unknown_versions() -> Script:
     """Frames of a header and no more, in versions that do not exist."""
-    for key, api in sorted(CLIENT_APIS.items()):
+    of_kafka = [api for _, api in sorted(CLIENT_APIS.items()) if api.key not in OWN_APIS]
+    for api in of_kafka:
         for version in {api.min_version - 1, 99, -1}:
             tags = b"\0" if version >= api.flexible_from else b""
-            yield SendBytes(f"{api.name} in version {version}", _header(key, version) + tags)
+            yield SendBytes(f"{api.name} in version {version}", _header(api.key, version) + tags)
             yield Hangup("bytes")
     for key in (-1, 999, 32767):
         yield SendBytes(f"API {key}", _header(key, 0))
         yield Hangup("bytes")
-    for api in CLIENT_APIS.values():
+    for api in of_kafka:
         yield SendBytes(f"{api.name} without a body", _header(api.key, api.max_version) + b"\0")
         yield Hangup("bytes")
     for what, payload in (("an empty frame", b""), ("a byte", b"\0"), ("a header cut short", _header(3, 9)[:7])):

@@ -1,0 +1,103 @@
+"""DescribeFetchSessions (10000): the sessions of one broker, page by page."""
+
+import pytest
+
+from tailrace.protocol.messages.fetch_sessions import (
+    DescribedFetchSession,
+    DescribeFetchSessionsRequest,
+    DescribeFetchSessionsResponse,
+)
+from tailrace.protocol.registry import api_of
+from tailrace.server.context import RequestContext
+from tailrace.server.fetch import session_descriptions
+from tailrace.server.fetch.session_descriptions import MAX_SIGNS, DescribeFetchSessionsHandler, NoSessions
+from tailrace.server.response_errors import ResponseErrors
+from tailrace.testing.clock import ManualClock
+from testkit.fetch_sessions import ListedOwner, ListedSession, ListedSessions
+from testkit.ports import RecordingConnection
+
+
+def describe(cache: ListedSessions | NoSessions, *, first: int = 0, now_ms: int = 0) -> DescribeFetchSessionsResponse:
+    clock = ManualClock()
+    clock.advance(now_ms - clock.monotonic_ms())
+    handler = DescribeFetchSessionsHandler(cache=cache, clock=clock)
+    context = RequestContext(
+        connection=RecordingConnection(),
+        slot=0,
+        api_key=api_of(DescribeFetchSessionsRequest).key,
+        api_version=0,
+        correlation_id=1,
+        client_id="test",
+        errors=ResponseErrors(),
+    )
+    return handler.handle(DescribeFetchSessionsRequest(first_session_id=first), context)
+
+
+def test_a_session_is_described_with_its_reader_and_its_savings() -> None:
+    session = ListedSession(
+        session_id=77,
+        epoch=12,
+        owner=ListedOwner("User:alice", "INTERNAL", 3),
+        client_id="broker-3-fetcher",
+        client_host="/10.0.0.3",
+        is_privileged=True,
+        partition_count=1_000,
+        uses_topic_ids=True,
+        created_ms=2_000,
+        last_used_ms=9_500,
+        incremental_fetches=11,
+        saved_bytes=123_456_789_012,
+    )
+    answer = describe(ListedSessions(listed=[session], slots=5, evictions=4), now_ms=10_000)
+    assert (answer.slots, answer.session_count, answer.partition_count, answer.evictions) == (5, 1, 1_000, 4)
+    assert answer.next_session_id == 0
+    (described,) = answer.sessions
+    assert described == DescribedFetchSession(
+        session_id=77,
+        session_epoch=12,
+        principal="User:alice",
+        listener_name="INTERNAL",
+        replica_id=3,
+        client_id="broker-3-fetcher",
+        client_host="/10.0.0.3",
+        is_privileged=True,
+        partition_count=1_000,
+        uses_topic_ids=True,
+        age_ms=8_000,
+        idle_ms=500,
+        incremental_fetches=11,
+        saved_bytes=123_456_789_012,
+    )
+
+
+def test_sessions_come_by_id_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_descriptions, "MAX_SESSIONS", 2)
+    cache = ListedSessions(listed=[ListedSession(session_id=number) for number in (50, 10, 40, 20, 30)])
+    pages, first = [], 0
+    while True:
+        page = describe(cache, first=first)
+        pages.append([session.session_id for session in page.sessions])
+        assert page.session_count == 5
+        if not page.next_session_id:
+            break
+        first = page.next_session_id
+    assert pages == [[10, 20], [30, 40], [50]]
+
+
+def test_a_last_page_that_is_full_is_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_descriptions, "MAX_SESSIONS", 2)
+    cache = ListedSessions(listed=[ListedSession(session_id=number) for number in (1, 2, 3, 2**31 - 1)])
+    assert describe(cache, first=3).next_session_id == 0
+    assert [session.session_id for session in describe(cache, first=3).sessions] == [3, 2**31 - 1]
+
+
+def test_a_page_has_at_most_1000_sessions_and_short_texts() -> None:
+    cache = ListedSessions(listed=[ListedSession(session_id=one, client_id="x" * 32_767) for one in range(1, 1_502)])
+    page = describe(cache)
+    assert (len(page.sessions), page.next_session_id) == (1_000, 1_001)
+    assert {len(session.client_id) for session in page.sessions} == {MAX_SIGNS}
+
+
+def test_a_broker_without_sessions_has_no_slots() -> None:
+    answer = describe(NoSessions())
+    assert (answer.slots, answer.session_count, answer.partition_count, answer.sessions) == (0, 0, 0, ())
