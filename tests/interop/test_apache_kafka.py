@@ -9,6 +9,8 @@ from interop.kafka_tools import absent
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.admin.eligible_leaders import EligibleLeaders
 from tailrace.client.blocking import Admin
+from tailrace.client.diagnosis.rack_survey import survey_racks
+from tailrace.client.diagnosis.racks import FIRST_FETCH_WITH_RACK
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import ElectionType, TopicPartition
 
@@ -47,6 +49,23 @@ def test_its_quorum_is_described(admin: Admin) -> None:
     assert 0 < described.high_watermark <= voter.log_end_offset
     (endpoint,) = described.endpoints[voter.replica_id]
     assert endpoint.listener_name == "CONTROLLER"
+
+
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+
+
+def test_its_racks_and_selectors_are_surveyed() -> None:
+    if why := absent():
+        pytest.skip(why)
+    for settings, selector in (({"broker.rack": "a", "replica.selector.class": RACK_AWARE}, RACK_AWARE), ({}, None)):
+        with ApacheKafka({"node.id": str(NODE), **settings}) as kafka, Admin(kafka.address) as admin:
+            admin.create_topics({"orders": 1})
+            survey = survey_racks(admin, ["orders"])
+        broker = survey.brokers[NODE]
+        assert (broker.rack, broker.selector, broker.fault) == (settings.get("broker.rack"), selector, "")
+        assert broker.fetch_version is not None
+        assert broker.fetch_version >= FIRST_FETCH_WITH_RACK
+        assert [topic.name for topic in survey.topics] == ["orders"]
 
 
 def test_its_features_are_described_and_only_tried(admin: Admin) -> None:

@@ -6,14 +6,26 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 import typer
 
-from tailrace.cli.output import Format, Output, Row, one_line, show, write
+from tailrace.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Format,
+    Output,
+    Row,
+    admin_of,
+    one_line,
+    show,
+    write,
+)
 from tailrace.client.diagnosis.diagnosis import diagnose
 from tailrace.client.diagnosis.findings import Finding, Verdict
+from tailrace.client.diagnosis.rack_survey import survey_racks
+from tailrace.client.diagnosis.racks import diagnose_rack
 from tailrace.model import __version__
 from tailrace.net.connection import parse_addresses
 from tailrace.protocol.records.kernels import KERNEL
@@ -29,7 +41,10 @@ _SIGNS = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.FAILED: "FAILED"
 
 @app.callback(invoke_without_command=True)
 def environment(context: typer.Context, output: Output = Format.TABLE) -> None:
-    """Check the software and limits of this machine; `connect` finds out why a cluster cannot be reached."""
+    """Check the software and limits of this machine.
+
+    `connect` finds out why a cluster cannot be reached, `rack` why consumers of a rack are not served in it.
+    """
     if context.invoked_subcommand is None:
         show(list(_environment()), ("CHECK", "VERDICT", "VALUE", "ADVICE"), output)
 
@@ -98,14 +113,43 @@ def connect(
     Exit code 1 if a step fails.
     """
     (target, *_) = parse_addresses(address)
-    findings: list[Finding] = []
-    for finding in diagnose(target, timeout_s=timeout, tls=tls):
-        findings.append(finding)
+    _report(diagnose(target, timeout_s=timeout, tls=tls), output)
+
+
+@app.command()
+def rack(
+    rack: Annotated[
+        str, typer.Option("--rack", help="The client's rack, its client.rack.", show_default="it has none")
+    ] = "",
+    topic: Annotated[
+        list[str] | None, typer.Option("--topic", help="A topic that it reads; may be repeated.", show_default="all")
+    ] = None,
+    fetch_version: Annotated[
+        int | None, typer.Option(help="The newest version of Fetch that it sends.", min=0, show_default="new enough")
+    ] = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Find out why consumers of a rack are not served in that rack (KIP-392), and which setting to change.
+
+    Shows the broker that serves each partition. Works with Apache Kafka too, and changes nothing. Exit code 1 if a
+    partition is not served in the rack.
+    """
+    with admin_of(bootstrap_server) as admin:
+        survey = survey_racks(admin, topic or None)
+    _report(diagnose_rack(survey, rack, fetch_version=fetch_version), output)
+
+
+def _report(findings: Iterable[Finding], output: Format) -> None:
+    """Print the findings, in a table each as soon as it is there; exit with code 1 if a step failed."""
+    found: list[Finding] = []
+    for finding in findings:
+        found.append(finding)
         if output is Format.TABLE:
             _print(finding)
     if output is Format.JSON:
-        show([_finding_row(finding) for finding in findings], (), output)
-    if any(finding.verdict is Verdict.FAILED for finding in findings):
+        show([_finding_row(finding) for finding in found], (), output)
+    if any(finding.verdict is Verdict.FAILED for finding in found):
         raise typer.Exit(1)
 
 

@@ -2,10 +2,13 @@
 
 import json
 import socket
+from collections.abc import Iterator
 
 import pytest
 
 from tailrace.cli.main import main
+from tailrace.client.admin.topics import NewTopic
+from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
 
 
@@ -48,3 +51,63 @@ def test_an_unreachable_node_is_code_1_with_the_way_out(capsys: pytest.CaptureFi
     (row,) = json.loads(out)
     assert row["verdict"] == "failed"
     assert row["advice"]
+
+
+@pytest.fixture(scope="module")
+def racks() -> Iterator[Cluster]:
+    """Three brokers in three racks, with a topic of three partitions on all, and one on the first two."""
+    with Cluster(brokers=3, racks=["a", "b", "c"]) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            everywhere = {0: (1, 2, 3), 1: (2, 3, 1), 2: (3, 1, 2)}
+            admin.create_topics([NewTopic(name="orders", assignments=everywhere)])
+            admin.create_topics([NewTopic(name="flights", assignments={0: (1, 2)})])
+        yield cluster
+
+
+def test_a_rack_that_is_not_read_from_is_code_1_with_the_way_out(
+    racks: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("rack", "--rack", "c", "--bootstrap-server", racks.bootstrap_servers)
+    code, out = run(capsys, *words)
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[:2] == [
+        "ok       client          client: rack c",
+        "ok       racks           brokers: a: broker 1; b: broker 2; c: broker 3",
+    ]
+    assert "FAILED   selector        brokers 1, 2: replica.selector.class is not set" in out
+    assert "-> set replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector on every" in out
+    assert "ok       partition       orders 2: served by the leader, broker 3" in lines
+    code, out = run(capsys, *words, "--topic", "flights", "-o", "json")
+    assert code == 1
+    (row,) = [row for row in json.loads(out) if row["check"] == "partition"]
+    assert (row["target"], row["verdict"]) == ("flights 0", "failed")
+    assert row["detail"] == "served by the leader, broker 1 (rack a): no replica is in rack c"
+    assert row["advice"].startswith("give broker 3 a replica: `tailrace topics reassign flights ")
+
+
+def test_a_rack_whose_broker_leads_is_code_0(racks: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = run(capsys, "rack", "--rack", "a", "--topic", "flights", "--bootstrap-server", racks.bootstrap_servers)
+    assert code == 0
+    assert "ok       partition       flights 0: served by the leader, broker 1" in out.splitlines()
+
+
+@pytest.mark.parametrize(("words", "reason"), [((), "it has no rack"), (("--rack", "x"), "no broker is in rack x")])
+def test_a_client_of_no_rack_or_another_is_code_1(
+    racks: Cluster, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
+) -> None:
+    code, out = run(capsys, "rack", *words, "--bootstrap-server", racks.bootstrap_servers)
+    assert code == 1
+    assert reason in out
+
+
+def test_an_old_client_is_code_1(racks: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--rack", "a", "--topic", "flights", "--fetch-version", "10")
+    code, out = run(capsys, "rack", *words, "--bootstrap-server", racks.bootstrap_servers)
+    assert code == 1
+    assert out.startswith("FAILED   client          client: its newest Fetch is 10")
+
+
+def test_a_topic_that_does_not_exist_is_code_1(racks: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("rack", "--rack", "a", "--topic", "missing", "--bootstrap-server", racks.bootstrap_servers)
+    assert run(capsys, *words) == (1, "")
