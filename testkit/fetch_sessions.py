@@ -1,53 +1,44 @@
-"""A session cache that holds what a test puts into it."""
+"""Fetch sessions as a test wants them, in a cache of a broker."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import count
 
+from tailrace.fetch_session.session import FetchSession, SessionOwner
+from tailrace.fetch_session.session_cache import DEFAULT_SLOTS, FetchSessionCache
+from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic
 
-class ListedOwner(NamedTuple):
-    """The reader of a session."""
-
-    principal: str = "User:ANONYMOUS"
-    listener_name: str = "PLAINTEXT"
-    replica_id: int = -1
+CONSUMER = SessionOwner("User:ANONYMOUS", "PLAINTEXT", -1)
 
 
-CONSUMER = ListedOwner()
+def counting_cache(*, slots: int = DEFAULT_SLOTS, first_id: int = 1, step: int = 1) -> FetchSessionCache:
+    """A cache whose ids are not random: they go up or down from `first_id`."""
+    ids = count(first_id, step)
+    return FetchSessionCache(
+        slots=slots, random_bytes=lambda size: next(ids).to_bytes(size, "big"), on_removed=lambda session: None
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListedSession:
-    """A session, for its description."""
-
-    session_id: int
-    epoch: int = 1
-    owner: ListedOwner = CONSUMER
-    client_id: str = "reader"
-    client_host: str = "/127.0.0.1"
-    is_privileged: bool = False
-    partition_count: int = 1
-    uses_topic_ids: bool = True
-    created_ms: int = 0
-    last_used_ms: int = 0
-    incremental_fetches: int = 0
-    saved_bytes: int = 0
-
-
-@dataclass(kw_only=True)
-class ListedSessions:
-    """The cache."""
-
-    listed: list[ListedSession] = field(default_factory=list)
-    slots: int = 1_000
-    evictions: int = 0
-
-    def __len__(self) -> int:
-        return len(self.listed)
-
-    @property
-    def partition_count(self) -> int:
-        return sum(session.partition_count for session in self.listed)
-
-    def sessions(self) -> Iterable[ListedSession]:
-        return iter(self.listed)
+def open_session(
+    cache: FetchSessionCache,
+    owner: SessionOwner = CONSUMER,
+    *,
+    partitions: int = 1,
+    uses_topic_ids: bool = True,
+    client_id: str = "reader",
+    client_host: str = "127.0.0.1",
+    now_ms: int = 0,
+) -> FetchSession:
+    """A session with so many partitions, opened at this monotonic time; privileged if it is a follower's."""
+    session = cache.open(
+        owner,
+        partitions,
+        is_privileged=owner.replica_id >= 0,
+        uses_topic_ids=uses_topic_ids,
+        client_id=client_id,
+        client_host=client_host,
+        now_ms=now_ms,
+    )
+    assert session is not None, "there is no room"
+    wanted = [FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1) for n in range(partitions)]
+    session.name([FetchTopic(topic="orders", topic_id=b"o" * 16, partitions=tuple(wanted))])
+    cache.resized(session, 0)
+    return session

@@ -6,32 +6,30 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from interop.librdkafka import librdkafka
-from tailrace.client.blocking import Admin
+from tailrace.fetch_session.session import SessionOwner
+from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.fetch_sessions import DescribeFetchSessionsRequest
-from tailrace.server.dispatch import by_api
 from tailrace.server.fetch import session_descriptions
-from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler
 from testkit.admin_server import AdminServer
 from testkit.commands import CommandResult, run_command
 from testkit.data_path import BROKER
-from testkit.fetch_sessions import ListedOwner, ListedSession, ListedSessions
+from testkit.fetch_sessions import open_session
+from testkit.session_reader import SessionReader
 
 OTHER = BrokerId(BROKER + 1)
 Run = Callable[..., CommandResult]
 
 
 @pytest.fixture
-def cache() -> ListedSessions:
-    return ListedSessions(slots=10, evictions=2)
+def server() -> Iterator[AdminServer]:
+    with AdminServer() as server:
+        yield server
 
 
 @pytest.fixture
-def server(cache: ListedSessions) -> Iterator[AdminServer]:
-    with AdminServer() as server:
-        handler = DescribeFetchSessionsHandler(cache=cache, clock=server.node.clock)
-        server.node.serve({**server.node.broker.handlers, **by_api({DescribeFetchSessionsRequest: handler})})
-        yield server
+def cache(server: AdminServer) -> FetchSessionCache:
+    """The sessions of the broker."""
+    return server.node.broker.fetch_sessions.cache
 
 
 @pytest.fixture
@@ -44,38 +42,30 @@ def run(server: AdminServer, capsys: pytest.CaptureFixture[str], monkeypatch: py
     return call
 
 
-def test_sessions_are_shown_with_readers_and_savings(run: Run, cache: ListedSessions, server: AdminServer) -> None:
+def test_sessions_are_shown_with_readers_and_savings(run: Run, cache: FetchSessionCache, server: AdminServer) -> None:
     now_ms = server.node.clock.monotonic_ms()
-    cache.listed += [
-        ListedSession(
-            session_id=9,
-            epoch=4,
-            owner=ListedOwner(replica_id=3),
-            client_id="broker-3",
-            is_privileged=True,
-            partition_count=100,
-            created_ms=now_ms - 5_000,
-            last_used_ms=now_ms - 20,
-            incremental_fetches=3,
-            saved_bytes=10_000,
-        ),
-        ListedSession(session_id=7, uses_topic_ids=False, created_ms=now_ms, last_used_ms=now_ms),
-    ]
+    owner = SessionOwner("User:ANONYMOUS", "PLAINTEXT", 3)
+    follower = open_session(cache, owner, partitions=100, client_id="broker-3", now_ms=now_ms - 5_000)
+    follower.epoch, follower.incremental_fetches, follower.saved_bytes = 4, 3, 10_000
+    cache.used(follower, now_ms - 20)
+    consumer = open_session(cache, uses_topic_ids=False, now_ms=now_ms)
+    cache.evictions = 2
     done = run("sessions")
     assert (done.code, done.err) == (0, "")
     brokers, sessions = done.out.split("\n\n")
     head, row = brokers.splitlines()
     assert head.split() == ["BROKER", "SLOTS-USED", "SLOTS", "PARTITIONS", "EVICTIONS"]
-    assert row.split() == [str(BROKER), "2", "10", "101", "2"]
-    consumer, follower = CommandResult(0, sessions, "").rows
-    assert (consumer["SESSION-ID"], consumer["REPLICA"], consumer["TOPIC-IDS"]) == ("7", "-", "False")
-    assert follower == {
+    assert row.split() == [str(BROKER), "2", "1000", "101", "2"]
+    shown = {row["SESSION-ID"]: row for row in CommandResult(0, sessions, "").rows}
+    of_consumer = shown[str(consumer.session_id)]
+    assert (of_consumer["REPLICA"], of_consumer["PRIVILEGED"], of_consumer["TOPIC-IDS"]) == ("-", "False", "False")
+    assert shown[str(follower.session_id)] == {
         "BROKER": str(BROKER),
-        "SESSION-ID": "9",
+        "SESSION-ID": str(follower.session_id),
         "EPOCH": "4",
         "PRINCIPAL": "User:ANONYMOUS",
         "CLIENT-ID": "broker-3",
-        "HOST": "/127.0.0.1",
+        "HOST": "127.0.0.1",
         "LISTENER": "PLAINTEXT",
         "REPLICA": "3",
         "PRIVILEGED": "True",
@@ -88,28 +78,41 @@ def test_sessions_are_shown_with_readers_and_savings(run: Run, cache: ListedSess
     }
 
 
-def test_json_has_the_sessions_of_each_broker(run: Run, cache: ListedSessions, server: AdminServer) -> None:
-    server.start(OTHER)
-    cache.listed.append(ListedSession(session_id=7))
+def test_json_has_the_sessions_of_each_broker(run: Run, cache: FetchSessionCache, server: AdminServer) -> None:
+    server.start(OTHER)  # at the same address: both describe the same cache
+    opened = open_session(cache)
     here, other = json.loads(run("sessions", "-o", "json").out)
     assert (here["BROKER"], other["BROKER"]) == (BROKER, OTHER)
-    assert (here["SLOTS-USED"], here["SLOTS"], here["PARTITIONS"], here["EVICTIONS"]) == (1, 10, 1, 2)
+    assert (here["SLOTS-USED"], here["SLOTS"], here["PARTITIONS"], here["EVICTIONS"]) == (1, 1_000, 1, 0)
     (session,) = here["SESSIONS"]
-    assert (session["SESSION-ID"], session["REPLICA"], session["PRIVILEGED"]) == (7, None, False)
+    assert (session["SESSION-ID"], session["REPLICA"], session["PRIVILEGED"]) == (opened.session_id, None, False)
     (only,) = json.loads(run("sessions", str(OTHER), "-o", "json").out)
     assert only["BROKER"] == OTHER
 
 
-def test_all_pages_are_shown(run: Run, cache: ListedSessions, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_pages_are_shown(run: Run, cache: FetchSessionCache, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_descriptions, "MAX_SESSIONS", 2)
-    cache.listed += [ListedSession(session_id=number) for number in range(1, 6)]
+    opened = [open_session(cache).session_id for _ in range(5)]
     (here,) = json.loads(run("sessions", "-o", "json").out)
-    assert [session["SESSION-ID"] for session in here["SESSIONS"]] == [1, 2, 3, 4, 5]
+    assert [session["SESSION-ID"] for session in here["SESSIONS"]] == sorted(opened)
+
+
+def test_a_reader_is_shown_with_the_incremental_fetches_that_it_has_sent(run: Run, server: AdminServer) -> None:
+    run("topics", "create", "orders", "--partitions", "10")
+    with server.lock:
+        reader = SessionReader(server.node, version=11)
+        reader.open(dict.fromkeys(range(10), 0))
+        for _ in range(3):
+            reader.next()
+    (here,) = json.loads(run("sessions", "-o", "json").out)
+    (session,) = here["SESSIONS"]
+    assert (session["PARTITIONS"], session["EPOCH"], session["HITS"], session["TOPIC-IDS"]) == (10, 4, 3, False)
+    assert session["SAVED-BYTES"] > 0
 
 
 def test_a_broker_without_sessions_has_its_row_alone(run: Run) -> None:
     assert run("sessions").rows == [
-        {"BROKER": str(BROKER), "SLOTS-USED": "0", "SLOTS": "10", "PARTITIONS": "0", "EVICTIONS": "2"}
+        {"BROKER": str(BROKER), "SLOTS-USED": "0", "SLOTS": "1000", "PARTITIONS": "0", "EVICTIONS": "0"}
     ]
 
 
@@ -132,11 +135,3 @@ def test_brokers_that_do_not_describe_sessions_are_named_with_the_way_out(run: R
     done = run("sessions", "-o", "json", "--bootstrap-server", foreign.bootstrap())
     assert (done.code, json.loads(done.out)) == (1, [])
     del foreign  # the cluster lives as long as this
-
-
-def test_a_node_describes_its_sessions(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a double of the cache."""
-    with AdminServer() as plain, Admin(plain.bootstrap_servers) as admin:
-        (described,) = admin.describe_fetch_sessions().values()
-    assert not isinstance(described, Exception)
-    assert described.sessions == ()

@@ -37,7 +37,7 @@ from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.offset_lookups import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
-from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler, NoSessions
+from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler
 from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
@@ -185,7 +185,7 @@ class Broker:
                     endpoints=endpoints,
                 ),
                 fetch_sessions.DescribeFetchSessionsRequest: DescribeFetchSessionsHandler(
-                    cache=NoSessions(), clock=clock
+                    cache=self.fetch_sessions.cache, clock=clock
                 ),
                 list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions),
                 list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(partitions=partitions),

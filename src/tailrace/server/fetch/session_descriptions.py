@@ -3,11 +3,12 @@
 The answer is bounded: MAX_SESSIONS of a page, and of each text MAX_SIGNS, since a client id may have 32,767 bytes.
 """
 
-from collections.abc import Iterable
 from heapq import nsmallest
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final
 
+from tailrace.fetch_session.session import FetchSession
+from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.protocol.messages.fetch_sessions import (
     DescribedFetchSession,
     DescribeFetchSessionsRequest,
@@ -20,94 +21,10 @@ MAX_SESSIONS: Final = 1_000
 MAX_SIGNS: Final = 255
 
 
-class SessionOwner(Protocol):
-    """The reader that a session belongs to."""
-
-    @property
-    def principal(self) -> str: ...
-
-    @property
-    def listener_name(self) -> str: ...
-
-    @property
-    def replica_id(self) -> int: ...
-
-
-class Session(Protocol):
-    """One session, as it is described. Times are monotonic."""
-
-    @property
-    def session_id(self) -> int: ...
-
-    @property
-    def epoch(self) -> int: ...
-
-    @property
-    def owner(self) -> SessionOwner: ...
-
-    @property
-    def client_id(self) -> str: ...
-
-    @property
-    def client_host(self) -> str: ...
-
-    @property
-    def is_privileged(self) -> bool: ...
-
-    @property
-    def partition_count(self) -> int: ...
-
-    @property
-    def uses_topic_ids(self) -> bool: ...
-
-    @property
-    def created_ms(self) -> int: ...
-
-    @property
-    def last_used_ms(self) -> int: ...
-
-    @property
-    def incremental_fetches(self) -> int: ...
-
-    @property
-    def saved_bytes(self) -> int: ...
-
-
-class SessionCache(Protocol):
-    """The sessions of one broker."""
-
-    @property
-    def slots(self) -> int: ...
-
-    @property
-    def partition_count(self) -> int: ...
-
-    @property
-    def evictions(self) -> int: ...
-
-    def __len__(self) -> int: ...
-
-    def sessions(self) -> Iterable[Session]: ...
-
-
-class NoSessions:
-    """The cache of a broker that gives no sessions."""
-
-    slots = 0
-    partition_count = 0
-    evictions = 0
-
-    def __len__(self) -> int:
-        return 0
-
-    def sessions(self) -> Iterable[Session]:
-        return ()
-
-
 class DescribeFetchSessionsHandler:
     """Describes the sessions of one cache."""
 
-    def __init__(self, *, cache: SessionCache, clock: Clock) -> None:
+    def __init__(self, *, cache: FetchSessionCache, clock: Clock) -> None:
         self._cache = cache
         self._clock = clock
 
@@ -127,7 +44,7 @@ class DescribeFetchSessionsHandler:
         )
 
 
-def _described(session: Session, now_ms: int) -> DescribedFetchSession:
+def _described(session: FetchSession, now_ms: int) -> DescribedFetchSession:
     return DescribedFetchSession(
         session_id=session.session_id,
         session_epoch=session.epoch,
