@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show, write
-from tailrace.client.admin.fetch_sessions import FetchSession, FetchSessions
+from tailrace.client.admin.fetch_sessions import FetchSessionListing, SessionCacheListing
 from tailrace.model.errors import ErrorCode, KafkaError
 
 _BROKER_COLUMNS = ("BROKER", "SLOTS-USED", "SLOTS", "PARTITIONS", "EVICTIONS")
@@ -50,7 +50,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _broker_row(broker: int, cache: FetchSessions) -> Row:
+def _broker_row(broker: int, cache: SessionCacheListing) -> Row:
     return {
         "BROKER": broker,
         "SLOTS-USED": cache.session_count,
@@ -60,11 +60,11 @@ def _broker_row(broker: int, cache: FetchSessions) -> Row:
     }
 
 
-def _broker_with_sessions(broker: int, cache: FetchSessions) -> Row:
+def _broker_with_sessions(broker: int, cache: SessionCacheListing) -> Row:
     return {**_broker_row(broker, cache), "SESSIONS": [_session_row(broker, session) for session in cache.sessions]}
 
 
-def _session_row(broker: int, session: FetchSession) -> Row:
+def _session_row(broker: int, session: FetchSessionListing) -> Row:
     return {
         "BROKER": broker,
         "SESSION-ID": session.session_id,

@@ -16,7 +16,7 @@ from tailrace.protocol.messages.fetch_sessions import (
 )
 
 
-class FetchSession(NamedTuple):
+class FetchSessionListing(NamedTuple):
     """One session."""
 
     session_id: int
@@ -40,7 +40,7 @@ class FetchSession(NamedTuple):
     """An estimate of the bytes that full fetches would have taken more."""
 
 
-class FetchSessions(NamedTuple):
+class SessionCacheListing(NamedTuple):
     """The session cache of one broker."""
 
     slots: int
@@ -50,20 +50,20 @@ class FetchSessions(NamedTuple):
     """The partitions of all sessions together."""
     evictions: int
     """Sessions that others have displaced since the broker started."""
-    sessions: tuple[FetchSession, ...]
+    sessions: tuple[FetchSessionListing, ...]
     """By id. Sessions come and go while they are listed, so their number may differ from `session_count`."""
 
 
 async def describe_fetch_sessions(
     router: Router, brokers: Iterable[int] | None = None
-) -> dict[BrokerId, FetchSessions | KafkaError]:
+) -> dict[BrokerId, SessionCacheListing | KafkaError]:
     """The fetch sessions of these brokers, or of all that are not fenced.
 
     A KafkaError stands for a broker without an answer: UNSUPPORTED_VERSION if it does not serve this request, which is
     Tailrace's own, or the fault if it cannot be reached.
     """
 
-    async def of(node_id: BrokerId) -> FetchSessions | KafkaError:
+    async def of(node_id: BrokerId) -> SessionCacheListing | KafkaError:
         try:
             connection = await router.node_connection(node_id)
             if not connection.offers(DescribeFetchSessionsRequest):
@@ -79,8 +79,8 @@ async def describe_fetch_sessions(
     return dict(zip(node_ids, answers, strict=True))
 
 
-async def _all_pages(connection: Connection, node_id: BrokerId, timeout_ms: int) -> FetchSessions:
-    sessions: list[FetchSession] = []
+async def _all_pages(connection: Connection, node_id: BrokerId, timeout_ms: int) -> SessionCacheListing:
+    sessions: list[FetchSessionListing] = []
     first = 0
     while True:
         request = DescribeFetchSessionsRequest(first_session_id=first)
@@ -88,7 +88,7 @@ async def _all_pages(connection: Connection, node_id: BrokerId, timeout_ms: int)
         check(response.error_code, response.error_message or f"the sessions of broker {node_id} cannot be described")
         sessions += map(_session, response.sessions)
         if response.next_session_id <= first:  # 0 after the last page; no other page may begin where this one did
-            return FetchSessions(
+            return SessionCacheListing(
                 slots=response.slots,
                 session_count=response.session_count,
                 partition_count=response.partition_count,
@@ -98,8 +98,8 @@ async def _all_pages(connection: Connection, node_id: BrokerId, timeout_ms: int)
         first = response.next_session_id
 
 
-def _session(described: DescribedFetchSession) -> FetchSession:
-    return FetchSession(
+def _session(described: DescribedFetchSession) -> FetchSessionListing:
+    return FetchSessionListing(
         session_id=described.session_id,
         epoch=described.session_epoch,
         principal=described.principal,
