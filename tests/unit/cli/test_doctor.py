@@ -86,6 +86,17 @@ def test_a_rack_that_is_not_read_from_is_code_1_with_the_way_out(
     assert row["advice"].startswith("give broker 3 a replica: `tailrace topics reassign flights ")
 
 
+def test_a_rack_with_replicas_and_selectors_is_code_0(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = {"replica.selector.class": "RackAwareReplicaSelector"}
+    with Cluster(brokers=2, racks=["a", "b"], config=settings) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(name="orders", assignments={0: (1, 2)})])
+        code, out = run(capsys, "rack", "--rack", "b", "--bootstrap-server", cluster.bootstrap_servers)
+    assert code == 0, out
+    assert "ok       selector        broker 1: replica.selector.class=RackAwareReplicaSelector" in out.splitlines()
+    assert "ok       partition       orders 0: served by broker 2" in out.splitlines()
+
+
 def test_a_rack_whose_broker_leads_is_code_0(racks: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run(capsys, "rack", "--rack", "a", "--topic", "flights", "--bootstrap-server", racks.bootstrap_servers)
     assert code == 0

@@ -1,15 +1,19 @@
 """`tailrace sessions`, with brokers that describe their sessions and with some that do not."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from interop.librdkafka import librdkafka
+from tailrace.client.admin.topics import NewTopic
+from tailrace.client.blocking import Admin
 from tailrace.fetch_session.session import SessionOwner
 from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.model.ids import BrokerId
 from tailrace.server.fetch import session_descriptions
+from tailrace.testing import Cluster
 from testkit.admin_server import AdminServer
 from testkit.commands import CommandResult, run_command
 from testkit.data_path import BROKER
@@ -17,6 +21,7 @@ from testkit.fetch_sessions import open_session
 from testkit.session_reader import SessionReader
 
 OTHER = BrokerId(BROKER + 1)
+SECONDS = 60.0
 Run = Callable[..., CommandResult]
 
 
@@ -135,3 +140,21 @@ def test_brokers_that_do_not_describe_sessions_are_named_with_the_way_out(run: R
     done = run("sessions", "-o", "json", "--bootstrap-server", foreign.bootstrap())
     assert (done.code, json.loads(done.out)) == (1, [])
     del foreign  # the cluster lives as long as this
+
+
+def test_followers_of_a_cluster_have_privileged_sessions(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(brokers=2) as cluster:
+        monkeypatch.setenv("TAILRACE_BOOTSTRAP", cluster.bootstrap_servers)
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(name="orders", assignments={0: (1, 2), 1: (1, 2), 2: (2, 1)})])
+        expected = {(1, 2): 2, (2, 1): 1}  # leader and follower: partitions
+        deadline = time.monotonic() + SECONDS
+        found: dict[tuple[int, int], int] = {}
+        while found != expected and time.monotonic() < deadline:
+            brokers = json.loads(run_command(("sessions", "-o", "json"), capsys).out)
+            sessions = [session for broker in brokers for session in broker["SESSIONS"] if session["PRIVILEGED"]]
+            found = {(one["BROKER"], one["REPLICA"]): one["PARTITIONS"] for one in sessions}
+        assert found == expected
+        assert all(one["TOPIC-IDS"] for one in sessions)
