@@ -197,6 +197,11 @@ class InSyncReplicas:
             lag_ms=replica.context.lag_ms,
         )
 
+    def look_again(self) -> None:
+        """Advance the high watermark if a replica held it back whose time is over."""
+        if not self._replica.is_closed:
+            self.advance_high_watermark(self._replica.own_end_offset)
+
     def advance_high_watermark(self, own_end_offset: int) -> None:
         """Advance the high watermark as far as all replicas in sync have it, this one up to its stored end."""
         replica, leadership, advanced = self._replica, self.leadership, own_end_offset
@@ -207,6 +212,8 @@ class InSyncReplicas:
                 now_ms=replica.context.monotonic_ms(),
                 lag_ms=replica.context.lag_ms,
             )
+            if leadership.held_until_ms is not None and self.has_enough:
+                replica.context.on_held_back(self, leadership.held_until_ms)
         if advanced <= replica.high_watermark.offset or not (replica.is_leader and self.has_enough):
             return
         is_noted = replica.context.is_flushed or leadership is not None

@@ -3,7 +3,8 @@
 1. The high watermark needs the *maximal* in-sync replicas: the committed ones, and those that the leader has proposed
    to add. With any outcome of a proposal, everything below the high watermark is on every replica in sync.
 2. A replica that is about to join, since it keeps up, holds the high watermark back too: otherwise a leader that is
-   alone in sync would run away from it for as long as records keep coming.
+   alone in sync would run away from it for as long as records keep coming. When its time is over the high watermark
+   goes on, though no replica fetches.
 3. One proposal is under way at a time. Its outcome is known when the leader has a state with a later partition epoch.
 4. A refusal says that this copy of the proposal changed nothing. Another copy may arrive later, when the replica that
    was fenced is not any more, and be carried out. So the replicas that it would have added are *doubted*: rule 1
@@ -78,7 +79,7 @@ class Horizon(NamedTuple):
 class Leadership:
     """The followers and proposals of one leader in one leader epoch."""
 
-    __slots__ = ("_maximal", "_own_id", "doubted", "pending", "replicas", "state")
+    __slots__ = ("_maximal", "_own_id", "doubted", "held_until_ms", "pending", "replicas", "state")
 
     def __init__(self, state: PartitionState, *, own_id: BrokerId, now_ms: int) -> None:
         self.state = state
@@ -87,6 +88,9 @@ class Leadership:
         """The proposal without an outcome yet."""
         self.doubted: frozenset[BrokerId] = frozenset()
         """Refused in this partition epoch; a late copy of their proposal may put them in sync all the same."""
+        self.held_until_ms: int | None = None
+        """The time from which `safe_end_offset` is higher though no replica fetches: rule 2 has held it back last time.
+        None if it has not."""
         self.replicas = {
             replica: ReplicaProgress(caught_up_ms=now_ms) if replica in state.in_sync_replicas else ReplicaProgress()
             for replica in state.replicas
@@ -150,19 +154,27 @@ class Leadership:
         return replica_id not in self._maximal and self._can_join(progress, horizon)
 
     def safe_end_offset(self, own_end_offset: int, *, log_end_offset: int, now_ms: int, lag_ms: int) -> int:
-        """The end of what all replicas in sync have: the high watermark, if it may advance at all."""
-        lowest = own_end_offset
+        """The end of what all replicas in sync have: the high watermark, if it may advance at all.
+
+        Sets `held_until_ms`.
+        """
+        lowest = joining_end = own_end_offset
+        joining: ReplicaProgress | None = None
         for replica_id, progress in self.replicas.items():
-            if progress.end_offset < lowest and (
-                replica_id in self._maximal
-                or (
-                    progress.may_join
-                    and now_ms - progress.fetched_ms <= _JOINING_MS
-                    and progress.is_caught_up(leader_end_offset=log_end_offset, now_ms=now_ms, lag_ms=lag_ms)
-                )
+            if replica_id in self._maximal:
+                lowest = min(lowest, progress.end_offset)
+            elif (
+                progress.end_offset < joining_end
+                and progress.may_join
+                and now_ms - progress.fetched_ms <= _JOINING_MS
+                and progress.is_caught_up(leader_end_offset=log_end_offset, now_ms=now_ms, lag_ms=lag_ms)
             ):
-                lowest = progress.end_offset
-        return lowest
+                joining_end, joining = progress.end_offset, progress
+        if joining is None or joining_end >= lowest:
+            self.held_until_ms = None
+            return lowest
+        self.held_until_ms = min(joining.fetched_ms + _JOINING_MS, joining.caught_up_ms + lag_ms) + 1
+        return joining_end
 
     def _can_join(self, progress: ReplicaProgress, horizon: Horizon) -> bool:
         has_all = progress.end_offset >= max(horizon.high_watermark, horizon.epoch_start_offset)

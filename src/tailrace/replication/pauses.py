@@ -1,4 +1,4 @@
-"""The pauses of a follower's partitions, each of which ends at a time of its own. Pure; times are monotonic ms."""
+"""Pauses of partitions, each of which ends at a time of its own. Pure; times are monotonic ms."""
 
 from heapq import heappop, heappush
 from typing import Generic, NamedTuple, TypeVar
@@ -19,6 +19,9 @@ class Pauses(Generic[K]):
         self._under_way: dict[K, _Pause] = {}
         self._heap: list[tuple[_Pause, K]] = []  # the first one is under way, others may be over
         self._begun = 0
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._under_way
 
     @property
     def next_end_ms(self) -> int | None:

@@ -100,6 +100,9 @@ class PartitionContext:
     """Makes logs durable whatever log.durability says."""
     on_staged: Callable[[Any], None]
     """Called with a partition's `Staging` at the first batch of a turn; its `write` is due when the turn ends."""
+    on_held_back: Callable[[Any, int], None]
+    """Called with a partition's `InSyncReplicas` while a replica that joins holds its high watermark back; its
+    `look_again` is due at this monotonic time, in ms."""
     is_flushed: bool
     """Whether log.durability is flushed, and not page-cache."""
     monotonic_ms: Callable[[], int]

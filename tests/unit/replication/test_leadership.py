@@ -331,3 +331,24 @@ def test_the_last_fetch_of_a_replica_that_has_left_holds_the_high_watermark_for_
     safe = bench.leadership.safe_end_offset
     assert safe(25, log_end_offset=25, now_ms=1_000, lag_ms=30_000) == 20, "it may be about to join"
     assert safe(25, log_end_offset=25, now_ms=1_001, lag_ms=30_000) == 25
+
+
+def test_a_leader_knows_until_when_a_joining_replica_holds_the_high_watermark_back() -> None:
+    bench = LeadershipBench(state(ONE))
+    assert (bench.safe(), bench.leadership.held_until_ms) == (20, None)
+    bench.now_ms = 100
+    bench.fetch(TWO, 20)
+    bench.leadership.replicas[TWO].end_offset = 18
+    assert (bench.safe(), bench.leadership.held_until_ms) == (18, 1_101)
+    assert (bench.safe(own=18), bench.leadership.held_until_ms) == (18, None)
+    bench.safe()
+    bench.now_ms = 1_101
+    assert (bench.safe(), bench.leadership.held_until_ms) == (20, None)
+
+
+def test_a_replica_in_sync_that_is_behind_the_joining_one_has_no_time_that_ends() -> None:
+    bench = LeadershipBench(state(ONE, THREE))
+    bench.fetch(THREE, 17)
+    bench.fetch(TWO, 20)
+    bench.leadership.replicas[TWO].end_offset = 18
+    assert (bench.safe(), bench.leadership.held_until_ms) == (17, None)

@@ -18,6 +18,7 @@ from tailrace.replication.replica import PartitionContext
 from tailrace.replication.staging import Staging
 from tailrace.server.partitions.clean_stop import close_logs
 from tailrace.server.partitions.directory_work import DirectoryWork
+from tailrace.server.partitions.held_back import HeldHighWatermarks
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_faults import Failures, LogFaults, OfflineLogs
 from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoints
@@ -92,11 +93,13 @@ class PartitionTable:
         )
         """Renames, cuts and removes damaged logs."""
         self._staged: list[Staging] = []
+        self._held_back = HeldHighWatermarks(clock)
         self._context = PartitionContext(
             broker_id=broker_id,
             disk=disk,
             syncing_disk=syncing_disk,
             on_staged=self._staged.append,
+            on_held_back=self._held_back.hold,
             is_flushed=is_flushed,
             monotonic_ms=clock.monotonic_ms,
             lag_ms=replica_lag_time_max_ms,
@@ -391,6 +394,7 @@ class PartitionTable:
 
     def close(self) -> None:
         """Close every log, so that the next start need not read them. The disk has been stopped before."""
+        self._held_back.close()
         close_logs(
             self.directory,
             self._work,

@@ -360,3 +360,60 @@ def test_a_partition_that_leaves_the_session_is_as_silent_as_its_follower() -> N
         bench.node.produce("orders", b"a", acks=1, partition=number)
     fetch_on(bench, 2 * LAG_MS, visits)
     assert bench.proposed == [[(0, [1])]]
+
+
+# A high watermark that a joining replica holds back
+
+
+def refuse(bench: InSyncKeeperBench, for_ms: int) -> None:
+    """Let this time pass; the controller refuses each proposal at once."""
+    for _ in range(for_ms):
+        bench.clock.advance(1)
+        if bench.controller.waiting:
+            bench.answer(KafkaError(ErrorCode.INVALID_REQUEST))
+
+
+def held_back(bench: InSyncKeeperBench) -> Partition:
+    """A replica that keeps up and is not in sync, since the controller refuses it, lacks the last record."""
+    (partition,) = bench.partitions
+    bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    bench.answer(KafkaError(ErrorCode.INVALID_REQUEST))
+    bench.node.produce("orders", b"a", acks=1)
+    assert (partition.high_watermark, partition.log.log_end_offset) == (0, 1)
+    return partition
+
+
+def test_a_high_watermark_goes_on_when_the_time_of_a_joining_replica_is_over_though_no_follower_fetches() -> None:
+    bench = InSyncKeeperBench((1,))
+    partition = held_back(bench)
+    refuse(bench, LAG_MS)
+    assert partition.high_watermark == 0
+    bench.clock.advance(1)
+    assert partition.high_watermark == 1
+
+
+def test_a_joining_replica_that_fetches_again_holds_the_high_watermark_back_for_longer() -> None:
+    bench = InSyncKeeperBench((1,))
+    partition = held_back(bench)
+    refuse(bench, LAG_MS // 2)
+    bench.fetch(partition, 2, offset=1)
+    assert partition.high_watermark == 1
+    bench.node.produce("orders", b"b", acks=1)
+    refuse(bench, LAG_MS // 2 + 1)
+    assert (partition.high_watermark, partition.log.log_end_offset) == (1, 2)
+    refuse(bench, LAG_MS)
+    assert partition.high_watermark == 2
+
+
+def test_no_timer_runs_for_a_high_watermark_that_no_joining_replica_holds_back() -> None:
+    bench = InSyncKeeperBench((1, 2))
+    (partition,) = bench.partitions
+    before = bench.clock.calls_pending
+    for number in range(3):
+        bench.node.produce("orders", b"a", acks=1)
+        bench.fetch(partition, 2, offset=number + 1)
+        bench.fetch(partition, 3, offset=0)  # never caught up
+    bench.node.produce("orders", b"a", acks=1)
+    assert (partition.high_watermark, partition.log.log_end_offset) == (3, 4)
+    assert bench.clock.calls_pending == before
