@@ -29,6 +29,13 @@ def test_a_batch_reads_everything_by_default(load: Load, send: Send) -> None:
     assert positions(load()) == [(0, n, str(n)) for n in range(5)] + [(2, n, str(5 + n)) for n in range(3)]
 
 
+def test_a_read_with_a_rack_returns_the_same_rows(load: Load, send: Send, caplog: pytest.LogCaptureFixture) -> None:
+    """One node is in every rack: it names no other replica. That a task tells its rack stands in tests/unit/spark."""
+    send(range(5), partition=0)
+    assert positions(load(**{"kafka.client.rack": "a"})) == [(0, n, str(n)) for n in range(5)]
+    assert not [line for line in caplog.messages if "kafka.client.rack" in line]
+
+
 def test_the_rows_are_those_of_sparks_kafka_connector(load: Load, bootstrap: str, topic: str) -> None:
     """The Arrow schema must be exactly what Spark derives, or the read fails."""
     with Producer(bootstrap) as producer:

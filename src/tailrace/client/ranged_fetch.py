@@ -5,7 +5,9 @@
 2. Records below the log's start are lost. The error names the lost range, whether the records were deleted before the
    read or during it.
 3. The next fetch is sent before the last one is returned, so that network and reader work at the same time.
-4. A topic is gone if it stays absent from metadata. One answer is no proof: a node may not have applied the topic yet.
+4. Records come from the replica that the leader names for the rack (KIP-392), also those of later ranges, for
+   metadata.max.age.ms at most. After a fault of that replica the leader serves, and receives no rack for a minute.
+5. A topic is gone if it stays absent from metadata. One answer is no proof: a node may not have applied the topic yet.
 """
 
 import asyncio
@@ -29,6 +31,8 @@ from tailrace.protocol.schema import Buffer
 _FIRST_FETCH_BYTES = 1_048_576
 _SMALLEST_FETCH_BYTES = 65_536
 _USE = "fetch"
+
+_AVOIDANCE_MS = 60_000
 
 UNKNOWN_WAIT_MS = 5_000
 """The time for which a partition must be absent from metadata to count as gone."""
@@ -74,10 +78,38 @@ class _Absences:
             self._first_and_last_ms.pop(name, None)
 
 
+class _NearReplicas:
+    """The replicas that leaders have named for the rack, by partition. Ranges share it: each asks no leader anew."""
+
+    def __init__(self, *, lease_ms: int) -> None:
+        self._lease_ms = lease_ms
+        self._nodes: dict[TopicPartition, tuple[int, int]] = {}
+        """(node, end of the lease in ms)."""
+        self._avoided_until_ms: dict[TopicPartition, int] = {}
+
+    def name(self, partition: TopicPartition, node: int, now_ms: int) -> None:
+        """The leader has named this node."""
+        self._nodes[partition] = node, now_ms + self._lease_ms
+
+    def node_of(self, partition: TopicPartition, now_ms: int) -> int | None:
+        """The node to read from; None for the leader."""
+        node, end_ms = self._nodes.get(partition, (None, 0))
+        return node if now_ms < end_ms else None
+
+    def leave(self, partition: TopicPartition, now_ms: int) -> None:
+        """The replica has a fault."""
+        self._nodes.pop(partition, None)
+        self._avoided_until_ms[partition] = now_ms + _AVOIDANCE_MS
+
+    def may_be_named(self, partition: TopicPartition, now_ms: int) -> bool:
+        """Whether the leader receives the rack. It names no replica to a fetch without one."""
+        return now_ms >= self._avoided_until_ms.get(partition, now_ms)
+
+
 class AsyncRangedFetch:
     """A reader of ranges. A range fails after `timeout_ms` without progress.
 
-    `rack` lets the cluster name a replica nearer than the leader (KIP-392).
+    `rack` (client.rack) lets the cluster name a replica nearer than the leader (KIP-392).
     """
 
     def __init__(
@@ -94,6 +126,7 @@ class AsyncRangedFetch:
     ) -> None:
         self._router = router if router is not None else Router(bootstrap_servers, client_id=client_id)
         self._absences = _Absences()
+        self._near_replicas = _NearReplicas(lease_ms=self._router.view.max_age_ms)
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._options = FetchOptions(
@@ -131,6 +164,7 @@ class AsyncRangedFetch:
             self._max_bytes,
             self._timeout_ms,
             self._absences,
+            self._near_replicas,
         )
         next_fetch: asyncio.Task[Fetched] | None = None
         try:
@@ -160,6 +194,7 @@ class _Reading:
         max_bytes: int,
         timeout_ms: int,
         absences: _Absences,
+        near_replicas: _NearReplicas,
     ) -> None:
         self._router = router
         self._topic_partition = topic_partition
@@ -169,10 +204,11 @@ class _Reading:
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._absences = absences
+        self._near_replicas = near_replicas
         self._offset = start
         self._bytes_read = 0
         self._node: int | None = None
-        """A replica nearer than the leader, if the cluster named one."""
+        """The replica that the last fetch went to; None for the leader."""
         self._last_fault: KafkaError | None = None
 
     @property
@@ -198,7 +234,7 @@ class _Reading:
 
     async def _attempt(self) -> Fetched | None:
         """One fetch; None if it brought nothing and may be repeated."""
-        self._last_fault = None
+        self._last_fault, self._node = None, None
         try:
             fetched = await self._ask()
             if fetched.fault is not None:
@@ -207,7 +243,8 @@ class _Reading:
             await self._on_fault(fault)
             return None
         if fetched.preferred_read_replica >= 0 and not fetched.buffers and self._options.rack:
-            self._node = fetched.preferred_read_replica
+            replica = fetched.preferred_read_replica
+            self._near_replicas.name(self._topic_partition, replica, self._router.now_ms())
             return None
         return fetched if fetched.next_offset > self._offset else None
 
@@ -223,11 +260,15 @@ class _Reading:
             leader_epoch=info.leader_epoch,
             max_bytes=self._bytes_to_ask(),
         )
+        options, now_ms = self._options, router.now_ms()
+        self._node = self._near_replicas.node_of(partition, now_ms)
         if self._node is not None:
             connection = await router.node_connection(self._node, _USE)
         else:
             connection = await router.leader_connection(partition, _USE)
-        answers = await fetch(connection, (wanted,), self._options, timeout_ms=router.request_timeout_ms)
+            if not self._near_replicas.may_be_named(partition, now_ms):
+                options = options._replace(rack="")
+        answers = await fetch(connection, (wanted,), options, timeout_ms=router.request_timeout_ms)
         if not answers:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{connection.address} does not answer for {partition}")
         return answers[0]
@@ -245,9 +286,7 @@ class _Reading:
         if fault.code in STALE_LEADER:
             self._router.view.mark_stale(self._topic_partition.topic)
         if self._node is not None:
-            # The leader can answer. It names no follower to a fetch without a rack.
-            self._node = None
-            self._options = self._options._replace(rack="")
+            self._near_replicas.leave(self._topic_partition, self._router.now_ms())  # the leader can answer
         elif fault.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             try:
                 await self._explain_out_of_range()

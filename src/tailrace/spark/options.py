@@ -37,6 +37,7 @@ Kind = Literal["batch read", "streaming read", "write"]
 
 _EVERYWHERE = ("kafka.bootstrap.servers", "kafka.security.protocol", "includeHeaders")
 _READS = (
+    "kafka.client.rack",
     "kafka.isolation.level",
     "assign",
     "subscribe",
@@ -117,6 +118,8 @@ class SourceOptions:
     group_id: str | None = None
     isolation: Isolation = "read_uncommitted"
     """read_committed reads up to the last stable offset, without records of aborted transactions."""
+    client_rack: str = ""
+    """The rack of the executors: the cluster may name a replica there to read from (KIP-392)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +172,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         max_records_per_partition=given.positive("maxRecordsPerPartition") or 0,
         group_id=given.text("kafka.group.id"),
         isolation=_isolation(given),
+        client_rack=given.text("kafka.client.rack") or "",
     )
 
 

@@ -117,15 +117,18 @@ def _slots() -> int:
     return int(os.environ.get("TAILRACE_SPARK_TASKS", "0")) or os.cpu_count() or 1
 
 
-_fetches: dict[tuple[int, str, int, str], RangedFetch] = {}
+_fetches: dict[tuple[int, str, int, str, str], RangedFetch] = {}
 
 
 def _worker_fetch(options: SourceOptions) -> RangedFetch:
     """This process's connections. The process id is in the key, since Spark forks its workers."""
-    key = (os.getpid(), options.bootstrap_servers, options.fetch_timeout_ms, options.isolation)
+    key = (os.getpid(), options.bootstrap_servers, options.fetch_timeout_ms, options.isolation, options.client_rack)
     if key not in _fetches:
         _fetches[key] = RangedFetch(
-            options.bootstrap_servers, isolation=options.isolation, timeout_ms=options.fetch_timeout_ms
+            options.bootstrap_servers,
+            isolation=options.isolation,
+            timeout_ms=options.fetch_timeout_ms,
+            rack=options.client_rack,
         )
     return _fetches[key]
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -28,6 +29,7 @@ from tailrace.protocol.messages.metadata import (
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.schema import decode
+from testkit.scripted_nodes import ScriptedNodes, ScriptedReplica
 
 PARTITION = TopicPartition("orders", 0)
 TOPIC_ID = b"1" * 16
@@ -182,6 +184,113 @@ def test_the_leader_serves_where_a_near_replica_cannot(replica_fails: str) -> No
 
     assert _read(fetch, 0, 3, rack="a", timeout_ms=60_000)[0] == [0, 1, 2]
     assert asked_for_rack == (["a", ""] if named == gone else ["a", "a", ""])
+
+
+class TwoReplicas:
+    """A partition that node 1 leads and node 2 follows, in the rack of the reader; each has ten records."""
+
+    def __init__(self) -> None:
+        self.leader, self.follower = ScriptedReplica(), ScriptedReplica()
+        for replica in (self.leader, self.follower):
+            replica.epochs = [0] * 10
+        self.leader.preferred = 2
+        self.nodes = ScriptedNodes(self._answer, {PARTITION: 1})
+        self.reader = AsyncRangedFetch("127.0.0.1:1", rack="a", max_wait_ms=1, timeout_ms=60_000, router=self.nodes)
+
+    async def _answer(self, node_id: int, request: Any) -> Any:
+        return await {1: self.leader, 2: self.follower}[node_id].answer(request)
+
+    async def read(self, start: int, end: int) -> list[int]:
+        """The offsets of this range."""
+        return [
+            record.offset
+            async for chunk in self.reader.fetch_range(PARTITION, start, end)
+            for buffer in chunk.buffers
+            for record in read_records(buffer)
+        ]
+
+    @property
+    def served(self) -> list[int]:
+        """The nodes that were asked, and forgets them."""
+        nodes = [node for node, request in self.nodes.asked if isinstance(request, FetchRequest)]
+        self.nodes.asked.clear()
+        return nodes
+
+
+def test_ranges_are_read_from_the_near_replica_and_the_leader_is_asked_once_a_lease() -> None:
+    async def run() -> None:
+        replicas = TwoReplicas()
+        assert await replicas.read(0, 2) == [0, 1]
+        assert replicas.served == [1, 2, 2]
+        assert await replicas.read(2, 4) == [2, 3]
+        assert replicas.served == [2, 2]
+        replicas.nodes.passed_ms += 300_001
+        assert await replicas.read(4, 5) == [4]
+        assert replicas.served == [1, 2]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ],
+)
+def test_the_leader_serves_after_a_fault_of_the_near_replica_and_names_it_again_after_a_minute(code: ErrorCode) -> None:
+    async def run() -> None:
+        replicas = TwoReplicas()
+        assert await replicas.read(0, 1) == [0]
+        replicas.follower.faults = [code]
+        assert replicas.served == [1, 2]
+        assert await replicas.read(1, 3) == [1, 2]
+        assert replicas.served == [2, 1, 1]
+        assert await replicas.read(3, 4) == [3]
+        assert replicas.served == [1]
+        replicas.nodes.passed_ms += 60_001
+        assert await replicas.read(4, 5) == [4]
+        assert replicas.served == [1, 2]
+
+    asyncio.run(run())
+
+
+def test_the_leader_serves_when_the_near_replica_is_gone() -> None:
+    async def run() -> None:
+        replicas = TwoReplicas()
+        replicas.nodes.gone = {2}
+        assert await replicas.read(0, 10) == list(range(10))
+        assert set(replicas.served) == {1}
+
+    asyncio.run(run())
+
+
+def test_a_range_beyond_the_end_of_the_near_replica_waits_for_it() -> None:
+    async def run() -> None:
+        replicas = TwoReplicas()
+        replicas.follower.epochs = [0] * 3
+        answer, empty = replicas.follower.answer, asyncio.Event()
+
+        async def watched(request: Any) -> Any:
+            response = await answer(request)
+            if response.responses[0].partitions[0].records is None:
+                empty.set()
+                await asyncio.sleep(0)
+            return response
+
+        replicas.follower.answer = watched  # type: ignore[method-assign]
+        reading = asyncio.create_task(replicas.read(2, 4))
+        async with asyncio.timeout(60):
+            await empty.wait()
+        replicas.follower.epochs.append(0)
+        assert await reading == [2, 3]
+        first, *others = replicas.served
+        assert first == 1
+        assert set(others) == {2}
+
+    asyncio.run(run())
 
 
 def test_damaged_bytes_are_an_error_that_says_where() -> None:

@@ -155,6 +155,12 @@ def test_a_plain_connection_may_be_asked_for_by_name(caplog: pytest.LogCaptureFi
     assert _warnings(caplog) == []
 
 
+@pytest.mark.parametrize("streaming", [True, False])
+def test_the_rack_is_that_of_the_consumer(streaming: bool) -> None:
+    assert parse_source_options(BASE, streaming=streaming).client_rack == ""
+    assert parse_source_options({**BASE, "kafka.client.rack": "a"}, streaming=streaming).client_rack == "a"
+
+
 def test_the_isolation_level_is_that_of_the_consumer() -> None:
     assert parse_source_options(BASE, streaming=True).isolation == "read_uncommitted"
     committed = parse_source_options({**BASE, "kafka.isolation.level": "READ_COMMITTED"}, streaming=True)

@@ -2,7 +2,7 @@
 
 1. The leader names a follower. That holds for a lease, metadata.max.age.ms, from when the id changes: the same id once
    more does not extend it. Then the leader is asked again: another replica may be nearer now.
-2. After a fault of a follower its partitions are read from the leader, which is not told the rack for a while: it would
+2. After a fault of a follower its partitions are read from the leader, which receives no rack for a while: it would
    name the same follower again, and answer without records. So a follower that is gone costs a consumer less than a
    change of replica and a metadata request a minute.
 """
@@ -14,7 +14,7 @@ from tailrace.client.reading.consumed_partition import ConsumedPartition
 from tailrace.model.errors import ErrorCode
 
 AVOIDANCE_MS: Final = 60_000
-"""The time after a fault of a follower in which a leader is not told the rack; twice as long after each further fault,
+"""The time after a fault of a follower in which a leader receives no rack; twice as long after each further fault,
 at most a lease, until a follower has served."""
 
 _PATIENT: Final = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
@@ -24,7 +24,7 @@ _MAX_STRIKES: Final = 3
 
 
 class ReplicaLeases:
-    """The leases of one consumer, and the leaders that are not told its rack now."""
+    """The leases of one consumer, and the leaders that do not receive its rack now."""
 
     def __init__(self, *, lease_ms: int) -> None:
         self._lease_ms = lease_ms
