@@ -160,6 +160,10 @@ class DirectoryWork:
         self._make_now(new)
         return False
 
+    def is_made(self, partition: TopicPartition) -> bool:
+        """Whether no new log of this partition has to become durable."""
+        return partition not in self._new
+
     def when_made(self, callback: OnDone) -> None:
         """Call `callback` when all logs requested so far are durable or deleted; at once if they are."""
         if self._completed == self._requested:

@@ -209,6 +209,10 @@ class PartitionTable:
         if line is None:
             self._work.make(topic_partition, state.topic_id)
 
+    def is_made(self, topic: str, partition: int) -> bool:
+        """Whether the log of this partition is durable, or not a new one."""
+        return self._work.is_made(TopicPartition(topic, partition))
+
     def when_made(self, callback: Callable[[], None]) -> None:
         """Call `callback` when all partitions added so far are durable; at once if they are."""
         self._work.when_made(callback)

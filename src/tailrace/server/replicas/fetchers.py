@@ -182,6 +182,7 @@ class ReplicaFetchers:
         self._leaders: dict[PartitionKey, _Leader] = {}
         self._names: dict[PartitionKey, TopicPartition] = {}
         self._to_begin: dict[PartitionKey, None] = {}  # to be followed; the partition is not looked up yet
+        self._unmade: dict[PartitionKey, None] = {}  # to be followed; the log is new and not durable yet
         self._missing: dict[PartitionKey, None] = {}  # looked up, and not here yet
         self._retry = Alarm(clock, self._look_again)
         self._only_in_sync = False
@@ -334,6 +335,7 @@ class ReplicaFetchers:
             return
         del self._names[key]
         self._missing.pop(key, None)
+        self._unmade.pop(key, None)
         self._to_begin.pop(key, None)
         host = self._hosts.get(leader.broker_id)
         if host is not None:
@@ -355,8 +357,17 @@ class ReplicaFetchers:
         return key
 
     def _begin(self, key: PartitionKey) -> None:
-        """Fetch the partition as soon as its whole log is flushed."""
+        """Fetch the partition as soon as its whole log is flushed.
+
+        New logs are made durable all together; flushing each would keep the disk busy for seconds if there are
+        thousands, and the disk would seem to hang.
+        """
         leader = self._leaders[key]
+        if not self._partitions.is_made(*self._names[key]):
+            self._unmade[key] = None
+            if len(self._unmade) == 1:
+                self._partitions.when_made(self._begin_made)
+            return
         partition = self._partitions.find(*self._names[key])
         if partition is None or partition.topic_id != key.topic_id or partition.leader_epoch != leader.leader_epoch:
             # A deleted partition of this name is not removed yet, or the log cannot be opened.
@@ -370,10 +381,18 @@ class ReplicaFetchers:
 
         partition.following.flush(flushed)
 
+    def _begin_made(self) -> None:
+        """Some logs are durable now: look at all of them, and wait for the others again."""
+        unmade, self._unmade = self._unmade, {}
+        self._begin_too(unmade)
+
     def _look_again(self) -> None:
         missing, self._missing = self._missing, {}
+        self._begin_too(missing)
+
+    def _begin_too(self, keys: dict[PartitionKey, None]) -> None:
         is_idle = not self._to_begin
-        self._to_begin |= missing
+        self._to_begin |= keys
         if is_idle:
             self._begin_all()
 

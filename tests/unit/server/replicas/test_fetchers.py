@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
+from tailrace.metadata.image import ChangedPartition, ClusterImage, ImageDelta, TopicImage
 from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -20,6 +20,7 @@ from tailrace.protocol.records.batch import stamp
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.partition import Partition
 from tailrace.server.replicas.fetchers import ReplicaFetchers
+from tailrace.storage import Log
 from tailrace.storage.checkpoints import RECOVERY_POINTS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
@@ -712,3 +713,51 @@ def test_fetches_are_logged_with_their_session_and_epoch(caplog: pytest.LogCaptu
         "event=replica-fetch-answered leader=2 session=77 error=0 partitions=1",
         "event=replica-fetch leader=2 session=77 epoch=1 partitions=0 forgotten=0",
     ]
+
+
+def test_new_logs_are_followed_when_they_are_durable_all_together_and_no_log_is_flushed_by_itself() -> None:
+    bench = ReplicaFetchersBench()
+    flushed: list[Log] = []
+    flush = bench.disk.flush
+    bench.disk.flush = lambda log, on_done: (flushed.append(log), flush(log, on_done))  # type: ignore[method-assign,assignment,func-returns-value]
+    count = 40
+    bench.states = {number: state(2, 0) for number in range(count)}
+    for number, one in bench.states.items():
+        bench.node.table.add(TopicPartition("orders", number), state=one, config=TopicConfig())
+    bench.hosts.on_image(bench.image, ImageDelta(created_topics=(bench.image.topics["orders"],)))
+    bench.clock.advance(0)
+    assert bench.fetches == [], "nothing is durable yet"
+    bench.settle()
+    (fetch,) = bench.fetches
+    assert (fetch[0], len(fetch[1])) == (2, count)
+    assert flushed == []
+
+
+def test_a_new_leader_of_an_old_log_is_followed_while_other_logs_are_made() -> None:
+    bench = ReplicaFetchersBench(state(2, 0))
+    bench.answer(data(0))
+    bench.settle()
+    bench.peer.waiting.clear()
+    bench.node.table.add(TopicPartition("orders", 1), state=state(2, 0), config=TopicConfig())
+    bench.states[1] = state(2, 0)
+    moved = state(3, 5)
+    bench.states[0] = moved
+    bench.node.table.update(TopicPartition("orders", 0), moved, TopicConfig())
+    changes = (ChangedPartition(TopicPartition("orders", number), one) for number, one in bench.states.items())
+    bench.hosts.on_image(bench.image, ImageDelta(changed_partitions=tuple(changes)))
+    bench.clock.advance(0)
+    assert [leader for leader, _ in bench.fetches] == [3]
+    bench.settle()
+    assert [leader for leader, _ in bench.fetches] == [3, 2]
+
+
+def test_a_partition_that_is_gone_before_its_log_is_durable_is_not_followed() -> None:
+    bench = ReplicaFetchersBench()
+    bench.states = {0: state(2, 0)}
+    image = bench.image
+    bench.node.table.add(TopicPartition("orders", 0), state=state(2, 0), config=TopicConfig())
+    bench.hosts.on_image(image, ImageDelta(created_topics=(image.topics["orders"],)))
+    bench.clock.advance(0)
+    bench.hosts.on_image(ClusterImage(), ImageDelta(deleted_topics=(image.topics["orders"],)))
+    bench.settle()
+    assert (bench.fetches, bench.hosts.partitions) == ([], 0)
