@@ -9,7 +9,7 @@ from tailrace.metadata.commands import TopicSpec
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
@@ -46,7 +46,16 @@ def led_by_the_other(node: AdminPath) -> list[int]:
     return [number for number, state in partitions.items() if state.leader == OTHER]
 
 
-def ask(node: AdminPath, api: int, version: int, *partitions: int, listener: str = "PLAINTEXT", epoch: int = -1) -> Any:
+def ask(
+    node: AdminPath,
+    api: int,
+    version: int,
+    *partitions: int,
+    listener: str = "PLAINTEXT",
+    epoch: int = -1,
+    replica_id: int = -1,
+) -> Any:
+    """A fetch of a replica must reach the leader; a consumer may read from any replica (KIP-392)."""
     connection = RecordingConnection()
     connection.listener_name = listener
     name, topic_id = "shared", node.topic_id("shared")
@@ -62,7 +71,8 @@ def ask(node: AdminPath, api: int, version: int, *partitions: int, listener: str
             for index in partitions
         )
         topics = (FetchTopic(topic=name if version < 13 else "", topic_id=topic_id, partitions=wanted),)
-        request = FetchRequest(max_wait_ms=0, min_bytes=1, topics=topics)
+        sender = ReplicaState(replica_id=replica_id)
+        request = FetchRequest(replica_state=sender, max_wait_ms=0, min_bytes=1, topics=topics)
     return node.send(request, version, connection=connection).response
 
 
@@ -72,19 +82,23 @@ def named(response: Any) -> list[tuple[int, str, int, str | None]]:
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 10), (PRODUCE, 13), (FETCH, 16), (FETCH, 18)])
 def test_the_leader_that_a_refusal_names_comes_with_its_address(node: AdminPath, api: int, version: int) -> None:
-    assert named(ask(node, api, version, *led_by_the_other(node)[:1])) == [(2, "10.0.0.2", 9094, "rack-b")]
+    response = ask(node, api, version, *led_by_the_other(node)[:1], replica_id=3)
+    assert named(response) == [(2, "10.0.0.2", 9094, "rack-b")]
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
 def test_a_leader_of_several_partitions_is_named_once(node: AdminPath, api: int, version: int) -> None:
-    assert named(ask(node, api, version, *range(PARTITIONS))) == [(2, "10.0.0.2", 9094, "rack-b")]
+    response = ask(node, api, version, *range(PARTITIONS), replica_id=3)
+    assert named(response) == [(2, "10.0.0.2", 9094, "rack-b")]
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 12), (FETCH, 17)])
 def test_the_address_is_that_of_the_clients_listener(node: AdminPath, api: int, version: int) -> None:
     partitions = led_by_the_other(node)
-    assert named(ask(node, api, version, *partitions, listener="INSIDE")) == [(2, "192.168.0.2", 9094, "rack-b")]
-    assert named(ask(node, api, version, *partitions, listener="ELSEWHERE")) == []
+    assert named(ask(node, api, version, *partitions, listener="INSIDE", replica_id=3)) == [
+        (2, "192.168.0.2", 9094, "rack-b")
+    ]
+    assert named(ask(node, api, version, *partitions, listener="ELSEWHERE", replica_id=3)) == []
 
 
 @pytest.mark.parametrize(("api", "version"), [(PRODUCE, 9), (PRODUCE, 12), (FETCH, 15), (FETCH, 17)])
