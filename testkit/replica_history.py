@@ -1,0 +1,139 @@
+"""The history of clients of replicated topics, and the logs that the replicas have at its end.
+
+A history is a list of events, each client's in its own order; an event is a mapping whose `op` names it. Values of
+records are `producer:number`. Times are seconds of one monotonic clock of the machine.
+
+| op | client | facts |
+|---|---|---|
+| sent | producer | producer, count: the numbers below it were sent |
+| acked | producer | producer, topic, partition, records: [number, offset] of each acknowledged record |
+| failed | producer | producer, number, why: the client gave the record up |
+| begun | transactional producer | producer, first, count: the numbers of one transaction |
+| ending | transactional producer | producer, first, commits, at_s: before the end is requested |
+| ended | transactional producer | producer, first, outcome: committed, aborted or unknown |
+| assigned | reader | reader, topic, partition, offset (None in a group), at_s |
+| polled | reader | reader, topic, partition, offsets, values, at_s |
+| committed | reader of a group | reader, topic, partition, offset, asked_s, at_s |
+| commit-unknown | reader of a group | reader, topic, partition, offset, asked_s |
+| reset | reader | reader, why: the client lost its position |
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+Event = Mapping[str, Any]
+Place = tuple[str, int]
+"""Topic and partition."""
+LIBRDKAFKA_DUPLICATE = -1
+"""The offset that librdkafka reports for a batch that the broker had already."""
+
+
+class Batch(NamedTuple):
+    """One batch of a replica's log: its offsets, and its bytes or a digest of them."""
+
+    base_offset: int
+    last_offset: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """The log of one replica, from its files."""
+
+    start_offset: int
+    batches: Sequence[Batch]
+    last_values: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    """Of a compacted topic: the offset and the value of the last record of each key."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalLog:
+    """The log of a partition when all clients have ended, from the start to the high watermark."""
+
+    start_offset: int
+    high_watermark: int
+    values: Mapping[int, str]
+    """By offset; without control records."""
+    keys: Mapping[int, str] = field(default_factory=dict)
+    """By offset, of records that have a key."""
+    aborted: frozenset[int] = frozenset()
+    """Offsets of records whose transaction was aborted."""
+
+
+class Transaction(NamedTuple):
+    """The records `first` to `first + count - 1` of a producer."""
+
+    producer: str
+    first: int
+    count: int
+
+
+class Ending(NamedTuple):
+    """The end of a transaction as its producer requested it."""
+
+    commits: bool
+    at_s: float
+
+
+@dataclass(slots=True)
+class ReplicaHistory:
+    """The events, by their subjects."""
+
+    sent: dict[str, int] = field(default_factory=dict)
+    acked: dict[Place, list[tuple[str, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Producer, number and offset of acknowledged records, in the order of the acknowledgements."""
+    failed: list[Event] = field(default_factory=list)
+    transactions: dict[tuple[str, int], Transaction] = field(default_factory=dict)
+    """By producer and first number; so are the next two."""
+    endings: dict[tuple[str, int], Ending] = field(default_factory=dict)
+    outcomes: dict[tuple[str, int], str] = field(default_factory=dict)
+    reads: dict[str, list[Event]] = field(default_factory=lambda: defaultdict(list))
+    """Of each reader: assigned, polled, committed, commit-unknown."""
+    resets: list[Event] = field(default_factory=list)
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Take the events of one client."""
+        for event in events:
+            self._add_event(event)
+
+    def _add_event(self, event: Event) -> None:
+        match event["op"]:
+            case "sent":
+                self.sent[event["producer"]] = event["count"]
+            case "acked":
+                producer = event["producer"]
+                place = event["topic"], event["partition"]
+                self.acked[place] += [(producer, number, offset) for number, offset in event["records"]]
+            case "failed":
+                self.failed.append(event)
+            case "begun":
+                key = event["producer"], event["first"]
+                self.transactions[key] = Transaction(*key, event["count"])
+            case "ending":
+                self.endings[event["producer"], event["first"]] = Ending(event["commits"], event["at_s"])
+            case "ended":
+                self.outcomes[event["producer"], event["first"]] = event["outcome"]
+            case "reset":
+                self.resets.append(event)
+            case "assigned" | "polled" | "committed" | "commit-unknown":
+                self.reads[event["reader"]].append(event)
+            case unknown:
+                raise ValueError(f"no event of a history: {unknown}")
+
+    @property
+    def acknowledged(self) -> int:
+        """The number of acknowledged records."""
+        return sum(map(len, self.acked.values()))
+
+    @property
+    def polled(self) -> int:
+        """The number of records that readers have seen, each reader's own."""
+        return sum(len(event["offsets"]) for events in self.reads.values() for event in events if event["op"] == "polled")
+
+
+def number_of(value: str) -> tuple[str, int]:
+    """The producer of this value, and the number of the record."""
+    producer, _, number = value.partition(":")
+    return producer, int(number)
