@@ -80,6 +80,7 @@ class PartitionTable:
         """The directory of the logs."""
         self._broker_id = broker_id
         self._refusal: str | None = None
+        self._is_closed = False
         self._clock = clock
         self.offline: Final = OfflineLogs(directory, awake=self._awake, dormant=self.dormant)
         """The logs that cannot be used, and how far any log is good."""
@@ -186,8 +187,10 @@ class PartitionTable:
         """Add a partition; it takes the role that `state` gives this node when a caller names it.
 
         A new log is made soon: see `when_made`. A log that is known from a clean stop stays closed. Others are opened
-        as by `create`, which may raise.
+        as by `create`, which may raise. After `close` nothing happens.
         """
+        if self._is_closed:
+            return  # a new log would take the place of a closed one
         key = (topic_partition.topic, topic_partition.partition)
         if key in self._removals:
             self._removals.set_successor(key, (state, config))
@@ -397,7 +400,11 @@ class PartitionTable:
             partition.refuse_produce(reason)
 
     def close(self) -> None:
-        """Close every log, so that the next start need not read them. The disk has been stopped before."""
+        """Close every log, so that the next start need not read them. The disk has been stopped before.
+
+        Metadata may still change afterwards, as other brokers stop too: the next start takes those changes.
+        """
+        self._is_closed = True
         self._held_back.close()
         close_logs(
             self.directory,

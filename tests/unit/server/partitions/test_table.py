@@ -360,6 +360,19 @@ def test_a_partition_sleeps_until_it_is_requested(files: SimulatedDisk) -> None:
     assert node.values("orders") == [b"kept"]
 
 
+def test_a_change_of_metadata_after_the_stop_leaves_the_closed_logs_as_they_are(files: SimulatedDisk) -> None:
+    """The replica of the metadata log stops later than the partitions, and other brokers that stop change them."""
+    node = new_node(files)
+    node.create()
+    node.produce("orders", b"kept")
+    node.table.close()
+    add(node)
+    node.end_turn()
+    node = new_node(files)
+    add(node)
+    assert node.values("orders") == [b"kept"]
+
+
 def test_an_unused_partition_is_there_after_many_clean_stops(files: SimulatedDisk) -> None:
     stopped_node(files)
     for _ in range(3):
