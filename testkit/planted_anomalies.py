@@ -69,7 +69,7 @@ def _committed(evidence: Evidence) -> tuple[Place, int]:
         (one.producer, number): key
         for key, one in history.transactions.items()
         if history.outcomes.get(key) == "committed"
-        for number in range(one.first, one.first + one.count)
+        for number in range(one.first, one.first + one.size)
     }
     return place, _middle([at for at, value in evidence.logs[place].values.items() if number_of(value) in numbers])
 
@@ -85,7 +85,7 @@ def _tear_a_transaction(evidence: Evidence) -> Evidence:
     key = next(
         key
         for key, one in evidence.history.transactions.items()
-        if one.producer == producer and one.first <= number < one.first + one.count
+        if one.producer == producer and one.first <= number < one.first + one.size
     )
     outcomes = {**evidence.history.outcomes, key: "unknown"}
     return _with_history(_with_values(evidence, place, {offset: None}), outcomes=outcomes)
@@ -147,7 +147,11 @@ def _lose_a_position(evidence: Evidence) -> Evidence:
 
 
 def _with_polls(
-    evidence: Evidence, change: Callable[[list[Event]], list[Event]], *, in_group: bool = False, place: Place | None = None
+    evidence: Evidence,
+    change: Callable[[list[Event]], list[Event]],
+    *,
+    in_group: bool = False,
+    place: Place | None = None,
 ) -> Evidence:
     """Other polls of one partition by one reader, which has begun at its start."""
     wanted = place or _plain(evidence)

@@ -30,7 +30,7 @@ LIBRDKAFKA_DUPLICATE = -1
 """The offset that librdkafka reports for a batch that the broker had already."""
 
 
-class Batch(NamedTuple):
+class StoredBatch(NamedTuple):
     """One batch of a replica's log: its offsets, and its bytes or a digest of them."""
 
     base_offset: int
@@ -43,7 +43,7 @@ class ReplicaLog:
     """The log of one replica, from its files."""
 
     start_offset: int
-    batches: Sequence[Batch]
+    batches: Sequence[StoredBatch]
     last_values: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     """Of a compacted topic: the offset and the value of the last record of each key."""
 
@@ -62,12 +62,12 @@ class FinalLog:
     """Offsets of records whose transaction was aborted."""
 
 
-class Transaction(NamedTuple):
+class SentTransaction(NamedTuple):
     """The records `first` to `first + count - 1` of a producer."""
 
     producer: str
     first: int
-    count: int
+    size: int
 
 
 class Ending(NamedTuple):
@@ -85,7 +85,7 @@ class ReplicaHistory:
     acked: dict[Place, list[tuple[str, int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Producer, number and offset of acknowledged records, in the order of the acknowledgements."""
     failed: list[Event] = field(default_factory=list)
-    transactions: dict[tuple[str, int], Transaction] = field(default_factory=dict)
+    transactions: dict[tuple[str, int], SentTransaction] = field(default_factory=dict)
     """By producer and first number; so are the next two."""
     endings: dict[tuple[str, int], Ending] = field(default_factory=dict)
     outcomes: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class ReplicaHistory:
                 self.failed.append(event)
             case "begun":
                 key = event["producer"], event["first"]
-                self.transactions[key] = Transaction(*key, event["count"])
+                self.transactions[key] = SentTransaction(*key, event["count"])
             case "ending":
                 self.endings[event["producer"], event["first"]] = Ending(event["commits"], event["at_s"])
             case "ended":
@@ -130,7 +130,9 @@ class ReplicaHistory:
     @property
     def polled(self) -> int:
         """The number of records that readers have seen, each reader's own."""
-        return sum(len(event["offsets"]) for events in self.reads.values() for event in events if event["op"] == "polled")
+        return sum(
+            len(event["offsets"]) for events in self.reads.values() for event in events if event["op"] == "polled"
+        )
 
 
 def number_of(value: str) -> tuple[str, int]:

@@ -2,7 +2,7 @@
 
 | Kind | Broken promise |
 |---|---|
-| lost | an acknowledged record, or one of a committed transaction, is there; a compacted topic has a value of each key that is at least as new |
+| lost | an acknowledged record, or one of a committed transaction, is there; no last value of a key is older |
 | moved | an acknowledged record is at the offset of its acknowledgement |
 | duplicated | a record of an idempotent producer is there once |
 | reordered | the records of one producer in one partition stand in the order in which they were sent |
@@ -12,10 +12,10 @@
 | skipped | a reader gets every committed record between the first and the last that it gets |
 | unseen | a reader gets all committed records up to the end |
 | went back | a reader's offsets rise while a partition is assigned; a group goes on where it has committed |
-| uncommitted shown | a record that a reader gets is the one at this offset for ever, and its transaction was to be committed by then |
+| uncommitted shown | a record that a reader gets stays at its offset, and its transaction was to be committed by then |
 | aborted shown | a reader of committed records gets none of an aborted transaction |
 | reset | no reader loses its position |
-| diverged | replicas have equal bytes from the larger log start to the high watermark; of compacted topics, equal last values |
+| diverged | replicas have equal bytes from the larger log start to the high watermark; if compacted, the last values |
 
 The rules are those of `jepsen.tests.kafka`, for clients that name partitions and readers that read committed records.
 Each kind is reported once per client and partition, with the count.
@@ -29,16 +29,18 @@ from functools import cached_property
 
 from testkit.replica_history import (
     LIBRDKAFKA_DUPLICATE,
-    Batch,
     Event,
     FinalLog,
     Place,
     ReplicaHistory,
     ReplicaLog,
-    Transaction,
+    SentTransaction,
+    StoredBatch,
     number_of,
 )
 
+_TransactionOf = Mapping[tuple[str, int], SentTransaction]
+"""The transaction of each record, by producer and number."""
 KINDS = (
     "lost",
     "moved",
@@ -226,20 +228,18 @@ def _reader_faults(evidence: Evidence) -> Iterator[str]:
                 yield from _counted(kind, place, details, reader)
 
 
-def _transactions_by_record(history: ReplicaHistory) -> Mapping[tuple[str, int], Transaction]:
+def _transactions_by_record(history: ReplicaHistory) -> _TransactionOf:
     return {
         (one.producer, number): one
         for one in history.transactions.values()
-        for number in range(one.first, one.first + one.count)
+        for number in range(one.first, one.first + one.size)
     }
 
 
 class _Cursor:
     """The position of one reader in one partition, and the promises that were broken to it there."""
 
-    def __init__(
-        self, evidence: Evidence, place: Place, transaction_of: Mapping[tuple[str, int], Transaction]
-    ) -> None:
+    def __init__(self, evidence: Evidence, place: Place, transaction_of: _TransactionOf) -> None:
         self._evidence = evidence
         self._shape = evidence.shapes[place]
         self._is_compacted = place[0] in evidence.compacted
@@ -319,10 +319,8 @@ def _group_faults(evidence: Evidence) -> Iterator[str]:
             yield from _group_faults_of(evidence.shapes[place], group, place, here)
 
 
-def _group_faults_of(
-    shape: LogShape, group: str, place: Place, events: Iterable[tuple[str, Event]]
-) -> Iterator[str]:
-    """A member must begin at a committed offset: between the last acknowledged commit and the furthest requested one."""
+def _group_faults_of(shape: LogShape, group: str, place: Place, events: Iterable[tuple[str, Event]]) -> Iterator[str]:
+    """A member must begin between the last acknowledged commit and the furthest requested one."""
     timeline: list[tuple[float, int, str, Event]] = []
     for reader, event in events:
         if event["op"] in ("committed", "commit-unknown"):
@@ -347,7 +345,7 @@ def _group_faults_of(
             case "polled":
                 first, last = event["offsets"][0], event["offsets"][-1]
                 start = lower.get(reader)
-                if start is not None and shape.next_rank(first) <= shape.rank(start):
+                if start is not None and first < start:
                     back.append(f"{reader} at {first}, {start} was committed")
                 if start is not None and shape.rank(first) > shape.rank(possible):
                     skipped.append(f"{reader} begins at {first}, at most {possible} was committed")
@@ -387,7 +385,7 @@ def _other_last_values(place: Place, one: tuple[int, ReplicaLog], two: tuple[int
         yield f"diverged: {_name(place)} of nodes {first_node} and {node}, the last values of {different[:5]}"
 
 
-def _between(log: ReplicaLog, start_offset: int, end_offset: int) -> list[Batch]:
+def _between(log: ReplicaLog, start_offset: int, end_offset: int) -> list[StoredBatch]:
     return [batch for batch in log.batches if batch.last_offset >= start_offset and batch.base_offset < end_offset]
 
 

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,15 @@ TESTS = Path(__file__).parent.parent
 
 
 class Worker:
-    """A process of `crash.load` or `crash.metadata_load`, and its last report."""
+    """A process of `crash.load` or another such program, and its last report."""
 
-    def __init__(self, name: str, directory: Path, program: str, *words: str) -> None:
-        """`words` are the arguments of the program, but for the last one: the file of the history."""
+    def __init__(
+        self, name: str, directory: Path, program: str, *words: str, place: Callable[[list[str]], list[str]] = list
+    ) -> None:
+        """`words` are the arguments of the program, but for the last one: the file of the history.
+
+        `place` changes the command so that it runs elsewhere.
+        """
         self.name = name
         self.history = directory / f"{name}.jsonl"
         self._errors = directory / f"{name}.txt"
@@ -29,7 +34,7 @@ class Worker:
         path = os.pathsep.join([str(TESTS), str(Path(tailrace.__file__).parent.parent)])
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", program, *words, str(self.history)],
+                place([sys.executable, "-m", program, *words, str(self.history)]),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

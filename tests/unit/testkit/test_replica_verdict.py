@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from testkit.planted_anomalies import PLANTS
-from testkit.replica_history import Batch, FinalLog, Place, ReplicaHistory, ReplicaLog
+from testkit.replica_history import FinalLog, Place, ReplicaHistory, ReplicaLog, StoredBatch
 from testkit.replica_verdict import KINDS, Evidence, broken_promises
 
 PLAIN: Place = ("plain", 0)
@@ -106,11 +106,13 @@ def member(reader: str, first: int, end: int, at_s: float, *, is_committed: bool
     ]
 
 
-def replicas_of(log: FinalLog, keys: Mapping[int, str] = {}) -> dict[int, ReplicaLog]:  # noqa: B006
-    batches = [Batch(offset, offset, bytes([offset])) for offset in range(log.high_watermark)]
+def replicas_of(log: FinalLog, keys: Mapping[int, str] = {}) -> dict[int, ReplicaLog]:
+    batches = [StoredBatch(offset, offset, bytes([offset])) for offset in range(log.high_watermark)]
     last_values = {key: (offset, log.values[offset]) for offset, key in keys.items()}
     return {
-        node: ReplicaLog(start_offset=0, batches=batches[1:] if node == 1 and keys else batches, last_values=last_values)
+        node: ReplicaLog(
+            start_offset=0, batches=batches[1:] if node == 1 and keys else batches, last_values=last_values
+        )
         for node in NODES
     }
 
@@ -162,7 +164,9 @@ def test_every_kind_has_a_planted_anomaly() -> None:
 def test_a_gap_where_records_were_replaced_is_no_skip_and_one_before_a_kept_record_is() -> None:
     reads = [event for event in reading_alone("alone") if event["topic"] == "compacted"]
     faults = broken_promises(evidence([*reads, *WITHOUT_SKIP[1:3]]))
-    assert [fault for fault in faults if fault.startswith("skipped")] == ["skipped: alone of compacted-0: 1 x from 2 to 4"]
+    assert [fault for fault in faults if fault.startswith("skipped")] == [
+        "skipped: alone of compacted-0: 1 x from 2 to 4"
+    ]
     first = reads[1]
     kept = {**first, "offsets": [3, 4], "values": ["c:3", "c:4"]}
     assert "skipped" not in kinds(broken_promises(evidence([reads[0], kept, *reads[2:]])))
@@ -178,6 +182,18 @@ def test_a_member_may_read_again_after_a_commit_of_unknown_outcome() -> None:
     assert broken_promises(evidence(events)) == []
 
 
+def test_a_member_may_begin_where_compaction_has_removed_all_records_since() -> None:
+    here = {"reader": "member-1", "topic": "compacted", "partition": 0}
+    events = [
+        *WITHOUT_SKIP,
+        *member("member-1", 0, 8, 10.0, is_committed=True),
+        {"op": "assigned", "offset": None, "at_s": 0.0, **here},
+        polled("member-1", COMPACTED, [0, 1, 2], ["c:0", "c:1", "c:2"], 1.0),
+        polled("member-1", COMPACTED, [3, 4, 5], ["c:3", "c:4", "c:5"], 2.0),
+    ]
+    assert broken_promises(evidence(events)) == []
+
+
 def test_a_member_that_begins_behind_every_commit_has_skipped_records() -> None:
     events = [
         *WITHOUT_SKIP,
@@ -189,8 +205,9 @@ def test_a_member_that_begins_behind_every_commit_has_skipped_records() -> None:
 
 def test_batches_outside_of_both_logs_are_not_compared() -> None:
     whole = evidence()
-    shorter = ReplicaLog(start_offset=3, batches=[Batch(2, 3, b"\x03other"), *whole.replicas[PLAIN][1].batches[4:]])
-    longer = ReplicaLog(start_offset=4, batches=[*whole.replicas[PLAIN][1].batches[4:], Batch(8, 9, b"above")])
+    common = whole.replicas[PLAIN][1].batches[4:]
+    shorter = ReplicaLog(start_offset=3, batches=[StoredBatch(2, 3, b"\x03other"), *common])
+    longer = ReplicaLog(start_offset=4, batches=[*common, StoredBatch(8, 9, b"above")])
     replicas = {**whole.replicas, PLAIN: {1: shorter, 2: longer}}
     assert broken_promises(Evidence(**{**vars_of(whole), "replicas": replicas})) == []
 

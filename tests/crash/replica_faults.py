@@ -1,0 +1,154 @@
+"""The faults that brokers and their network are put through, one at a time, each for a while.
+
+A fault has a begin and an end. `POSSIBLE` of a run says which kinds can be injected here: cuts of the network take
+namespaces.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+
+from crash.load import DEADLINE_S
+from crash.rack_network import RackNetwork
+from crash.replica_load import PARTITIONS
+from tailrace.testing import Cluster
+
+SESSION_S: Final = 2.5
+"""broker.session.timeout.ms: a broker that is silent for longer is fenced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything that a fault may touch."""
+
+    cluster: Cluster
+    network: RackNetwork | None
+    disks: Path
+    """The directory with the orders of `crash/bad_disk`."""
+    chance: random.Random
+
+    def leader(self) -> int:
+        """The leader of some partition; some node if none is known."""
+        return self._led(lambda leader: [leader])
+
+    def follower(self) -> int:
+        """A replica of some partition that does not lead it."""
+        return self._led(lambda leader: [node for node in self.cluster.broker_ids if node != leader])
+
+    def any(self) -> int:
+        return self.chance.choice(self.cluster.broker_ids)
+
+    def _led(self, choose: Callable[[int], list[int]]) -> int:
+        topic = self.chance.choice(sorted(PARTITIONS))
+        admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0})
+        with suppress(confluent_kafka.KafkaException):
+            partitions = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+            leaders = [one.leader for one in partitions.values() if one.leader > 0]
+            if leaders:
+                return self.chance.choice(choose(self.chance.choice(leaders)))
+        return self.any()
+
+    def wait(self, least_s: float, most_s: float) -> None:
+        time.sleep(self.chance.uniform(least_s, most_s))
+
+
+Fault = Callable[[Scene], str]
+"""Injects a fault, and ends it; returns its object, for the report."""
+
+
+def _kill(choose: Callable[[Scene], int]) -> Fault:
+    def fault(scene: Scene) -> str:
+        node = choose(scene)
+        scene.cluster.kill(node)
+        scene.wait(0, 3)
+        scene.cluster.start(node)
+        return f"node {node}"
+
+    return fault
+
+
+def _kill_all(scene: Scene) -> str:
+    scene.cluster.kill()
+    scene.cluster.start()
+    return "all nodes"
+
+
+def _pause(choose: Callable[[Scene], int], least_s: float, most_s: float) -> Fault:
+    def fault(scene: Scene) -> str:
+        node = choose(scene)
+        scene.cluster.pause(node)
+        try:
+            scene.wait(least_s, most_s)
+        finally:
+            scene.cluster.resume(node)
+        return f"node {node}"
+
+    return fault
+
+
+def _cut(choose: Callable[[Scene], int], cut: Callable[[RackNetwork, int], None]) -> Fault:
+    def fault(scene: Scene) -> str:
+        assert scene.network is not None, "the fault is possible"
+        node = choose(scene)
+        cut(scene.network, node)
+        try:
+            scene.wait(1, 2 * SESSION_S)
+        finally:
+            scene.network.heal()
+        return f"node {node}"
+
+    return fault
+
+
+def _bad_disk(order: str) -> Fault:
+    def fault(scene: Scene) -> str:
+        node = scene.any()
+        new = scene.disks / f"node-{node}.new"
+        new.write_text(order)
+        try:
+            new.rename(scene.disks / f"node-{node}")
+            scene.wait(1, 4)
+        finally:
+            (scene.disks / f"node-{node}").unlink()
+        return f"node {node}"
+
+    return fault
+
+
+_NETWORK: Final[Mapping[str, Fault]] = {
+    "follower cut off from the other brokers": _cut(Scene.follower, RackNetwork.cut),
+    "leader cut off from the other brokers": _cut(Scene.leader, RackNetwork.cut),
+    "rack cut off from everything": _cut(Scene.any, RackNetwork.unplug),
+    "broker's packets to the others lost": _cut(Scene.any, RackNetwork.cut_one_way),
+}
+FAULTS: Final[Mapping[str, Fault]] = {
+    "kill -9 of a leader": _kill(Scene.leader),
+    "kill -9 of a follower": _kill(Scene.follower),
+    "kill -9 of all": _kill_all,
+    "SIGSTOP of a leader": _pause(Scene.leader, 0.2, 0.8 * SESSION_S),
+    "SIGSTOP of a leader past its session": _pause(Scene.leader, 1.2 * SESSION_S, 2.5 * SESSION_S),
+    "SIGSTOP of a follower past its session": _pause(Scene.follower, 1.2 * SESSION_S, 2.5 * SESSION_S),
+    **_NETWORK,
+    "slow disk": _bad_disk("slow"),
+    "full disk": _bad_disk("full"),
+    "failing disk": _bad_disk("eio"),
+    "hung disk": _bad_disk("hung"),
+}
+
+
+def possible_faults(network: RackNetwork | None) -> Mapping[str, Fault]:
+    """The kinds that can be injected."""
+    return {kind: fault for kind, fault in FAULTS.items() if network is not None or kind not in _NETWORK}
+
+
+def in_turn(kinds: Mapping[str, Fault], chance: random.Random) -> Iterator[str]:
+    """Kinds without end: all of them in some order, then in another, so that each comes as often as the others."""
+    while True:
+        yield from chance.sample(sorted(kinds), len(kinds))

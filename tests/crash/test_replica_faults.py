@@ -1,0 +1,57 @@
+"""Three brokers in three racks under load, with a fault every few seconds: no promise is broken.
+
+REPLICA_FAULT_SECONDS in the environment says for how long, REPLICA_QUIET_SECONDS how long without faults; `make soak`
+takes half an hour and ten minutes. SEED=n chooses the same faults again. The last test plants anomalies into what the
+first has gathered: each must be found.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from crash.replica_run import NO_FAULTS, Report, run
+from testkit.planted_anomalies import PLANTS
+from testkit.replica_verdict import Evidence, broken_promises
+
+FAULT_SECONDS = float(os.environ.get("REPLICA_FAULT_SECONDS", "20"))
+QUIET_SECONDS = float(os.environ.get("REPLICA_QUIET_SECONDS", "3"))
+LEAST_FAULTS = 4
+PLANTED_WITHIN_S = 60.0
+"""Longer runs have too much evidence to judge it once for each anomaly."""
+
+
+def passed(evidence: Evidence, report: Report, seed: int, note: Callable[[str, object], None]) -> None:
+    """Print the figures of a run, and fail if a promise was broken."""
+    began_s = time.monotonic()
+    faults = broken_promises(evidence)
+    judged_s = time.monotonic() - began_s
+    figures = "\n".join([*report.lines(evidence), f"  {len(faults)} broken promises, judged in {judged_s:.1f} s"])
+    note("figures", figures)
+    print(figures)  # noqa: T201
+    assert not faults, f"{len(faults)} promises broken with SEED={seed}\n{figures}\n" + "\n".join(faults[:20])
+    assert evidence.history.acknowledged
+    assert evidence.history.polled
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_no_promise_is_broken_under_faults_and_each_planted_anomaly_is_found(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    seed = int(os.environ.get("SEED", random.randrange(2**32)))
+    evidence, report = run(tmp_path, random.Random(seed), FAULT_SECONDS, LEAST_FAULTS)
+    passed(evidence, report, seed, record_property)
+    if FAULT_SECONDS <= PLANTED_WITHIN_S:
+        for anomaly, (kind, plant) in PLANTS.items():
+            found = {fault.partition(":")[0] for fault in broken_promises(plant(evidence))}
+            assert kind in found, f"{anomaly}: found {found}"
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(7200)
+def test_no_promise_is_broken_without_faults(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:
+    passed(*run(tmp_path, random.Random(), QUIET_SECONDS, NO_FAULTS), 0, record_property)
