@@ -1,12 +1,13 @@
-"""A network of racks: each has a namespace of its own with one address, and all are plugged into one switch.
+"""Networks of racks that can be cut: a namespace per rack, or where there can be none, proxies in front of each node.
+
+Namespaces have one address each, and all are plugged into one switch:
 
     this machine ---- switch ---- rack 1: 10.x.y.1
     10.x.y.254          +-------- rack 2: 10.x.y.2
 
 A broker and the clients of its rack run in the namespace (`command`). A cut is silent, as one of a cable is: packets go
-to an address of the link layer that nothing has, or the rack is unplugged from the switch.
-
-Nothing has a name, so nothing is left over: a namespace is held by a process that ends with this one's pipe.
+to an address of the link layer that nothing has, or the rack is unplugged from the switch. Nothing has a name, so
+nothing is left over: a namespace is held by a process that ends with this one's pipe.
 """
 
 import os
@@ -14,26 +15,64 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
+from typing import Protocol
+
+from tailrace.node.local.cluster import LocalNode
 
 _NOWHERE = "02:00:00:00:00:ff"
 _MACHINE = 254
+_LOOPBACK = "127.0.0.1"
+_VOTERS = "controller.quorum.voters"
 _ATTEMPTS = 20
 
 
 class NoNetwork(Exception):
-    """There can be no namespaces here; the message says why."""
+    """There can be no such network here; the message says why."""
 
 
-class RackNetwork:
-    """The switch and its racks, numbered from 1 on."""
+class RackNetwork(Protocol):
+    """Racks, numbered from 1 on, and the ways between them. This machine, where tests run, is in none of them."""
+
+    @property
+    def racks(self) -> Sequence[int]: ...
+
+    def command(self, rack: int, command: Sequence[str]) -> list[str]:
+        """The same command, to run in this rack."""
+        ...
+
+    def settings_of(self, node: LocalNode) -> Mapping[str, str]:
+        """The settings with which a node stands in the rack of its number."""
+        ...
+
+    def cut(self, rack: int, others: Iterable[int] | None = None) -> None:
+        """Cut the ways between this rack and others, by default all; this machine still reaches all of them."""
+        ...
+
+    def cut_one_way(self, rack: int) -> None:
+        """Lose all that this rack sends to other racks; what they send arrives."""
+        ...
+
+    def unplug(self, rack: int) -> None:
+        """Cut the rack off from everything, this machine too."""
+        ...
+
+    def heal(self) -> None:
+        """End all cuts."""
+        ...
+
+    def close(self) -> None:
+        """Remove the network. Processes in racks must have ended."""
+        ...
+
+
+class NamespaceNetwork:
+    """The switch and its racks."""
 
     def __init__(self, racks: int) -> None:
         """Raises NoNetwork."""
-        self.racks = range(1, racks + 1)
+        self._racks = range(1, racks + 1)
         self._holders: dict[int, subprocess.Popen[bytes]] = {}
         """By rack; 0 is the switch."""
         self._subnet = ""
@@ -44,16 +83,11 @@ class RackNetwork:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    @property
+    def racks(self) -> Sequence[int]:
+        return self._racks
 
     def close(self) -> None:
-        """Remove the network. Processes in racks must have ended."""
         self._stack.close()
 
     def _build(self) -> None:
@@ -61,11 +95,11 @@ class RackNetwork:
             raise NoNetwork("namespaces of the network are Linux's")
         if missing := [program for program in ("ip", "unshare", "nsenter") if shutil.which(program) is None]:
             raise NoNetwork(f"there is no program {', '.join(missing)}")
-        for number in (0, *self.racks):
+        for number in (0, *self._racks):
             self._holders[number] = self._hold()
         self._run(0, "link add switch type bridge", "link set switch up")
         self._plug_this_machine_in()
-        for rack in self.racks:
+        for rack in self._racks:
             rack_process = self._holders[rack].pid
             self._run(
                 0,
@@ -119,35 +153,41 @@ class RackNetwork:
         """The address of everything in this rack."""
         return f"{self._subnet}.{rack}"
 
+    def settings_of(self, node: LocalNode) -> Mapping[str, str]:
+        voters = node.settings[_VOTERS]
+        for rack in self._racks:
+            voters = voters.replace(f"{rack}@{_LOOPBACK}", f"{rack}@{self.address(rack)}")
+        return {
+            **node.settings,
+            "listeners": node.settings["listeners"].replace(_LOOPBACK, self.address(node.node_id)),
+            _VOTERS: voters,
+            "listener.insecure.allow": "true",
+        }
+
     def command(self, rack: int, command: Sequence[str]) -> list[str]:
-        """The same command, to run in this rack."""
         return [*self._enter(rack), *command]
 
     # faults
 
     def cut(self, rack: int, others: Iterable[int] | None = None) -> None:
-        """Cut the ways between this rack and others, by default all; this machine still reaches all of them."""
         for other in self._others(rack, others):
             self._lose(rack, other)
             self._lose(other, rack)
 
     def cut_one_way(self, rack: int) -> None:
-        """Lose all that this rack sends to other racks; what they send arrives."""
         for other in self._others(rack, None):
             self._lose(rack, other)
 
     def unplug(self, rack: int) -> None:
-        """Cut the rack off from everything, this machine too."""
         self._run(0, f"link set rack{rack} nomaster")
 
     def heal(self) -> None:
-        """End all cuts."""
-        for rack in self.racks:
+        for rack in self._racks:
             self._run(0, f"link set rack{rack} master switch")
             self._run(rack, "neigh flush nud permanent dev eth0")
 
     def _others(self, rack: int, others: Iterable[int] | None) -> list[int]:
-        return [other for other in (self.racks if others is None else others) if other != rack]
+        return [other for other in (self._racks if others is None else others) if other != rack]
 
     def _lose(self, source: int, target: int) -> None:
         self._run(source, f"neigh replace {self.address(target)} lladdr {_NOWHERE} nud permanent dev eth0")

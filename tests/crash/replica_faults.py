@@ -1,7 +1,6 @@
 """The faults that brokers and their network are put through, one at a time, each for a while.
 
-A fault has a begin and an end. `POSSIBLE` of a run says which kinds can be injected here: cuts of the network take
-namespaces.
+Cuts of the network take a `RackNetwork`; the other kinds are possible everywhere.
 """
 
 import random
@@ -123,10 +122,10 @@ def _bad_disk(order: str) -> Fault:
 
 
 _NETWORK: Final[Mapping[str, Fault]] = {
-    "follower cut off from the other brokers": _cut(Scene.follower, RackNetwork.cut),
-    "leader cut off from the other brokers": _cut(Scene.leader, RackNetwork.cut),
-    "rack cut off from everything": _cut(Scene.any, RackNetwork.unplug),
-    "broker's packets to the others lost": _cut(Scene.any, RackNetwork.cut_one_way),
+    "follower cut off from the other brokers": _cut(Scene.follower, lambda network, rack: network.cut(rack)),
+    "leader cut off from the other brokers": _cut(Scene.leader, lambda network, rack: network.cut(rack)),
+    "rack cut off from everything": _cut(Scene.any, lambda network, rack: network.unplug(rack)),
+    "broker's packets to the others lost": _cut(Scene.any, lambda network, rack: network.cut_one_way(rack)),
 }
 FAULTS: Final[Mapping[str, Fault]] = {
     "kill -9 of a leader": _kill(Scene.leader),

@@ -5,10 +5,11 @@ transactions write; three consumers per rack read (`crash.replica_load`). In the
 read to the ends, and the files of all replicas are compared.
 """
 
+import os
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from crash import replica_load as load
 from crash.load import DEADLINE_S
 from crash.power import Power
-from crash.rack_network import NoNetwork, RackNetwork
+from crash.proxy_network import ProxyNetwork
+from crash.rack_network import NamespaceNetwork, NoNetwork, RackNetwork
 from crash.racked_cluster import RackedCluster, nodes_in
 from crash.replica_copies import final_log, replica_log
 from crash.replica_faults import Scene, in_turn, possible_faults
@@ -59,6 +61,7 @@ _KEPT_RECORDS = 500
 """Of the trimmed topic, about so many newest records stay."""
 NO_FAULTS = -1
 _LATEST = -1
+_NETWORKS: Mapping[str, Callable[[int], RackNetwork]] = {"namespaces": NamespaceNetwork, "proxies": ProxyNetwork}
 _BAD_DISK = Path(__file__).with_name("bad_disk")
 
 
@@ -159,20 +162,30 @@ def _in_rack(network: RackNetwork | None, number: int) -> Callable[[list[str]], 
 
 @contextmanager
 def racked_cluster(directory: Path) -> Iterator[tuple[Cluster, RackNetwork | None, str]]:
-    """The cluster, its network, and the reason why there is none. The nodes' disks obey `directory/orders`."""
+    """The cluster, its network, and the network's description. The nodes' disks obey `directory/orders`."""
     orders = directory / "orders"
     orders.mkdir()
     disks = {"PYTHONPATH": str(_BAD_DISK), "BAD_DISK": str(orders), "BAD_DISK_OF": str(directory / "cluster")}
     with ExitStack() as stack:
-        network, why = None, ""
-        try:
-            network = stack.enter_context(RackNetwork(len(RACKS)))
-        except NoNetwork as fault:
-            why = str(fault)
+        network, manner = best_network(len(RACKS), os.environ.get("REPLICA_NETWORK", "").split())
+        if network is not None:
+            stack.callback(network.close)
         stack.enter_context(environment(disks))
         stack.enter_context(nodes_in(network))
         cluster = RackedCluster(network, RACKS, config=CONFIG, directory=directory / "cluster")
-        yield stack.enter_context(cluster), network, why
+        yield stack.enter_context(cluster), network, manner
+
+
+def best_network(racks: int, kinds: Sequence[str] = ()) -> tuple[RackNetwork | None, str]:
+    """The first network that can be had, of these kinds or of all, and its description; without one the reasons."""
+    reasons = []
+    for kind, network in _NETWORKS.items():
+        if not kinds or kind in kinds:
+            try:
+                return network(racks), f"{kind}, could be cut"
+            except NoNetwork as fault:
+                reasons.append(f"{kind}: {fault}")
+    return None, f"could not be cut ({'; '.join(reasons) or 'not asked for'})"
 
 
 def make_topics(cluster: Cluster) -> None:
@@ -212,8 +225,8 @@ def wait_for_brokers(servers: str) -> None:
 
 def run(directory: Path, chance: random.Random, seconds: float, least_faults: int) -> tuple[Evidence, Report]:
     """A run with a fault every few seconds, or with NO_FAULTS."""
-    with racked_cluster(directory) as (cluster, network, why):
-        report = Report(network=f"could not be cut: {why}" if why else "namespaces, could be cut")
+    with racked_cluster(directory) as (cluster, network, manner):
+        report = Report(network=manner)
         make_topics(cluster)
         began_s = time.monotonic()
         programs = Load(cluster, network, directory / "load", with_readers=True)
