@@ -15,7 +15,7 @@ from crash.rack_network import NoNetwork
 from tailrace.node.local.cluster import LocalNode
 from tailrace.node.settings.listeners import parse_endpoint
 
-_RACK: Final = "TAILRACE_TEST_RACK"
+_RACK: Final = "RACK_OF_TEST"
 _HOST: Final = "127.0.0.1"
 _VOTERS: Final = "controller.quorum.voters"
 _CHUNK_BYTES: Final = 1 << 16
@@ -40,6 +40,7 @@ class ProxyNetwork:
         """The ways that are open are set. Changed on the loop alone."""
         self._ports: dict[tuple[int, str], int] = {}
         self._targets: dict[tuple[int, str], int] = {}
+        self._racks_of_processes = RacksOfProcesses()
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -135,7 +136,9 @@ class ProxyNetwork:
         target, _ = place
         writers = [writer]
         try:
-            source = rack_of_peer(writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1])
+            source = self._racks_of_processes.of_peer(
+                writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
+            )
             to_target, to_source = self._ways[source, target], self._ways[target, source]
             await asyncio.gather(to_target.wait(), to_source.wait())  # a connection takes packets both ways
             their_reader, their_writer = await asyncio.open_connection(_HOST, self._targets[place])
@@ -164,19 +167,31 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way:
     raise _Ended
 
 
-def rack_of_peer(port: int, proxy_port: int) -> int:
-    """The rack of the process that has connected from this port; `_MACHINE` if it is in none."""
-    inode = _inode(port, proxy_port)
-    if inode is None:
-        return _MACHINE
-    wanted = f"socket:[{inode}]"
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if any(os.readlink(one) == wanted for one in (process / "fd").iterdir()):
-                return _rack_in((process / "environ").read_bytes())
-        except OSError:  # it has ended, or belongs to another user
-            continue
-    return _MACHINE
+class RacksOfProcesses:
+    """The rack of each process, by its environment."""
+
+    def __init__(self) -> None:
+        self._racks: dict[str, int] = {}
+        """By the number of the process."""
+
+    def of_peer(self, port: int, proxy_port: int) -> int:
+        """The rack of the process that has connected from this port; `_MACHINE` if it is in none."""
+        inode = _inode(port, proxy_port)
+        running = {name for name in os.listdir("/proc") if name.isdecimal()}
+        self._racks = {name: rack for name, rack in self._racks.items() if name in running}
+        for process in running - self._racks.keys():
+            rack = _rack_of(process)
+            if rack != _MACHINE:  # another program may still take the place of one that is in no rack
+                self._racks[process] = rack
+        return next((rack for process, rack in self._racks.items() if _has_socket(process, inode)), _MACHINE)
+
+
+def _has_socket(process: str, inode: str | None) -> bool:
+    directory = f"/proc/{process}/fd"
+    try:
+        return any(os.readlink(f"{directory}/{name}") == f"socket:[{inode}]" for name in os.listdir(directory))
+    except OSError:  # it has ended, or has just closed a file
+        return False
 
 
 def _inode(port: int, proxy_port: int) -> str | None:
@@ -188,7 +203,11 @@ def _inode(port: int, proxy_port: int) -> str | None:
     return None
 
 
-def _rack_in(environment: bytes) -> int:
+def _rack_of(process: str) -> int:
+    try:
+        environment = Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:  # it has ended, or belongs to another user
+        return _MACHINE
     for variable in environment.split(b"\0"):
         name, _, value = variable.partition(b"=")
         if name == _RACK.encode():

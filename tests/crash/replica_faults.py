@@ -5,7 +5,7 @@ Cuts of the network take a `RackNetwork`; the other kinds are possible everywher
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,9 +142,10 @@ FAULTS: Final[Mapping[str, Fault]] = {
 }
 
 
-def possible_faults(network: RackNetwork | None) -> Mapping[str, Fault]:
-    """The kinds that can be injected."""
-    return {kind: fault for kind, fault in FAULTS.items() if network is not None or kind not in _NETWORK}
+def possible_faults(network: RackNetwork | None, words: Sequence[str] = ("",)) -> Mapping[str, Fault]:
+    """The kinds that can be injected, and have one of these words in their names."""
+    possible = FAULTS.keys() if network is not None else FAULTS.keys() - _NETWORK.keys()
+    return {kind: FAULTS[kind] for kind in possible if any(word in kind for word in words)}
 
 
 def in_turn(kinds: Mapping[str, Fault], chance: random.Random) -> Iterator[str]:

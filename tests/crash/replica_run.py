@@ -5,6 +5,7 @@ transactions write; three consumers per rack read (`crash.replica_load`). In the
 read to the ends, and the files of all replicas are compared.
 """
 
+import logging
 import os
 import random
 import time
@@ -249,12 +250,14 @@ def _watch(programs: Load, end_s: float) -> None:
 
 
 def _inject(scene: Scene, programs: Load, report: Report, end_s: float, least_faults: int) -> None:
-    kinds = possible_faults(scene.network)
+    kinds = possible_faults(scene.network, os.environ.get("REPLICA_FAULT_KINDS", "").split(","))
+    story = logging.getLogger("crash.faults")
     for kind in in_turn(kinds, scene.chance):
         if time.monotonic() > end_s and report.faults.total() >= least_faults:
             return
         began_s = time.monotonic()
-        kinds[kind](scene)
+        story.warning("%s begins", kind)
+        story.warning("%s ends: %s", kind, kinds[kind](scene))
         report.faults[kind] += 1
         ended = [node for node in scene.cluster.node_ids if not scene.cluster.is_running(node)]
         report.began_again += len(ended)
