@@ -181,7 +181,13 @@ class InSyncReplicas:
             if is_news and keeps_all and leads_on:
                 self.take_state(outcome)
         self.advance_high_watermark(replica.own_end_offset)
-        return next_step
+        return self.reconsider() if next_step is AfterAnswer.NOTHING else next_step
+
+    def reconsider(self) -> AfterAnswer:
+        """The next step when another state has come, or a proposal has an outcome: see `Leadership.reconsider`."""
+        if self.leadership is None or self._replica.is_closed:
+            return AfterAnswer.NOTHING
+        return self.leadership.reconsider(self._horizon())
 
     def is_proposed(self, proposal: InSyncProposal) -> bool:
         """Whether this proposal is still pending."""

@@ -63,6 +63,8 @@ class AfterAnswer(Enum):
     """The same proposal is to be sent again, a little later: its outcome is not known."""
     PROPOSE_ANEW = "propose anew"
     """`propose` gives another proposal now."""
+    PROPOSE_LATER = "propose later"
+    """As `PROPOSE_ANEW`, but the controller has just refused the same: it is to be asked again after a while."""
 
 
 class Horizon(NamedTuple):
@@ -79,7 +81,7 @@ class Horizon(NamedTuple):
 class Leadership:
     """The followers and proposals of one leader in one leader epoch."""
 
-    __slots__ = ("_maximal", "_own_id", "doubted", "held_until_ms", "pending", "replicas", "state")
+    __slots__ = ("_maximal", "_own_id", "_refused", "doubted", "held_until_ms", "pending", "replicas", "state")
 
     def __init__(self, state: PartitionState, *, own_id: BrokerId, now_ms: int) -> None:
         self.state = state
@@ -88,6 +90,8 @@ class Leadership:
         """The proposal without an outcome yet."""
         self.doubted: frozenset[BrokerId] = frozenset()
         """Refused in this partition epoch; a late copy of their proposal may put them in sync all the same."""
+        self._refused: frozenset[BrokerId] = frozenset()
+        """Refused by the controller, and not heard since: they may join after a while."""
         self.held_until_ms: int | None = None
         """The time from which `safe_end_offset` is higher though no replica fetches: rule 2 has held it back last time.
         None if it has not."""
@@ -151,6 +155,8 @@ class Leadership:
                 f"broker {replica_id} asks in epoch {fetch.broker_epoch}, and has been registered again since",
             )
         progress.record(fetch, leader_end_offset=horizon.log_end_offset, now_ms=horizon.now_ms)
+        if self._refused:
+            self._refused -= {replica_id}
         return replica_id not in self._maximal and self._can_join(progress, horizon)
 
     def safe_end_offset(self, own_end_offset: int, *, log_end_offset: int, now_ms: int, lag_ms: int) -> int:
@@ -226,15 +232,33 @@ class Leadership:
             if outcome.partition_epoch == proposal.partition_epoch:
                 self.resume(None)  # it was so already; Apache Kafka's controller raises no epoch for that
             return AfterAnswer.NOTHING
-        if outcome.code is _NEVER_POSSIBLE:
-            self.resume(None, self.doubted)
+        if outcome.code in _NEWS_WILL_COME:
             return AfterAnswer.NOTHING
-        if outcome.code in _REFUSED:
-            return self._refused(proposal)
-        return AfterAnswer.NOTHING if outcome.code in _NEWS_WILL_COME else AfterAnswer.REPEAT
-
-    def _refused(self, proposal: InSyncProposal) -> AfterAnswer:
-        doubted = self.doubted.union(member for member, _ in proposal.members).difference(self.state.in_sync_replicas)
+        if outcome.code not in _REFUSED and outcome.code is not _NEVER_POSSIBLE:
+            return AfterAnswer.REPEAT
+        joining = frozenset(member for member, _ in proposal.members).difference(self.state.in_sync_replicas)
+        self._refused |= joining
+        doubted = self.doubted if outcome.code is _NEVER_POSSIBLE else self.doubted | joining
         is_new = doubted != self.doubted
         self.resume(None, doubted)
         return AfterAnswer.PROPOSE_ANEW if is_new else AfterAnswer.NOTHING
+
+    def reconsider(self, horizon: Horizon) -> AfterAnswer:
+        """The next step if no proposal is pending any more: replicas may join that no fetch need show again.
+
+        They could not be proposed when they fetched, since another proposal was pending, the leader was recovering, or
+        the controller refused them.
+        """
+        state = self.state
+        if self.pending is not None:
+            return AfterAnswer.NOTHING
+        if self.doubted:
+            return AfterAnswer.PROPOSE_LATER  # else the high watermark waits for them
+        joining = [
+            replica
+            for replica in state.replicas
+            if replica not in state.in_sync_replicas and self._belongs(replica, horizon)
+        ]
+        if not joining:
+            return AfterAnswer.NOTHING
+        return AfterAnswer.PROPOSE_LATER if self._refused.issuperset(joining) else AfterAnswer.PROPOSE_ANEW

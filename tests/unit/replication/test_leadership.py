@@ -6,7 +6,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
-from tailrace.replication.replica_progress import FollowerFetch
+from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 
 ONE, TWO, THREE = BrokerId(1), BrokerId(2), BrokerId(3)
 LAG_MS = 1000
@@ -352,3 +352,66 @@ def test_a_replica_in_sync_that_is_behind_the_joining_one_has_no_time_that_ends(
     bench.fetch(TWO, 20)
     bench.leadership.replicas[TWO].end_offset = 18
     assert (bench.safe(), bench.leadership.held_until_ms) == (17, None)
+
+
+def pending(bench: LeadershipBench) -> InSyncProposal:
+    assert bench.leadership.pending is not None
+    return bench.leadership.pending
+
+
+def test_a_replica_that_may_join_is_reconsidered_when_no_proposal_is_pending() -> None:
+    bench = LeadershipBench(state(ONE))
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.NOTHING
+    bench.fetch(TWO, 20)
+    assert bench.propose() == (ONE, TWO)
+    bench.fetch(THREE, 20)
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.NOTHING, "one is pending"
+    bench.leadership.take_state(state(ONE, TWO, epoch=1))
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.PROPOSE_ANEW
+    bench.now_ms = LAG_MS + 1
+    assert bench.propose() is None
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.NOTHING, "it has been silent for too long"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.INVALID_REQUEST])
+def test_a_refused_replica_is_reconsidered_after_a_while_and_any_other_one_at_once(code: ErrorCode) -> None:
+    bench = LeadershipBench(state(ONE))
+    bench.fetch(TWO, 20)
+    bench.propose()
+    bench.leadership.on_response(pending(bench), KafkaError(code))
+    bench.leadership.take_state(state(ONE, epoch=1))
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.PROPOSE_LATER
+    bench.fetch(THREE, 20)
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.PROPOSE_ANEW
+
+
+def test_a_refused_replica_that_fetches_again_is_as_good_as_any_other() -> None:
+    bench = LeadershipBench(state(ONE))
+    bench.fetch(TWO, 20)
+    bench.propose()
+    bench.leadership.on_response(pending(bench), KafkaError(ErrorCode.INVALID_REQUEST))
+    bench.fetch(TWO, 20)
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.PROPOSE_ANEW
+
+
+def test_a_leader_whose_doubts_are_refused_asks_again_after_a_while() -> None:
+    bench = LeadershipBench(state(ONE))
+    bench.fetch(TWO, 20)
+    refusal = KafkaError(ErrorCode.INELIGIBLE_REPLICA)
+    bench.propose()
+    assert bench.leadership.on_response(pending(bench), refusal) is AfterAnswer.PROPOSE_ANEW
+    assert bench.propose() == (ONE,)
+    assert bench.leadership.on_response(pending(bench), refusal) is AfterAnswer.NOTHING
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.PROPOSE_LATER
+
+
+def test_a_resting_replica_that_may_join_is_reconsidered_long_after_its_last_recorded_fetch() -> None:
+    bench = LeadershipBench(state(ONE))
+    bench.fetch(TWO, 20)
+    visits = SessionVisits(broker_epoch=-1, may_join=True)
+    assert bench.leadership.replicas[TWO].rest(visits, leader_end_offset=20)
+    bench.now_ms = 100 * LAG_MS
+    bench.leadership.replicas[TWO].looked_at()
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.NOTHING
+    visits.fetched(bench.now_ms)
+    assert bench.leadership.reconsider(bench.horizon) is AfterAnswer.PROPOSE_ANEW

@@ -4,6 +4,9 @@ A follower's fetch may show that it has caught up, and the lack of one that it l
 proposal; all proposals of a turn, which takes a few milliseconds at most, go to the controller in one command. One
 command is under way at a time. A change without a decision is proposed again until the image has it; after a refusal
 another proposal may be due at once (`replication.leadership`, rule 4).
+
+No fetch need name a partition again (KIP-227). So a replica that could join while a proposal was pending is proposed
+when that one has its outcome, and a refused one after a while.
 """
 
 import logging
@@ -24,6 +27,8 @@ from tailrace.server.ports import Clock, Controller
 from tailrace.server.replicas.proposals import Outcomes, Proposals, codes_of, shown
 
 _BACKOFF_MS: Final = 50
+RECONSIDERED_AFTER_MS: Final = 500
+"""The pause before a refused replica is proposed again: its next fetch would come after as long, if it had to come."""
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -67,6 +72,8 @@ class InSyncKeeper:
             broker_id, controller, clock, collect=self._proposing, change=self._change, on_outcomes=self._on_outcomes
         )
         self._next_look = Alarm(clock, self._look_around)
+        self._refused: dict[Partition, None] = {}
+        self._next_try = Alarm(clock, self._try_again)
         self.expansions = self.shrinks = 0
         """The numbers of proposed changes that were made."""
 
@@ -78,6 +85,7 @@ class InSyncKeeper:
         """Propose nothing any more."""
         self._proposals.stop()
         self._next_look.cancel()
+        self._next_try.cancel()
 
     def load(self, image: ClusterImage) -> None:
         """Propose the end of the recovery of partitions that this node leads (`PartitionState.is_recovering`)."""
@@ -85,11 +93,18 @@ class InSyncKeeper:
             self._recover((topic.name, number, state) for number, state in topic.partitions.items())
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `load`, for changes; and have no partition wait for brokers that are gone.
+        """As `load`, for changes; have no partition wait for brokers that are gone; and propose replicas that may join
+        now that a proposal has its outcome.
 
         To be called when the partitions have their roles: their logs are open then.
         """
         self._recover((*topic_partition, state) for topic_partition, state in delta.changed_partitions)
+        for topic_partition, state in delta.changed_partitions:
+            partition = self._partitions.awake(*topic_partition) if state.leader == self._broker_id else None
+            if partition is not None:
+                self._propose_next(partition, partition.in_sync.reconsider())
+        if self._waiting:
+            self._proposals.plan()
         changed = ((broker_id, image.brokers.get(broker_id)) for broker_id in delta.changed_brokers)
         gone = [broker_id for broker_id, broker in changed if broker is None or not broker.is_alive]
         self._image = image
@@ -190,5 +205,18 @@ class InSyncKeeper:
         next_step = partition.in_sync.on_response(one.proposal, outcome)
         if next_step is AfterAnswer.REPEAT:
             self._repeated.append(one)
-        elif next_step is AfterAnswer.PROPOSE_ANEW:
+        else:
+            self._propose_next(partition, next_step)
+
+    def _propose_next(self, partition: Partition, next_step: AfterAnswer) -> None:
+        """Have the partition make its next proposal now or later, if the step says so."""
+        if next_step is AfterAnswer.PROPOSE_ANEW:
             self._waiting[partition] = None
+        elif next_step is AfterAnswer.PROPOSE_LATER:
+            self._refused[partition] = None
+            self._next_try.set(self._clock.monotonic_ms() + RECONSIDERED_AFTER_MS)
+
+    def _try_again(self) -> None:
+        self._waiting |= self._refused
+        self._refused.clear()
+        self._proposals.plan()

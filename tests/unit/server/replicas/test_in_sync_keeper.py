@@ -12,7 +12,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
-from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
+from tailrace.server.replicas.in_sync_keeper import RECONSIDERED_AFTER_MS, InSyncKeeper
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.clocks import TickingClock
@@ -44,7 +44,7 @@ def state(
 class InSyncKeeperBench:
     """Broker 1, which leads some partitions of one topic."""
 
-    def __init__(self, *in_sync: Sequence[int], clock: ManualClock | None = None) -> None:
+    def __init__(self, *in_sync: Sequence[int], clock: ManualClock | None = None, lag_ms: int = LAG_MS) -> None:
         self.clock = clock or ManualClock()
         self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock)
         self.controller = DeferredController(ClusterImage(brokers=broker_images()))
@@ -53,14 +53,14 @@ class InSyncKeeperBench:
             partitions=self.node.table,
             controller=self.controller,
             clock=self.clock,
-            replica_lag_time_max_ms=LAG_MS,
+            replica_lag_time_max_ms=lag_ms,
         )
         self.partitions = [
             self.node.create("orders", partition=number, leader_epoch=4, in_sync=members, replicas=(1, 2, 3))
             for number, members in enumerate(in_sync)
         ]
         for partition in self.partitions:
-            partition._replica.context = replace(partition._replica.context, lag_ms=LAG_MS)
+            partition._replica.context = replace(partition._replica.context, lag_ms=lag_ms)
         self.keeper.start()
 
     def fetch(self, partition: Partition, replica: int, offset: int = 0) -> None:
@@ -417,3 +417,93 @@ def test_no_timer_runs_for_a_high_watermark_that_no_joining_replica_holds_back()
     bench.node.produce("orders", b"a", acks=1)
     assert (partition.high_watermark, partition.log.log_end_offset) == (3, 4)
     assert bench.clock.calls_pending == before
+
+
+# Replicas that may join though no follower fetches
+
+
+def take_image(bench: InSyncKeeperBench, changed: PartitionState) -> None:
+    """The metadata has a changed state of the first partition."""
+    name = TopicPartition("orders", 0)
+    bench.node.table.update(name, changed, TopicConfig())
+    bench.keeper.on_image(bench.controller.image, ImageDelta(changed_partitions=((name, changed),)))  # type: ignore[arg-type]
+    bench.clock.advance(0)
+
+
+def test_a_replica_that_could_join_while_a_proposal_was_pending_is_proposed_when_the_image_has_its_outcome() -> None:
+    bench = InSyncKeeperBench((1,))
+    (partition,) = bench.partitions
+    bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    bench.answer(KafkaError(ErrorCode.INVALID_UPDATE_VERSION))  # a later state will come
+    bench.fetch(partition, 3)
+    bench.clock.advance(0)
+    assert bench.proposed == [], "the outcome of the proposal is not known"
+    take_image(bench, state((1, 2), partition_epoch=1))
+    assert bench.proposed == [[(0, [1, 2, 3])]]
+
+
+def test_a_replica_that_could_join_while_a_proposal_was_pending_is_proposed_after_the_answer() -> None:
+    bench = InSyncKeeperBench((1,))
+    (partition,) = bench.partitions
+    bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    bench.answer(refusal=KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no controller answers"))
+    bench.fetch(partition, 3)
+    bench.clock.advance(0)
+    bench.clock.advance(50)
+    assert bench.proposed == [[(0, [1, 2])]], "the same again"
+    bench.answer(state((1, 2), partition_epoch=1))
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1, 2, 3])]]
+
+
+def test_a_refused_replica_is_proposed_again_after_a_while_though_it_does_not_fetch() -> None:
+    bench = InSyncKeeperBench((1,), lag_ms=60_000)
+    bench.fetch(bench.partitions[0], 2)
+    bench.clock.advance(0)
+    bench.answer(KafkaError(ErrorCode.INELIGIBLE_REPLICA))
+    bench.clock.advance(0)
+    bench.answer(state((1,), partition_epoch=1))
+    proposed_ms = []
+    for _ in range(RECONSIDERED_AFTER_MS + 100):
+        bench.clock.advance(1)
+        if bench.controller.waiting:
+            proposed_ms.append(bench.clock.monotonic_ms())
+            bench.answer(KafkaError(ErrorCode.INVALID_REQUEST))
+    assert proposed_ms == [RECONSIDERED_AFTER_MS]
+
+
+def test_a_leader_asks_the_controller_that_refuses_everything_no_more_often_than_followers_fetch() -> None:
+    bench = InSyncKeeperBench((1,))
+    visits = resting(bench, 2)
+    commands = 0
+    for now_ms in range(10 * LAG_MS):
+        bench.clock.advance(1)
+        visits.fetched(now_ms)
+        if bench.controller.waiting:
+            commands += 1
+            bench.answer(KafkaError(ErrorCode.OPERATION_NOT_ATTEMPTED))
+    most = 10 * LAG_MS // RECONSIDERED_AFTER_MS + 10 * LAG_MS // (LAG_MS // 2)  # the keeper's own looks
+    assert 10 <= commands <= most + 2
+
+
+def test_a_replica_that_has_everything_is_proposed_when_the_recovery_of_its_leader_is_over() -> None:
+    bench = InSyncKeeperBench((1,))
+    (partition,) = bench.partitions
+    recovering = state((1,), partition_epoch=1, is_recovering=True)
+    take_image(bench, recovering)
+    bench.fetch(partition, 2)
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1])]]
+    bench.answer(state((1,), partition_epoch=2))
+    bench.clock.advance(0)
+    assert bench.proposed == [[(0, [1, 2])]]
+
+
+def test_an_image_wakes_no_partition_for_its_followers() -> None:
+    bench = InSyncKeeperBench((1,))
+    unknown = TopicPartition("orders", 7)
+    bench.keeper.on_image(bench.controller.image, ImageDelta(changed_partitions=((unknown, state((1,))),)))  # type: ignore[arg-type]
+    bench.clock.advance(0)
+    assert bench.proposed == []
