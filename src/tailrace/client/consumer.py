@@ -105,6 +105,7 @@ class AsyncConsumer:
             rack=client_rack,
         )
         self._fetcher = Fetcher(self._router, options, max_partition_bytes=max_partition_fetch_bytes)
+        self._assigned = self._fetcher.assigned
         self._search = StartSearch(
             self._router, self._fetcher, group=group, reset=reset, isolation_level=level, notices=self._notices
         )
@@ -164,13 +165,13 @@ class AsyncConsumer:
         self._search.cancel()
         self._validator.cancel()
         wanted = frozenset(partitions)
-        self._forget_ahead(self._fetcher.assignment - wanted)
+        self._forget_ahead(self.assignment - wanted)
         self._fetcher.assign(wanted)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""
-        return self._fetcher.assignment
+        return frozenset(self._assigned.by_name)
 
     async def seek(self, topic_partition: TopicPartition, offset: OffsetAndMetadata | int) -> None:
         """Read on from this offset. Raises KafkaError unless the partition is assigned.
@@ -179,7 +180,7 @@ class AsyncConsumer:
         compared with the leader's log, and a truncation is found.
         """
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
-        self._fetcher.seek(topic_partition, at.offset, at.leader_epoch)
+        self._assigned.seek(topic_partition, at.offset, at.leader_epoch)
         self._forget_ahead({topic_partition})
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -189,7 +190,7 @@ class AsyncConsumer:
         loses, be it for a moment. Raises KafkaError unless all are assigned.
         """
         wanted = frozenset(partitions)
-        self._fetcher.pause(wanted)
+        self._assigned.pause(wanted)
         kept: list[ConsumerRecord] = []
         paused: dict[TopicPartition, list[Record]] = {}
         for record in self._take_ahead(len(self._ahead)):
@@ -199,20 +200,21 @@ class AsyncConsumer:
                 kept.append(record)
         self._ahead.extend(kept)
         for name, records in paused.items():
-            self._fetcher.put_back(name, records)
+            self._assigned.put_back(name, records)
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Read on in these partitions. Raises KafkaError unless all are assigned."""
-        self._fetcher.resume(frozenset(partitions))
+        self._assigned.resume(frozenset(partitions))
+        self._fetcher.wake()
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
-        return self._fetcher.paused
+        return self._assigned.paused
 
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset of the next record that `poll` will return; None while it is not decided."""
         ahead = (record.offset for record in tuple(self._ahead) if record[:2] == topic_partition)
-        return next(ahead, self._fetcher.position(topic_partition))
+        return next(ahead, self._assigned.position(topic_partition))
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -363,14 +365,14 @@ class AsyncConsumer:
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record to return, in each partition where it is decided."""
-        offsets = self._fetcher.positions()
+        offsets = self._assigned.positions()
         for record in reversed(tuple(self._ahead)):
             offsets[TopicPartition(record.topic, record.partition)] = record.offset
         return offsets
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The same with the leader epoch of the record before it."""
-        epoch_before = self._fetcher.epoch_before
+        epoch_before = self._assigned.epoch_before
         offsets = self._next_offsets()
         return {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in offsets.items()}
 

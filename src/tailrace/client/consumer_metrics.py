@@ -23,15 +23,15 @@ def consumer_metrics(
 ) -> dict[MetricName, int]:
     """The metrics now. `positions` has the next record to return of each partition where it is decided."""
     metrics = {
-        MetricName("assigned-partitions"): len(fetcher.assignment),
+        MetricName("assigned-partitions"): len(fetcher.assigned.by_name),
         MetricName("fetch-total"): sum(node.fetches for node in fetcher.nodes.values()),
         MetricName("bytes-consumed-total"): fetcher.bytes_consumed,
-        MetricName("records-consumed-total"): fetcher.records_consumed,
+        MetricName("records-consumed-total"): fetcher.assigned.records_consumed,
         MetricName("metadata-requests-total"): metadata_requests,
     }
     lags: list[int] = []
     leads: list[int] = []
-    for name, partition in fetcher.partitions.items():
+    for name, partition in fetcher.assigned.by_name.items():
         replica = NO_REPLICA if partition.replica is None else partition.replica
         metrics[MetricName("preferred-read-replica", name)] = replica
         metrics[MetricName("preferred-read-replica-changes-total", name)] = partition.replica_changes

@@ -3,23 +3,24 @@
 1. A partition is fetched when it has a valid position and all its fetched records have been returned. An answer is used
    only if the partition is still read from that node and its position is the offset of the fetch: after a seek, a
    rebalance or a change of leader it is dropped.
-2. A turn costs as much as there is news: partitions whose next fetch may be another one are noted as changed, those
-   with records as ready. Only new metadata has all partitions looked at.
+2. A turn costs as much as there is news, see `reading.assigned_partitions`; all partitions are looked at only when there
+   are new metadata.
 3. Each node has a fetch session (KIP-227): a fetch names the changes since the last one, see `reading.node_fetches`.
 4. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`.
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from tailrace.client.fetch_sessions import CLOSE_MS, USE, end_session, fetch_changes
 from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, PartitionFetch
+from tailrace.client.reading.assigned_partitions import AssignedPartitions
 from tailrace.client.reading.consumed_partition import ConsumedPartition
 from tailrace.client.reading.node_fetches import NodeFetches
-from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState, Recourse, Truncation
+from tailrace.client.reading.position import PositionState, Recourse
 from tailrace.client.reading.replica_leases import ReplicaLeases
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -38,19 +39,9 @@ class Fetcher:
         self._router = router
         self._options = options
         self._max_partition_bytes = max_partition_bytes
-        self._partitions: dict[TopicPartition, ConsumedPartition] = {}
-        self.paused: frozenset[TopicPartition] = frozenset()
-        """The partitions from which nothing is fetched or returned until they are resumed."""
+        self.assigned: Final = AssignedPartitions()
         self.bytes_consumed = 0
         """Of the batches whose records were kept for `take`."""
-        self.records_consumed = 0
-        self._topics: frozenset[str] = frozenset()
-        self._changed_partitions: dict[TopicPartition, None] = {}
-        """Their next fetch may differ from the one that is known to their node."""
-        self._ready: OrderedDict[TopicPartition, None] = OrderedDict()
-        """They have records to return, in the order of their turns."""
-        self._undecided: dict[TopicPartition, None] = {}
-        self._unvalidated: dict[TopicPartition, None] = {}
         self._nodes: dict[int, NodeFetches] = {}
         self._places: dict[TopicPartition, int] = {}
         """The node at which each partition is read now."""
@@ -68,194 +59,33 @@ class Fetcher:
         """A fault that is being retried; None without one."""
         return next(iter(self._troubles.values()), None)
 
-    # partitions and positions
-
-    @property
-    def partitions(self) -> Mapping[TopicPartition, ConsumedPartition]:
-        """The assigned partitions. Only to look at."""
-        return self._partitions
-
     @property
     def nodes(self) -> Mapping[int, NodeFetches]:
         """The nodes that were read from, by id. Only to look at."""
         return self._nodes
 
-    @property
-    def assignment(self) -> frozenset[TopicPartition]:
-        return frozenset(self._partitions)
-
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; those assigned before keep their positions."""
-        before = self._partitions
-        self._partitions = {name: before.get(name) or ConsumedPartition(name) for name in sorted(partitions)}
-        self._topics = frozenset(name.topic for name in self._partitions)
-        self.paused = self.paused.intersection(self._partitions)
+        self.assigned.assign(partitions)
         self._seen_version = None
-        for name in {**before, **self._partitions}:
-            self._note(name)
         self._troubles.clear()
         self._changed.set()
-
-    def _note(self, name: TopicPartition) -> None:
-        """The state of this partition may have changed, or its assignment."""
-        partition = self._partitions.get(name)
-        position = None if partition is None else partition.position
-        _put(self._undecided, name, position is not None and position.is_undecided)
-        _put(self._unvalidated, name, position is not None and position.state is PositionState.AWAITING_VALIDATION)
-        is_ready = partition is not None and not partition.is_drained and not partition.is_paused
-        _put(self._ready, name, is_ready)
-        self._changed_partitions[name] = None
-
-    def seek(self, topic_partition: TopicPartition, offset: int, epoch: int = UNKNOWN_EPOCH) -> None:
-        """Read on from this offset; fetched records are dropped. `epoch`: the leader epoch of the record before it."""
-        self._assigned(topic_partition).start_at(offset, epoch)
-        self._note(topic_partition)
-
-    def _assigned(self, name: TopicPartition) -> ConsumedPartition:
-        if name not in self._partitions:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is not assigned to this consumer")
-        return self._partitions[name]
-
-    def start_at(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        epoch: int = UNKNOWN_EPOCH,
-        *,
-        valid_under: int = UNKNOWN_EPOCH,
-    ) -> bool:
-        """Set the position of an undecided partition; False if it was revoked or sought meanwhile.
-
-        For `valid_under` see `FetchPosition.start_at`.
-        """
-        if topic_partition not in self._undecided:
-            return False
-        self._partitions[topic_partition].start_at(offset, epoch, valid_under=valid_under)
-        self._note(topic_partition)
-        return True
-
-    def undecided(self) -> dict[TopicPartition, bool]:
-        """The partitions without a usable position; True for those whose offset is not in the log."""
-        return {name: self._partitions[name].position.state is PositionState.AWAITING_RESET for name in self._undecided}
-
-    def truncation(self, topic_partition: TopicPartition) -> Truncation | None:
-        """The truncation of the log that has left this partition without a usable position, if it was one."""
-        return self._partitions[topic_partition].position.truncation
-
-    def reset_replica(self, topic_partition: TopicPartition) -> int | None:
-        """The follower whose log start is the earliest offset for this partition; None for the leader."""
-        partition = self._partitions.get(topic_partition)
-        return None if partition is None else partition.reset_replica
-
-    def reset_at_leader(self, topic_partition: TopicPartition) -> None:
-        """The follower does not tell its log start: the leader's is the earliest offset."""
-        partition = self._partitions.get(topic_partition)
-        if partition is not None:
-            partition.reset_replica = None
-            self._leave_replica(partition)
-
-    def position(self, topic_partition: TopicPartition) -> int | None:
-        partition = self._partitions.get(topic_partition)
-        return None if partition is None else partition.next_offset
-
-    def positions(self) -> dict[TopicPartition, int]:
-        """All positions that are decided."""
-        return {
-            name: partition.next_offset
-            for name, partition in self._partitions.items()
-            if partition.next_offset is not None
-        }
-
-    def epoch_before(self, topic_partition: TopicPartition, offset: int) -> int:
-        """The leader epoch of the last record before this offset; -1: unknown."""
-        partition = self._partitions.get(topic_partition)
-        return UNKNOWN_EPOCH if partition is None else partition.epoch_before(offset)
-
-    def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Fetch and return nothing of these partitions; positions and fetched records stay."""
-        self._set_paused(partitions, True)
-
-    def resume(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read on in these partitions where they stand."""
-        self._set_paused(partitions, False)
-        self._changed.set()
-
-    def _set_paused(self, names: Iterable[TopicPartition], is_paused: bool) -> None:
-        partitions = [self._assigned(name) for name in names]
-        for partition in partitions:
-            partition.is_paused = is_paused
-            self._note(partition.name)
-        changed = {partition.name for partition in partitions}
-        self.paused = self.paused | changed if is_paused else self.paused - changed
-
-    # validation
-
-    @property
-    def has_unvalidated(self) -> bool:
-        return bool(self._unvalidated)
-
-    def unvalidated(self) -> dict[TopicPartition, FetchPosition]:
-        """The positions to compare with the leader's log."""
-        return {name: self._partitions[name].position for name in self._unvalidated}
-
-    def validated(
-        self, name: TopicPartition, offset: int, epoch: int, end_offset: int, *, leader_epoch: int, resets: bool
-    ) -> Truncation | None:
-        """The leader's answer for a position at this offset; see `FetchPosition.validated`. Returns a truncation."""
-        if name not in self._unvalidated or self._partitions[name].position.offset != offset:
-            return None  # it was sought or revoked meanwhile
-        partition = self._partitions[name]
-        truncation = partition.position.validated(epoch, end_offset, leader_epoch=leader_epoch, resets=resets)
-        if truncation is not None and partition.position.state is PositionState.FETCHING:
-            partition.follow_position()
-        self._note(name)
-        return truncation
-
-    def skip_validation(self, name: TopicPartition, *, leader_epoch: int) -> None:
-        """The leader cannot compare this position with its log."""
-        if name in self._unvalidated:
-            self._partitions[name].position.skip_validation(leader_epoch)
-            self._note(name)
-
-    # records
 
     def take(self, limit: int) -> list[tuple[TopicPartition, Record]]:
         """Up to `limit` fetched records; sends the next fetches. Raises KafkaError from the cluster."""
         if self._fault is not None:
             fault, self._fault = self._fault, None
             raise fault
-        taken: list[tuple[TopicPartition, Record]] = []
-        damaged: set[TopicPartition] = set()
-        while self._ready and len(taken) < limit:
-            name = next(iter(self._ready))
-            if name in damaged:
-                break
-            partition = self._partitions[name]
-            try:
-                while len(taken) < limit and not partition.is_drained:
-                    partition.take(limit - len(taken), taken)
-            except KafkaError:
-                # Records of other partitions are returned first; the next turn of this one meets the damage again.
-                self._ready.move_to_end(name)
-                damaged.add(name)
-                if not taken:
-                    raise
-            if partition.is_drained:
-                self._note(name)
-        if taken and taken[0][0] in self._ready:
-            # The partition that was served first comes last next time.
-            self._ready.move_to_end(taken[0][0])
-        self.records_consumed += len(taken)
+        taken = self.assigned.take(limit)
         self._send_fetches()
         return taken
 
-    def put_back(self, topic_partition: TopicPartition, records: Sequence[Record]) -> None:
-        """Return these once more: the last ones that `take` gave of this partition, in their order."""
-        partition = self._partitions.get(topic_partition)
-        if partition is not None and records:
-            partition.put_back(records)
-            self.records_consumed -= len(records)
-            self._note(topic_partition)
+    def reset_at_leader(self, name: TopicPartition) -> None:
+        """The follower does not tell its log start: the leader's is the earliest offset."""
+        partition = self.assigned.get(name)
+        if partition is not None:
+            partition.reset_replica = None
+            self._leave_replica(partition)
 
     def wake(self) -> None:
         """End a wait: a position has been decided, or a search has failed."""
@@ -263,7 +93,7 @@ class Fetcher:
 
     async def wait(self, deadline_ms: int) -> None:
         """Return when there are records, a fault or a wake-up, or at the deadline."""
-        if self._ready or self._fault is not None:
+        if self.assigned.has_ready or self._fault is not None:
             return
         self._changed.clear()
         wait_ms = min(deadline_ms - self._router.now_ms(), 1_000)
@@ -279,11 +109,9 @@ class Fetcher:
         now_ms = self._router.now_ms()
         self._follow_metadata(now_ms)
         for partition in self._leases.end_expired(now_ms):
-            self._changed_partitions[partition.name] = None
-        if self._changed_partitions:
-            changed, self._changed_partitions = self._changed_partitions, {}
-            for name in changed:
-                self._place(name)
+            self.assigned.note(partition.name)
+        for name in self.assigned.take_changed():
+            self._place(name)
         for node_id, node in self._nodes.items():
             if node.partition_count and node_id not in self._fetches:
                 self._start(node_id, partial(self._fetch, node_id, node))
@@ -292,16 +120,16 @@ class Fetcher:
         view = self._router.view
         if view.generation != self._seen_generation:
             self._seen_generation = view.generation
-            self._changed_partitions.update(dict.fromkeys(self._partitions))
+            self.assigned.note_all()
         if view.version != self._seen_version:
             self._seen_version = view.version
-            self._refresh_due_ms = view.refresh_due_ms(self._topics)
+            self._refresh_due_ms = view.refresh_due_ms(self.assigned.topics)
         if self._refresh_due_ms is not None and now_ms >= self._refresh_due_ms:
-            self._start(_METADATA, partial(self._refresh, self._topics))
+            self._start(_METADATA, partial(self._refresh, self.assigned.topics))
 
     def _place(self, name: TopicPartition) -> None:
         """Have the next fetch of this partition sent to the node that serves it."""
-        partition = self._partitions.get(name)
+        partition = self.assigned.get(name)
         found = None if partition is None else self._next_fetch(partition)
         before = self._places.get(name)
         if before is not None and (found is None or found[0] != before):
@@ -327,9 +155,7 @@ class Fetcher:
             view.mark_stale(name.topic)
             self._leave_replica(partition)
         leader_epoch = view.partition(name).leader_epoch
-        if not partition.position.check_leader(leader_epoch):
-            self._unvalidated[name] = None
-            self._changed.set()
+        if not self.assigned.check_leader(partition, leader_epoch):
             return None
         wanted = PartitionFetch(
             topic_partition=name,
@@ -354,7 +180,7 @@ class Fetcher:
         except KafkaError as fault:
             if fault.code.retriable or fault.code == ErrorCode.BROKER_NOT_AVAILABLE:
                 self._troubles[None] = fault
-                for topic in self._topics:
+                for topic in self.assigned.topics:
                     self._router.view.mark_stale(topic)
                 await asyncio.sleep(self._router.retry_backoff_ms / 1000)
             else:
@@ -382,7 +208,7 @@ class Fetcher:
             answers = await fetch_changes(connection, node_id, node, options, timeout_ms=router.request_timeout_ms)
         except KafkaError:
             for name in node.partitions:
-                partition = self._partitions.get(name)
+                partition = self.assigned.get(name)
                 if partition is not None and partition.replica == node_id:
                     self._leave_replica(partition)
             raise
@@ -398,14 +224,14 @@ class Fetcher:
             options = options._replace(rack="")
         # While some partitions still have records to return, the fetch for the other partitions must not wait at the
         # broker: a node gets one fetch at a time, and the former will soon need it.
-        return options._replace(max_wait_ms=0) if self._ready else options
+        return options._replace(max_wait_ms=0) if self.assigned.has_ready else options
 
     # answers
 
     def _store(self, node: int, fetched: Fetched) -> bool:
         """Keep the answer for one partition; True if it must be fetched again after a pause."""
         name = fetched.topic_partition
-        partition = self._partitions.get(name)
+        partition = self.assigned.get(name)
         if partition is None or not partition.is_drained or self._places.get(name) != node:
             return False
         if partition.position.state is not PositionState.FETCHING or partition.position.offset != fetched.offset:
@@ -422,7 +248,7 @@ class Fetcher:
         if fetched.next_offset != fetched.offset or fetched.buffers:
             partition.store(fetched)
             self.bytes_consumed += fetched.size_bytes
-            self._note(name)
+            self.assigned.note(name)
         return False
 
     def _on_fault(self, partition: ConsumedPartition, fetched: Fetched, fault: KafkaError) -> bool:
@@ -451,7 +277,7 @@ class Fetcher:
         elif replica is not None:
             self._router.view.mark_stale(partition.name.topic)
             self._leave_replica(partition)
-        self._note(partition.name)
+        self.assigned.note(partition.name)
 
     # replicas
 
@@ -459,13 +285,12 @@ class Fetcher:
         """The leader names a replica to read from."""
         if replica in (leader, partition.replica):
             return
-        now_ms = self._router.now_ms()
         if BrokerId(replica) in self._router.view.brokers:
-            self._leases.begin(partition, replica, now_ms)
-            self._changed_partitions[partition.name] = None
+            self._leases.begin(partition, replica, self._router.now_ms())
+            self.assigned.note(partition.name)
         else:
             self._router.view.mark_stale(partition.name.topic)
-            self._leases.avoid(leader, now_ms)
+            self._leases.avoid(leader, self._router.now_ms())
 
     def _leave_replica(self, partition: ConsumedPartition) -> None:
         """Read from the leader: the replica has a fault."""
@@ -473,7 +298,7 @@ class Fetcher:
         with suppress(KafkaError):
             leader = self._router.view.leader(partition.name).node_id
         self._leases.leave(partition, leader, self._router.now_ms())
-        self._changed_partitions[partition.name] = None
+        self.assigned.note(partition.name)
 
     async def stop(self) -> None:
         """Cancel the fetches in flight."""
@@ -489,10 +314,3 @@ class Fetcher:
             async with asyncio.timeout(CLOSE_MS / 1000):
                 ends = (end_session(self._router, node_id, node) for node_id, node in self._nodes.items())
                 await asyncio.gather(*ends, return_exceptions=True)
-
-
-def _put(names: dict[TopicPartition, None], name: TopicPartition, belongs: bool) -> None:
-    if belongs:
-        names.setdefault(name, None)
-    else:
-        names.pop(name, None)

@@ -47,6 +47,7 @@ class PositionValidator:
         """`resets`: the consumer has a reset policy, earliest or latest."""
         self._router = router
         self._fetcher = fetcher
+        self._assigned = fetcher.assigned
         self._resets = resets
         self._notices = notices
         self._task: asyncio.Task[None] | None = None
@@ -60,19 +61,19 @@ class PositionValidator:
     def check(self) -> None:
         """Raise KafkaError for a fault that a retry does not cure."""
         fault, self._fault = self._fault, None
-        if fault is not None and self._fetcher.unvalidated():
+        if fault is not None and self._assigned.unvalidated():
             raise fault
 
     def advance(self) -> None:
         """Compare the positions that await it, unless a comparison is under way."""
-        if not self._fetcher.has_unvalidated:
+        if not self._assigned.has_unvalidated:
             self.trouble = None
         elif self._task is None and self._router.now_ms() >= self._not_before_ms:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     def next_due_ms(self, deadline_ms: int) -> int:
         """The earlier one of the deadline and the time at which the next comparison is due."""
-        if self._task is not None or not self._fetcher.has_unvalidated:
+        if self._task is not None or not self._assigned.has_unvalidated:
             return deadline_ms
         return min(deadline_ms, self._not_before_ms)
 
@@ -111,7 +112,7 @@ class PositionValidator:
 
     async def _compare(self) -> None:
         """One request to each leader. Raises the first fault, when all leaders have answered."""
-        await self._router.ensure_fresh({name.topic for name in self._fetcher.unvalidated()})
+        await self._router.ensure_fresh({name.topic for name in self._assigned.unvalidated()})
         by_leader, faults = self._by_leader()
         results = await asyncio.gather(*(self._ask(leader, asked) for leader, asked in by_leader.items()))
         for result in results:
@@ -127,7 +128,7 @@ class PositionValidator:
     ) -> tuple[dict[BrokerAddress, dict[TopicPartition, _Asked]], dict[TopicPartition, KafkaError]]:
         by_leader: dict[BrokerAddress, dict[TopicPartition, _Asked]] = defaultdict(dict)
         faults: dict[TopicPartition, KafkaError] = {}
-        for name, position in self._fetcher.unvalidated().items():
+        for name, position in self._assigned.unvalidated().items():
             try:
                 leader = self._router.view.leader(name)
                 leader_epoch = self._router.view.partition(name).leader_epoch
@@ -157,7 +158,7 @@ class PositionValidator:
             connection = await self._router.broker_connection(leader)
             if not connection.offers(OffsetForLeaderEpochRequest, 2):
                 for name, position in asked.items():
-                    self._fetcher.skip_validation(name, leader_epoch=position.leader_epoch)
+                    self._assigned.skip_validation(name, leader_epoch=position.leader_epoch)
                 return {}
             response = await connection.ask(
                 _request(asked), OffsetForLeaderEpochResponse, timeout_ms=self._router.request_timeout_ms
@@ -182,7 +183,7 @@ class PositionValidator:
                     faults[name] = KafkaError(code_of(end.error_code), f"end of epoch {position.epoch} of {name}")
                     continue
                 del faults[name]
-                truncation = self._fetcher.validated(
+                truncation = self._assigned.validated(
                     name,
                     position.offset,
                     end.leader_epoch,

@@ -34,6 +34,7 @@ class StartSearch:
     ) -> None:
         self._router = router
         self._fetcher = fetcher
+        self._assigned = fetcher.assigned
         self._group = group
         self._reset = reset
         self._isolation_level = isolation_level
@@ -50,7 +51,7 @@ class StartSearch:
 
         Raises KafkaError for a fault of the last search that a retry does not cure.
         """
-        undecided = self._fetcher.undecided()
+        undecided = self._assigned.undecided()
         fault, self._fault = self._fault, None
         if not undecided:
             self.trouble = None
@@ -62,7 +63,7 @@ class StartSearch:
 
     def next_due_ms(self, deadline_ms: int) -> int:
         """The earlier one of the deadline and the time at which the next search is due."""
-        if self._task is not None or not self._fetcher.undecided():
+        if self._task is not None or not self._assigned.undecided():
             return deadline_ms
         return min(deadline_ms, self._not_before_ms)
 
@@ -106,12 +107,12 @@ class StartSearch:
             stable = self._isolation_level == READ_COMMITTED
             committed = await fetch_group_offsets(self._router, self._group, fresh, require_stable=stable, timeout_ms=0)
             for partition, offset in committed.items():
-                self._fetcher.start_at(partition, offset.offset, offset.leader_epoch)
+                self._assigned.start_at(partition, offset.offset, offset.leader_epoch)
         rest = [partition for partition in undecided if partition not in committed]
         if not rest:
             return
         if self._reset is None:
-            truncation = self._fetcher.truncation(rest[0])
+            truncation = self._assigned.truncation(rest[0])
             if truncation is not None:
                 raise LogTruncation(rest[0], **truncation._asdict())
             detail = f"{rest[0]}: no offset to start from, or one that is gone, and auto.offset.reset is none"
@@ -123,9 +124,9 @@ class StartSearch:
 
         def start(found: Mapping[TopicPartition, OffsetAt]) -> None:
             for partition, listed in found.items():
-                lost = self._fetcher.position(partition)
+                lost = self._assigned.position(partition)
                 offset, epoch = listed.offset, listed.leader_epoch
-                if not self._fetcher.start_at(partition, offset, epoch, valid_under=listed.current_epoch):
+                if not self._assigned.start_at(partition, offset, epoch, valid_under=listed.current_epoch):
                     continue
                 if lost is None:
                     new[partition] = listed.offset
@@ -158,7 +159,7 @@ class StartSearch:
         """
         by_replica: dict[int, list[TopicPartition]] = defaultdict(list)
         for partition in partitions:
-            replica = self._fetcher.reset_replica(partition)
+            replica = self._assigned.reset_replica(partition)
             if replica is not None:
                 by_replica[replica].append(partition)
         for replica, refused in by_replica.items():

@@ -33,7 +33,7 @@ class ConsumerSessionBench:
         self.fetcher = Fetcher(self.nodes, options, max_partition_bytes=1_000)
         self.fetcher.assign(partitions)
         for partition in partitions:
-            self.fetcher.seek(partition, 0)
+            self.fetcher.assigned.seek(partition, 0)
 
     async def _answer(self, node_id: int, request: Any) -> Any:
         if self.on_request is not None:
@@ -220,12 +220,12 @@ def test_a_turn_without_news_looks_at_no_partition(monkeypatch: pytest.MonkeyPat
                 looked.append(attribute)
                 return super().__getattribute__(attribute)
 
-        for partition in bench.fetcher._partitions.values():
+        for partition in bench.fetcher.assigned.by_name.values():
             partition.__class__ = Watched
         before = len(bench.requests)
         await bench.until(lambda: len(bench.requests) > before + 10)
         assert looked == []
-        bench.fetcher.seek(names[7], 0)
+        bench.fetcher.assigned.seek(names[7], 0)
         bench.fetcher.take(10)
         assert 0 < len(looked) < 50
         await bench.fetcher.close()

@@ -80,7 +80,7 @@ def test_the_leader_serves_again_when_the_replica_that_it_named_cannot_be_reache
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
-        fetcher.seek(PARTITION, 0)
+        fetcher.assigned.seek(PARTITION, 0)
         assert await _values(fetcher, router) == [b"v"]
         assert router.served[:3] == [LEADER, REPLICA, LEADER]
         await fetcher.close()
@@ -102,7 +102,7 @@ def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begin
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
-        fetcher.seek(PARTITION, 0)
+        fetcher.assigned.seek(PARTITION, 0)
         assert fetcher.take(10) == []
         await asked.wait()
         fetcher.assign(())
@@ -110,7 +110,7 @@ def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begin
         may_answer.set()
         await fetcher.wait(router.now_ms() + 10_000)
         assert fetcher.take(10) == []
-        assert list(fetcher.undecided()) == [PARTITION]
+        assert list(fetcher.assigned.undecided()) == [PARTITION]
         await fetcher.close()
 
     asyncio.run(run())
@@ -124,7 +124,7 @@ def test_a_close_before_the_first_step_of_a_fetch_leaves_no_coroutine_behind() -
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
-        fetcher.seek(PARTITION, 0)
+        fetcher.assigned.seek(PARTITION, 0)
         assert fetcher.take(10) == []
         await fetcher.close()
         assert router.served == []
@@ -145,7 +145,7 @@ def test_a_bug_in_a_fetch_is_raised_to_the_reader() -> None:
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
         fetcher.assign([PARTITION])
-        fetcher.seek(PARTITION, 0)
+        fetcher.assigned.seek(PARTITION, 0)
         with pytest.raises(KafkaError, match="a mistake") as caught:
             await _values(fetcher, router)
         assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR

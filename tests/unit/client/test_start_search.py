@@ -52,9 +52,9 @@ class StartSearchBench:
 
     async def lose(self, offset: int) -> None:
         """The partition's leader has refused this offset as out of range; the search looks for another."""
-        self.fetcher.seek(RNG, offset)
-        self.fetcher._partitions[RNG].position.refused(-1, by_leader=True)
-        self.fetcher._note(RNG)
+        self.fetcher.assigned.seek(RNG, offset)
+        self.fetcher.assigned.by_name[RNG].position.refused(-1, by_leader=True)
+        self.fetcher.assigned.note(RNG)
         await self.advance()
 
     async def advance(self) -> None:
@@ -100,7 +100,7 @@ def test_an_offset_that_the_log_does_not_hold_is_named_with_what_is_not_read(
         bench.notices.report_skipped({RNG: 1}, has_offsets=False)  # the notice of a new topic is another matter
         caplog.clear()
         await bench.lose(lost)
-        assert bench.fetcher.position(RNG) == position
+        assert bench.fetcher.assigned.position(RNG) == position
         assert bench.search.trouble is None
 
     asyncio.run(run())
@@ -126,9 +126,9 @@ def test_a_partition_that_was_sought_meanwhile_has_lost_nothing(
 ) -> None:
     async def run() -> None:
         bench = StartSearchBench(monkeypatch, LATEST, (200, 1000))
-        bench.on_ask = lambda: bench.fetcher.seek(RNG, 300)
+        bench.on_ask = lambda: bench.fetcher.assigned.seek(RNG, 300)
         await bench.lose(100)
-        assert bench.fetcher.position(RNG) == 300
+        assert bench.fetcher.assigned.position(RNG) == 300
 
     asyncio.run(run())
     assert lines(caplog) == []
