@@ -45,6 +45,8 @@ class Fetcher:
         self._nodes: dict[int, NodeFetches] = {}
         self._places: dict[TopicPartition, int] = {}
         """The node at which each partition is read now."""
+        self._unknown_replicas: set[BrokerId] = set()
+        """The leader has named them, and they are not in the metadata."""
         self._leases = ReplicaLeases(lease_ms=router.view.max_age_ms)
         self._seen_generation = -1
         self._seen_version: tuple[int, int] | None = None
@@ -215,6 +217,8 @@ class Fetcher:
         has_failed = answers is None and node.was_full
         for fetched in answers or ():
             has_failed |= self._store(node_id, fetched)
+        if self._unknown_replicas:
+            await self._look_for_replicas(node_id)
         if has_failed:
             await asyncio.sleep(router.retry_backoff_ms / 1000)
 
@@ -289,7 +293,13 @@ class Fetcher:
             self._leases.begin(partition, replica, self._router.now_ms())
             self.assigned.note(partition.name)
         else:
-            self._router.view.mark_stale(partition.name.topic)
+            self._unknown_replicas.add(BrokerId(replica))
+
+    async def _look_for_replicas(self, leader: int) -> None:
+        """Refresh the brokers: one that has just started is in new metadata alone. Then the leader names it again."""
+        unknown, self._unknown_replicas = self._unknown_replicas, set()
+        await self._router.refresh(())
+        if not unknown <= self._router.view.brokers.keys():
             self._leases.avoid(leader, self._router.now_ms())
 
     def _leave_replica(self, partition: ConsumedPartition) -> None:

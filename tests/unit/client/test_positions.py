@@ -308,6 +308,21 @@ def test_a_follower_that_metadata_do_not_have_is_not_read_from(monkeypatch: pyte
     run_bench(monkeypatch, test, client_rack="a")
 
 
+def test_a_follower_that_only_new_metadata_have_is_read_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was fenced when the metadata came, for it was restarting."""
+
+    async def test(bench: ConsumerBench) -> None:
+        bench.nodes.brokers = [1]
+        bench.nodes.describe()
+        bench.nodes.brokers = [1, 2]
+        bench.replicas[1].preferred = 2
+        assert await bench.read(4) == [0, 1, 2, 3]
+        assert bench.nodes.metadata_requests == 1
+        assert bench.fetched_offsets(2)[:4] == [0, 1, 2, 3]
+
+    run_bench(monkeypatch, test, client_rack="a")
+
+
 @pytest.mark.parametrize(
     "code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH]
 )

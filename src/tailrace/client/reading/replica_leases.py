@@ -30,7 +30,8 @@ class ReplicaLeases:
         self._lease_ms = lease_ms
         self._leases: deque[tuple[int, ConsumedPartition]] = deque()
         """(end in ms, partition), in order."""
-        self._avoidance_ms = min(AVOIDANCE_MS, lease_ms)
+        self._avoidance_ms: dict[int, int] = {}
+        """By leader, the length of the next avoidance."""
         self._rackless_until_ms: dict[int, int] = {}
 
     def begin(self, partition: ConsumedPartition, replica: int, now_ms: int) -> None:
@@ -58,8 +59,9 @@ class ReplicaLeases:
     def avoid(self, leader: int, now_ms: int) -> None:
         """Do not tell this leader the rack for a while."""
         if self.tells_rack(leader, now_ms):
-            self._rackless_until_ms[leader] = now_ms + self._avoidance_ms
-            self._avoidance_ms = min(self._avoidance_ms * 2, self._lease_ms)
+            avoidance_ms = min(self._avoidance_ms.get(leader, AVOIDANCE_MS), self._lease_ms)
+            self._rackless_until_ms[leader] = now_ms + avoidance_ms
+            self._avoidance_ms[leader] = avoidance_ms * 2
 
     def tells_rack(self, leader: int, now_ms: int) -> bool:
         """Whether this leader may name a follower."""
@@ -67,7 +69,7 @@ class ReplicaLeases:
 
     def served(self) -> None:
         """A follower has answered without a fault."""
-        self._avoidance_ms = min(AVOIDANCE_MS, self._lease_ms)
+        self._avoidance_ms.clear()
 
     @staticmethod
     def is_enough(partition: ConsumedPartition, code: ErrorCode) -> bool:

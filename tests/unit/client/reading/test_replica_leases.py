@@ -62,6 +62,16 @@ def test_the_faults_of_many_partitions_at_once_are_one() -> None:
     assert leases.tells_rack(LEADER, 10 + AVOIDANCE_MS)
 
 
+def test_a_follower_that_two_leaders_have_named_is_avoided_by_each_for_as_long() -> None:
+    leases = ReplicaLeases(lease_ms=LEASE_MS)
+    for leader, partition in ((1, _partition(0)), (3, _partition(1))):
+        leases.begin(partition, REPLICA, 0)
+        leases.leave(partition, leader, 10)
+    for leader in (1, 3):
+        assert not leases.tells_rack(leader, 10 + AVOIDANCE_MS - 1)
+        assert leases.tells_rack(leader, 10 + AVOIDANCE_MS)
+
+
 def test_a_follower_that_lags_behind_is_left_after_three_faults_in_a_row() -> None:
     partition = _partition()
     for code in (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH):
