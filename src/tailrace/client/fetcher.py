@@ -3,7 +3,7 @@
 1. A partition is fetched when it has a valid position and all its fetched records have been returned. An answer is used
    only if the partition is still read from that node and its position is the offset of the fetch: after a seek, a
    rebalance or a change of leader it is dropped.
-2. A turn costs as much as there is news, see `reading.assigned_partitions`; all partitions are looked at only when there
+2. A turn costs as much as there is news, see `reading.assigned_partitions`; all partitions are looked at only if there
    are new metadata.
 3. Each node has a fetch session (KIP-227): a fetch names the changes since the last one, see `reading.node_fetches`.
 4. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`.
