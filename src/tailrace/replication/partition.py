@@ -101,6 +101,11 @@ class Partition:
         """Of the broker that has this replica."""
         return self._replica.context.broker_id
 
+    def leads_in(self, leader_epoch: int) -> bool:
+        """Whether `check_leader` passes. One call, since each partition of each fetch makes it."""
+        replica = self._replica
+        return replica.is_leader and (leader_epoch < 0 or leader_epoch == replica.leader_epoch)
+
     def check_leader(self, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NotLeader (6), in Kafka's order."""
         self._replica.check_leader(leader_epoch)

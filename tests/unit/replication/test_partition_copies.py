@@ -261,6 +261,44 @@ def test_a_watcher_of_a_follower_is_notified_of_the_log_end_and_of_the_high_wate
     assert len(heard) == 2
 
 
+def test_a_watcher_is_notified_when_a_consumer_may_be_sent_to_other_replicas() -> None:
+    bench = CopyBench(state(1, 2), min_in_sync=1)
+    bench.produce(b"a")
+    bench.disk.run()
+    changes: list[tuple[Partition, int]] = []
+    bench.partition.watch(RecordingWatcher(changes), Change.CANDIDATES)
+    bench.fetch(2, 1)
+    assert [kinds for _, kinds in changes] == [Change.CANDIDATES]
+    in_sync = bench.partition.in_sync
+    in_sync.acknowledge_high_watermark(TWO, 1)
+    in_sync.acknowledge_high_watermark(TWO, 1)
+    in_sync.acknowledge_high_watermark(BrokerId(9), 1)
+    assert len(changes) == 2, "the second is no news, and broker 9 no replica"
+    assert [replica for replica, _ in in_sync.serving(1)] == [TWO]
+    bench.take(state(1, partition_epoch=1))
+    assert len(changes) == 3
+    assert in_sync.serving(1) == []
+
+
+def test_the_followers_that_serve_an_offset_are_none_if_the_leaders_log_is_offline() -> None:
+    bench = CopyBench(state(1, 2))
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.fetch(2, 1)
+    bench.partition.in_sync.acknowledge_high_watermark(TWO, 1)
+    assert [replica for replica, _ in bench.partition.in_sync.serving(0)] == [TWO]
+    bench.partition.log.condemn("a scrub has found a wrong checksum")
+    assert bench.partition.in_sync.serving(0) == []
+
+
+def test_a_partition_that_is_led_alone_has_no_follower_that_serves() -> None:
+    bench = CopyBench(state(1, replicas=(1,)), min_in_sync=1)
+    bench.produce(b"a")
+    bench.disk.run()
+    assert bench.partition.in_sync.serving(0) == []
+    assert not bench.partition.in_sync.knows_high_watermark(TWO)
+
+
 def test_a_watcher_of_a_follower_is_notified_of_appends_and_truncations() -> None:
     bench = CopyBench(state(1, 2, leader=2))
     heard: list[tuple[Partition, int]] = []

@@ -64,6 +64,7 @@ class FetchingFollower:
     """A follower, as the `Reader` of one request."""
 
     is_replica = True
+    must_check = True
     choice = None
 
     __slots__ = (

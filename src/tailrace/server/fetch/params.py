@@ -28,6 +28,8 @@ class Reader(Protocol):
 
     is_replica: bool
     """Whether it reads up to the log end."""
+    must_check: bool
+    """Whether `check` may refuse a partition that is led here in the epoch that the reader names."""
 
     @property
     def choice(self) -> ReplicaChoice | None:
@@ -100,11 +102,11 @@ class FetchingConsumer:
 
     is_replica = False
 
-    __slots__ = ("_takes_zstd", "_wants_leader", "choice")
+    __slots__ = ("_wants_leader", "choice", "must_check")
 
     def __init__(self, version: int, *, replica_id: int = -1, choice: ReplicaChoice | None = None) -> None:
         """`replica_id` is negative."""
-        self._takes_zstd = version >= FIRST_WITH_ZSTD
+        self.must_check = version < FIRST_WITH_ZSTD
         self._wants_leader = version < FIRST_FROM_FOLLOWERS and replica_id != DEBUGGING_REPLICA
         self.choice = choice
 
@@ -113,7 +115,7 @@ class FetchingConsumer:
             partition.check_leader(wanted.current_leader_epoch)
         else:
             partition.check_replica(wanted.current_leader_epoch)
-        if not self._takes_zstd and partition.config.compression_type == "zstd":
+        if self.must_check and partition.config.compression_type == "zstd":
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the topic is compressed with zstd: Fetch v10 or later"
             )

@@ -58,8 +58,10 @@ class PartitionReader:
         """
         reader, isolation, offset = self._reader, self._isolation, wanted.fetch_offset
         try:
-            reader.check(partition, wanted)
-            if partition.is_leader:
+            is_led = partition.leads_in(wanted.current_leader_epoch)
+            if reader.must_check or not is_led:
+                reader.check(partition, wanted)
+            if is_led:
                 # Only the leader knows where a log diverges, and whether another replica can serve the offset.
                 if wanted.last_fetched_epoch >= 0 and (diverging := _divergence(partition, wanted)) is not None:
                     return FetchedPartition(diverging, is_urgent=True)
