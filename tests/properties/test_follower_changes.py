@@ -56,6 +56,9 @@ actions = st.one_of(
 )
 
 
+sizes = st.sampled_from([1, 2, 1_000])
+
+
 class FullScan:
     """The wanted partitions, in order, with their positions: looked up anew for each fetch."""
 
@@ -66,6 +69,8 @@ class FullScan:
         self.busy: set[PartitionKey] = set()
         self.failures: dict[PartitionKey, int] = {}
         self.paused: dict[PartitionKey, int] = {}
+        self.standing: set[PartitionKey] = set()
+        """Named by a fetch, and ready without interruption since."""
         self.asked: set[PartitionKey] = set()
         """Of the fetch in flight, without what has been let go or begun anew since."""
 
@@ -77,6 +82,7 @@ class FullScan:
         for table in (self.followed, self.ready, self.failures, self.paused):
             table.pop(key, None)
         self.busy.discard(key)
+        self.standing.discard(key)
         self.asked.discard(key)
 
     def follow(self, wanted: Wanted) -> None:
@@ -86,6 +92,7 @@ class FullScan:
 
     def pause(self, key: PartitionKey) -> None:
         self.ready.pop(key, None)
+        self.standing.discard(key)
         self.busy.discard(key)
         self.failures[key] = self.failures.get(key, 0) + 1
         self.paused[key] = self.now_ms + min(BACKOFF_MS, FIRST_BACKOFF_MS << (self.failures[key] - 1))
@@ -163,8 +170,10 @@ def _held(one: FetchPartition) -> tuple[int, int, int, int]:
 class Pair:
     """A follower and the scan, on the same events."""
 
-    def __init__(self, slice_size: int) -> None:
-        self.machine = ReplicaFetcher(backoff_ms=BACKOFF_MS)
+    def __init__(self, max_changes: int, slice_size: int) -> None:
+        """`max_changes` limits a fetch, `slice_size` a request of its session."""
+        self.max_changes = max_changes
+        self.machine = ReplicaFetcher(backoff_ms=BACKOFF_MS, max_changes=max_changes)
         self.scan = FullScan()
         self.standing: dict[PartitionKey, Wanted] = {}
         self.epoch = 0
@@ -185,6 +194,7 @@ class Pair:
         assert {effect.key for effect in work} == busy
         for effect in work:
             del scan.ready[effect.key]
+            scan.standing.remove(effect.key)
             scan.busy.add(effect.key)
             if isinstance(effect, Store):
                 scan.failures.pop(effect.key, None)
@@ -201,12 +211,15 @@ class Pair:
         for wanted in fetch.changed:
             self.standing.pop(wanted.key, None)
             self.standing[wanted.key] = wanted
-        assert list(self.standing.values()) == self.scan.wanted
+        if not fetch.has_more:
+            assert list(self.standing.values()) == self.scan.wanted
+        assert len(fetch.changed) + len(fetch.forgotten) <= self.max_changes
         assert len({one.key for one in fetch.changed}) == len(fetch.changed)
         assert len(set(fetch.forgotten)) == len(fetch.forgotten)
-        self.scan.asked = set(self.scan.ready)
+        self.scan.standing |= {one.key for one in fetch.changed}
+        self.scan.asked = set(self.scan.standing)
         assert self.under_way is None
-        self.under_way = self.fetches.request(fetch.changed, fetch.forgotten, broker_epoch=0)
+        self.under_way = self.fetches.request(fetch.changed, fetch.forgotten, has_more=fetch.has_more, broker_epoch=0)
         self.wanted_then, self.stored_then = dict(self.standing), dict(self.stored_answers)
 
     def arrive(self, request: FetchRequest) -> None:
@@ -313,11 +326,11 @@ def _answer(key: PartitionKey, outcome: str) -> FetchAnswer:
     return FetchAnswer(key, error, 0, 0, b"r" if outcome == RECORDS else b"", diverging)
 
 
-@given(st.lists(actions, min_size=10, max_size=60), st.sampled_from([1, 2, 1_000]))
+@given(st.lists(actions, min_size=10, max_size=60), sizes, sizes)
 def test_consecutive_fetches_name_all_wanted_partitions_in_their_order(
-    steps: list[tuple[str, object]], slice_size: int
+    steps: list[tuple[str, object]], max_changes: int, slice_size: int
 ) -> None:
-    pair = Pair(slice_size)
+    pair = Pair(max_changes, slice_size)
     for key in KEYS[:3]:
         pair.act("follow", key)
     pair.act("time", 1)
@@ -326,7 +339,7 @@ def test_consecutive_fetches_name_all_wanted_partitions_in_their_order(
     for key in KEYS:  # at the end everything is fetched again
         pair.stored(key)
     pair.act("time", 10_000)
-    for _ in range(3 * len(KEYS)):  # the slices
+    for _ in range(6 * len(KEYS)):  # the slices
         pair.act("answer", {})
     pair.act("time", 10_000)
     if pair.scan.wanted:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tailrace.fetch_session.epochs import FINAL_EPOCH, is_full
+from tailrace.fetch_session.epochs import is_full
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
@@ -22,13 +22,10 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from tailrace.replication.replica_fetcher import FetchAnswer, PartitionKey, Wanted
+from tailrace.replication.replica_fetcher import MAX_CHANGES, FetchAnswer, PartitionKey, Wanted
 
 OLDEST_VERSION: Final = 15
 """The first version with the epoch of the follower's registration (KIP-903); topics have ids."""
-
-SLICE: Final = 1_000
-"""The most partitions that one fetch of a session names. A leader reads so many in less than 10 ms."""
 
 _NONE: Final = -1
 
@@ -49,7 +46,7 @@ class Fetches(Protocol):
     """The requests of one follower to one leader, and their answers."""
 
     def request(
-        self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, broker_epoch: int
+        self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, has_more: bool, broker_epoch: int
     ) -> FetchRequest:
         """The next request; for the changes see `replica_fetcher.SendFetch`. One is under way at a time."""
         ...
@@ -85,19 +82,23 @@ class _Stated:
 class SessionFetches:
     """Fetches of one session (KIP-227): the leader gets the differences, and sends the partitions that have news."""
 
-    def __init__(self, *, broker_id: BrokerId, config: ReplicaFetchConfig, max_partitions: int = SLICE) -> None:
+    def __init__(self, *, broker_id: BrokerId, config: ReplicaFetchConfig, max_partitions: int = MAX_CHANGES) -> None:
         """`max_partitions` is the most that one request names, unless the leader has no sessions."""
         self._broker_id = broker_id
         self._config = config
         self._session = FetchSessionRequester[PartitionKey, _Stated](max_partitions=max_partitions)
 
     def request(
-        self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, broker_epoch: int
+        self, changed: Sequence[Wanted], forgotten: Sequence[PartitionKey], *, has_more: bool, broker_epoch: int
     ) -> FetchRequest:
         stated = ((one.key, _stated(one)) for one in changed)
-        return self._request(self._session.request(stated, forgotten), broker_epoch)
+        session = self._session.request(stated, forgotten)
+        max_wait_ms = 0 if session.is_slice or has_more else self._config.replica_fetch_wait_max_ms
+        return self._request(session, broker_epoch, max_wait_ms=max_wait_ms)
 
-    def _request(self, session: SessionRequest[PartitionKey, _Stated], broker_epoch: int) -> FetchRequest:
+    def _request(
+        self, session: SessionRequest[PartitionKey, _Stated], broker_epoch: int, *, max_wait_ms: int
+    ) -> FetchRequest:
         config = self._config
         partitions: dict[TopicId, list[FetchPartition]] = {}
         for key, stated in session.partitions:
@@ -105,11 +106,10 @@ class SessionFetches:
         forgotten: dict[TopicId, list[int]] = {}
         for key in session.forgotten:
             forgotten.setdefault(key.topic_id, []).append(key.partition)
-        is_last_word = session.session_epoch == FINAL_EPOCH
         return FetchRequest(
             replica_id=self._broker_id,
             replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=broker_epoch),
-            max_wait_ms=0 if session.is_slice or is_last_word else config.replica_fetch_wait_max_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
             session_id=session.session_id,
@@ -157,7 +157,7 @@ class SessionFetches:
 
     def close(self, *, broker_epoch: int) -> FetchRequest | None:
         last = self._session.close()
-        return None if last is None else self._request(last, broker_epoch)
+        return None if last is None else self._request(last, broker_epoch, max_wait_ms=0)
 
 
 def _stated(one: Wanted) -> _Stated:

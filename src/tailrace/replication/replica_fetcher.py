@@ -18,14 +18,16 @@
 6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
 7. A fetch is stated as its difference from the one before, as on the wire (KIP-227), so that a step costs as much as
    the changes, however many partitions are followed.
-8. A leader counts as sent all that is in an answer. So a partition whose answer was not stored leaves the fetch, also
-   if it is ready again by the next one: it enters anew, and is then sent everything.
-9. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); one in sync never does.
+8. A fetch states a limited number of changes. The next one, which leaves without a wait at the leader, goes on.
+9. A leader counts as sent all that is in an answer. So a partition whose answer was not stored leaves the fetch and
+   enters anew, also if it is ready again by the next one.
+10. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); one in sync never does.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import islice
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode
@@ -38,6 +40,8 @@ from tailrace.replication.pauses import Pauses
 from tailrace.replication.throttle import ReplicationThrottle, ThrottleConfig
 
 FIRST_BACKOFF_MS: Final = 50
+MAX_CHANGES: Final = 1_000
+"""The most that one fetch states. A leader reads so many partitions in less than 10 ms, and they are stated in 3."""
 NO_EPOCH: Final = -1
 
 
@@ -135,13 +139,15 @@ class SendFetch:
 
     The wanted partitions are an ordered map that the host keeps, and that outlives a fetch without an answer. Take
     `forgotten` out of it, then put each of `changed` to its end: the order of the map is the order of the fetch.
-    Partitions may be in both, by rule 8.
+    Partitions may be in both, by rule 9.
     """
 
     changed: tuple[Wanted, ...]
     """Wanted for the first time, at another position or in another epoch; or as before, but behind all others."""
     forgotten: tuple[PartitionKey, ...]
     """No longer wanted, or wanted anew: their last answers were not stored."""
+    has_more: bool
+    """Whether other changes follow with the next fetch: the leader is to answer this one at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,21 +229,27 @@ class _Followed:
         """Whether it has all that its leader had committed at the last answer; true before that (decision 0051)."""
         return self.leader_high_watermark <= self.position.end_offset
 
+    def wanted(self, key: PartitionKey) -> Wanted:
+        return Wanted(key, self.leader_epoch, self.position)
+
 
 class ReplicaFetcher:
     """The fetches from one leader, as a `model.machines.Machine`."""
 
-    def __init__(self, *, backoff_ms: int, throttle: ReplicationThrottle | None = None) -> None:
+    def __init__(
+        self, *, backoff_ms: int, max_changes: int = MAX_CHANGES, throttle: ReplicationThrottle | None = None
+    ) -> None:
         """`backoff_ms` is replica.fetch.backoff.ms: the longest pause after an error. `throttle` is the one of all
         fetches of this broker; None: no replica is ever throttled."""
         self._backoff_ms = backoff_ms
         self._throttle = throttle or ReplicationThrottle(ThrottleConfig())
+        self._max_changes = max_changes
         self._followed: dict[PartitionKey, _Followed] = {}
         # Ready are the partitions in `_standing` and in `_changed`.
         self._standing: set[PartitionKey] = set()  # without interruption since the last fetch named them
-        self._changed: dict[PartitionKey, None] = {}  # since the last fetch, which does not have them like this
-        self._moved: set[PartitionKey] = set()  # of those: named by the last fetch, whose answer is stored
-        self._gone: dict[PartitionKey, None] = {}  # named by the last fetch, interrupted since, and not in `_moved`
+        self._changed: dict[PartitionKey, None] = {}  # no fetch has them like this
+        self._moved: set[PartitionKey] = set()  # of those: named by a fetch before, and its answer is stored
+        self._gone: dict[PartitionKey, None] = {}  # named by a fetch, interrupted since, and not in `_moved`
         self._storing: set[PartitionKey] = set()
         self._pauses = Pauses[PartitionKey]()
         self._is_in_flight = False
@@ -341,6 +353,9 @@ class ReplicaFetcher:
                 effect = self._take(self._followed[key], answer, now_ms)
                 if effect is not None:
                     effects.append(effect)
+            elif key in self._moved:
+                self._moved.remove(key)
+                self._gone[key] = None
         return effects
 
     def _take(self, followed: _Followed, answer: FetchAnswer, now_ms: int) -> Effect | None:
@@ -457,21 +472,24 @@ class ReplicaFetcher:
         return bool(self._standing or self._changed) and not self._is_in_flight and not self._storing
 
     def _fetch(self) -> SendFetch:
-        changed, gone = self._changed, self._gone
-        fetch = SendFetch(
-            changed=tuple(
-                Wanted(key, followed.leader_epoch, followed.position)
-                for key in changed
-                for followed in (self._followed[key],)
-            ),
-            forgotten=tuple(gone),
-        )
-        self._standing.update(changed)
-        changed.clear()
-        self._moved.clear()
-        gone.clear()
+        forgotten = _take(self._gone, self._max_changes)
+        named = _take(self._changed, self._max_changes - len(forgotten))
+        self._standing.update(named)
+        self._moved.difference_update(named)
         self._is_in_flight = True
-        return fetch
+        return SendFetch(
+            changed=tuple(self._followed[key].wanted(key) for key in named),
+            forgotten=forgotten,
+            has_more=bool(self._changed or self._gone),
+        )
+
+
+def _take(keys: dict[PartitionKey, None], count: int) -> tuple[PartitionKey, ...]:
+    """Take the first ones out."""
+    taken = tuple(islice(keys, count))
+    for key in taken:
+        del keys[key]
+    return taken
 
 
 def _brought_into_range(answer: FetchAnswer, followed: _Followed) -> Cut | Restart | None:

@@ -54,8 +54,10 @@ class SessionFetchesBench:
         keys = [(topic_id, partition) for topic_id, given in named(self.first) for partition, _ in given]
         assert self.fetches.answers(response(*keys, session_id=session_id)) is not None
 
-    def request(self, changed: Iterable[Wanted] = (), gone: Iterable[PartitionKey] = ()) -> FetchRequest:
-        return self.fetches.request(list(changed), list(gone), broker_epoch=9)
+    def request(
+        self, changed: Iterable[Wanted] = (), gone: Iterable[PartitionKey] = (), *, has_more: bool = False
+    ) -> FetchRequest:
+        return self.fetches.request(list(changed), list(gone), has_more=has_more, broker_epoch=9)
 
 
 def place(request: FetchRequest) -> tuple[int, int]:
@@ -106,6 +108,11 @@ def test_a_large_session_is_opened_by_requests_that_do_not_wait() -> None:
         assert bench.fetches.answers(response()) == ()
     assert [[number for _, given in named(one) for number, _ in given] for one in requests] == [[0, 1], [2, 3], [4], []]
     assert [one.max_wait_ms for one in requests] == [0, 0, 500, 500]
+
+
+def test_a_request_that_others_go_on_does_not_wait() -> None:
+    bench = SessionFetchesBench(wanted(X, 0))
+    assert bench.request([wanted(X, 1)], has_more=True).max_wait_ms == 0
 
 
 def test_a_leader_without_sessions_gets_full_requests() -> None:

@@ -34,8 +34,10 @@ START = Position(0, -1, 0, 0)
 class ReplicaFetcherBench:
     """A follower, and the partitions of its last fetch."""
 
-    def __init__(self, *keys: PartitionKey, throttle: ReplicationThrottle | None = None) -> None:
-        self.machine = ReplicaFetcher(backoff_ms=1000, throttle=throttle)
+    def __init__(
+        self, *keys: PartitionKey, max_changes: int = 1_000, throttle: ReplicationThrottle | None = None
+    ) -> None:
+        self.machine = ReplicaFetcher(backoff_ms=1000, max_changes=max_changes, throttle=throttle)
         self.now_ms = 0
         self.effects: list[Effect] = []
         self.wanted: dict[PartitionKey, int] = {}  # fetch offsets, as the fetches so far have it
@@ -522,3 +524,39 @@ def test_a_held_back_replica_can_be_unfollowed_and_followed_anew() -> None:
     bench.step(Unfollow(key=A))
     bench.answer()
     assert bench.machine.next_deadline_ms is None
+
+
+# Many changes
+
+
+def test_a_fetch_states_a_limited_number_of_changes_and_the_next_one_goes_on() -> None:
+    bench = ReplicaFetcherBench(A, B, max_changes=1)
+    assert (bench.changes, bench.fetches[0].has_more) == (([A], []), True)
+    bench.answer()
+    assert (bench.changes, bench.fetches[0].has_more) == (([B], []), False)
+    bench.answer()
+    assert (bench.changes, bench.fetches[0].has_more) == (([], []), False)
+
+
+def test_partitions_leave_before_others_enter() -> None:
+    bench = ReplicaFetcherBench(A, max_changes=1)
+    bench.follow(B)
+    bench.step(Unfollow(key=A))
+    bench.answer()
+    assert (bench.changes, bench.fetches[0].has_more) == (([], [A]), True)
+    bench.answer()
+    assert (bench.changes, bench.fetches[0].has_more) == (([B], []), False)
+
+
+def test_an_answer_for_a_partition_whose_new_position_is_not_stated_yet_is_not_counted_as_stored() -> None:
+    """The leader has sent it, perhaps with another high watermark, for the position that it still has."""
+    bench = ReplicaFetcherBench(A, B, max_changes=1)
+    bench.answer()
+    bench.answer(records(A), records(B))
+    bench.stored(A, 1)
+    bench.stored(B, 1)
+    assert (bench.changes, bench.fetches[0].has_more) == (([A], []), True)
+    assert not [effect for effect in bench.answer(records(B, high_watermark=1)) if isinstance(effect, Store)]
+    assert (bench.changes, bench.fetches[0].has_more) == (([], [B]), True)
+    bench.answer()
+    assert (bench.changes, bench.fetches[0].has_more) == (([B], []), False)

@@ -109,7 +109,9 @@ class ReplicaFetcherHost:
             self._alarm.set(deadline_ms)
 
     def _send(self, effect: SendFetch) -> None:
-        request = self._fetches.request(effect.changed, effect.forgotten, broker_epoch=self._broker_epoch())
+        request = self._fetches.request(
+            effect.changed, effect.forgotten, has_more=effect.has_more, broker_epoch=self._broker_epoch()
+        )
         self._ask(request, self._answered)
 
     def _ask(self, request: FetchRequest, on_reply: Callable[[Any], None]) -> None:
