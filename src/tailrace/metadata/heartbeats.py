@@ -63,6 +63,14 @@ class Heartbeats:
             self._awake_ms = now_ms  # without brokers there was no watch
         self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset, now_ms)
 
+    def prolong(self, broker_id: BrokerId, now_ms: int) -> None:
+        """A heartbeat has come and is not decided on yet. Other decisions before it may take long."""
+        contact = self._contacts.get(broker_id)
+        if contact is not None:
+            contact.session_end_ms = max(contact.session_end_ms, now_ms + self.session_timeout_ms)
+            contact.since_ms = now_ms
+            contact.is_heard = True
+
     def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
         """A broker's connection was reset: its session is shortened."""
         contact = self._contacts.get(broker_id)

@@ -71,3 +71,14 @@ def test_a_closed_connection_shortens_a_session_and_a_heartbeat_extends_it() -> 
     assert heartbeats.next_deadline_ms == 1_000 + SESSION_MS
     heartbeats.shorten(TWO, 0, 1_000)  # it is unknown
     assert heartbeats.silent(10_000) == [ONE]
+
+
+def test_a_heartbeat_that_has_come_prolongs_a_session_and_begins_none() -> None:
+    heartbeats = Heartbeats(1000)
+    heartbeats.touch(BrokerId(1), 0)
+    heartbeats.shorten(BrokerId(1), 100, 50)
+    heartbeats.prolong(BrokerId(1), 120)
+    heartbeats.prolong(BrokerId(2), 120)
+    assert (heartbeats.silent(1_119), heartbeats.silent(1_120)) == ([], [1])
+    assert heartbeats.silent_for_ms(BrokerId(1), 200) == 80
+    assert heartbeats.has_session(BrokerId(1), 200)

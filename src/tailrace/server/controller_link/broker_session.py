@@ -4,7 +4,8 @@
     running --shut_down--> pending controlled shutdown --leads nothing, or time is over--> stopped
 
 1. A broker is fenced from its registration on, until its heartbeat reports that it has applied the registration and
-   asks to serve. It sends a heartbeat every `heartbeat_interval_ms`, and at once after a change; one at a time.
+   asks to serve. It sends a heartbeat every `heartbeat_interval_ms`, and at once after a change. While the controller
+   is slow to answer, the next ones are sent all the same, a few: each prolongs the session when it arrives.
 2. It registers again when the controller has it in another epoch, or not at all: the broker's epoch is over. It is
    fenced then, and serves again as soon as it has applied the new registration.
 3. DUPLICATE_BROKER_REGISTRATION: another process with this id was alive a moment ago, perhaps an earlier start of this
@@ -36,6 +37,8 @@ from tailrace.model.ids import BrokerId
 from tailrace.server.ports import Clock, Controller, Timer
 
 _RETRY_MS: Final = 100
+_MOST_UNANSWERED: Final = 5
+"""Heartbeats that wait for their answers at once."""
 _UNEXPLAINED_MS: Final = 5_000
 """The wait of a refused broker for the log that explains it."""
 
@@ -117,7 +120,7 @@ class BrokerSession:
         self._duplicate_until_ms: int | None = None
         self._unexplained_until_ms: int | None = None
         self._heard_at_ms = clock.monotonic_ms()
-        self._is_asking = False
+        self._unanswered = 0
         self._has_news = False
         self._is_looking = False
         self._timer: Timer | None = None
@@ -243,7 +246,7 @@ class BrokerSession:
 
     def _beat_now(self) -> None:
         """Send a heartbeat, now or after the answer to the one that is under way."""
-        if self._is_asking:
+        if self._unanswered:
             self._has_news = True
         elif self.broker_epoch != NO_BROKER_EPOCH and self.state is not BrokerState.SHUTTING_DOWN:
             self._beat()
@@ -260,7 +263,24 @@ class BrokerSession:
             wants_fence=not self._wants_to_serve and not is_stopping,
             wants_shutdown=is_stopping,
         )
-        self._ask(heartbeat, self._answered)
+        epoch = self.broker_epoch
+
+        def answered(answer: ControllerResponse | KafkaError) -> None:
+            if epoch == self.broker_epoch:  # else it is about an earlier registration
+                self._answered(answer)
+
+        self._ask(heartbeat, answered)
+        if self._unanswered and self.state is not BrokerState.SHUTTING_DOWN:
+            self._later(self._beat_in_turn, self._interval_ms)
+
+    def _beat_in_turn(self) -> None:
+        """Send the next heartbeat, whether or not those before it are answered."""
+        if self.broker_epoch == NO_BROKER_EPOCH or self.state is BrokerState.SHUTTING_DOWN:
+            return
+        if self._unanswered < _MOST_UNANSWERED:
+            self._beat()
+        else:
+            self._later(self._beat_in_turn, self._interval_ms)
 
     def _answered(self, answer: ControllerResponse | KafkaError) -> None:
         if isinstance(answer, KafkaError):
@@ -277,12 +297,12 @@ class BrokerSession:
             self._beat()
         else:
             is_stopping = self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN
-            self._later(self._beat_now, min(self._interval_ms, _RETRY_MS) if is_stopping else self._interval_ms)
+            self._later(self._beat_in_turn, min(self._interval_ms, _RETRY_MS) if is_stopping else self._interval_ms)
 
     def _not_heard(self, refusal: KafkaError) -> None:
         if refusal.code not in _EPOCH_IS_OVER:
             # There was no answer in time, or an error that may pass.
-            self._later(self._beat_now, _RETRY_MS)
+            self._later(self._beat_in_turn, _RETRY_MS)
         elif self.state is BrokerState.PENDING_CONTROLLED_SHUTDOWN:
             self._stopped()
         else:
@@ -324,10 +344,10 @@ class BrokerSession:
     # Asking
 
     def _ask(self, command: ControllerCommand, on_answer: Callable[[ControllerResponse | KafkaError], None]) -> None:
-        self._is_asking = True
+        self._unanswered += 1
 
         def answered(answer: ControllerResponse | KafkaError) -> None:
-            self._is_asking = False
+            self._unanswered -= 1
             if self.state is not BrokerState.SHUTTING_DOWN:
                 on_answer(answer)
 

@@ -91,8 +91,9 @@ class ControllerLink:
 
 
 REQUEST_TIMEOUT_MS: Final = 30_000
-HEARTBEAT_TIMEOUT_MS: Final = 1_000
-"""Short: the next heartbeat is newer, and may reach another controller."""
+HEARTBEAT_TIMEOUT_MS: Final = 2_500
+"""Later heartbeats are sent meanwhile, and may reach another controller. When this time is over the connection is
+closed, which shortens the session."""
 _WITH_EPOCHS: Final = 3
 """The first version of 62 with the epoch before, of 56 with those of the replicas."""
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from tailrace.metadata.broker_commands import FenceSilentBroker, FinalizeMetadataVersion
+from tailrace.metadata.broker_commands import BrokerHeartbeat, FenceSilentBroker, FinalizeMetadataVersion
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.derive import Steps
@@ -224,8 +224,16 @@ class QuorumController:
         if self._leadership is None or not self._is_active:
             on_done(self._not_controller())
             return
+        if isinstance(command, BrokerHeartbeat):
+            self._hear(command)
         self._commands.append((command, on_done))
         self._deciding.advance()
+
+    def _hear(self, heartbeat: BrokerHeartbeat) -> None:
+        """Count a heartbeat from its arrival on: it may have to wait for decisions on thousands of partitions."""
+        broker = self._machine.image.brokers.get(heartbeat.broker_id)
+        if broker is not None and broker.broker_epoch == heartbeat.broker_epoch:
+            self._machine.heartbeats.prolong(heartbeat.broker_id, self._clock.monotonic_ms())
 
     def _next_decision(self) -> Steps[None] | None:
         leadership = self._leadership

@@ -78,6 +78,15 @@ class SessionBench:
         on_done(answer)
         return command
 
+    def answer_all(self, answer: ControllerResponse | KafkaError) -> int:
+        """Answer all heartbeats that wait, the oldest first; returns their number."""
+        waiting = self.controller.waiting[:]
+        del self.controller.waiting[:]
+        for command, on_done in waiting:
+            assert isinstance(command, BrokerHeartbeat)
+            on_done(answer)
+        return len(waiting)
+
     def refuse(self, code: ErrorCode) -> ControllerCommand:
         return self.answer(KafkaError(code, "no"))
 
@@ -119,7 +128,7 @@ def test_a_broker_is_registered_reads_that_asks_to_serve_and_serves(bench: Sessi
     bench.apply(21, broker_epoch=20, fenced=True)
     assert bench.events == [("registered", 20)]
     assert bench.session.state is BrokerState.RECOVERY
-    # News are not kept until the next interval, and one heartbeat is under way at a time.
+    # News are not kept until the next interval, and leave when the heartbeat before them is answered.
     bench.session.serve(lambda: bench.events.append("serving"))
     assert bench.heartbeat().wants_fence
     bench.answer(FENCED)
@@ -143,6 +152,33 @@ def test_it_beats_once_per_interval_whether_or_not_it_is_heard(bench: SessionBen
     bench.refuse(ErrorCode.REQUEST_TIMED_OUT)
     bench.clock.advance(100)
     assert isinstance(bench.answer(SERVING), BrokerHeartbeat)
+
+
+def test_it_beats_on_while_a_slow_controller_answers_none_up_to_a_few(bench: SessionBench) -> None:
+    """Each heartbeat prolongs the session when it arrives, also if the controller is busy with other decisions."""
+    bench.serve()
+    sent = []
+    for _ in range(8):
+        bench.clock.advance(INTERVAL_MS)
+        sent.append(len(bench.controller.waiting))
+    assert sent == [1, 2, 3, 4, 5, 5, 5, 5]
+    assert bench.answer_all(SERVING) == 5
+    bench.clock.advance(INTERVAL_MS - 1)
+    assert bench.controller.waiting == []
+    bench.clock.advance(1)
+    assert isinstance(bench.answer(SERVING), BrokerHeartbeat)
+
+
+def test_an_answer_about_an_earlier_registration_counts_for_nothing(bench: SessionBench) -> None:
+    bench.serve()
+    bench.clock.advance(3 * INTERVAL_MS)
+    (_, first), (_, second), (_, third) = bench.controller.waiting
+    del bench.controller.waiting[:]
+    first(KafkaError(ErrorCode.STALE_BROKER_EPOCH, "no"))
+    second(KafkaError(ErrorCode.STALE_BROKER_EPOCH, "no"))
+    assert isinstance(bench.answer(BrokerRegistered(broker_epoch=30)), RegisterBroker)
+    third(KafkaError(ErrorCode.STALE_BROKER_EPOCH, "no"))
+    assert bench.session.broker_epoch == 30
 
 
 @pytest.mark.parametrize("code", [ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED])
@@ -263,7 +299,7 @@ def test_a_broker_that_was_registered_meanwhile_waits_again_to_read_why_it_is_re
     bench.clock.advance(100)
     bench.answer(BrokerRegistered(broker_epoch=20))
     bench.clock.advance(10_000)
-    bench.refuse(ErrorCode.STALE_BROKER_EPOCH)
+    assert bench.answer_all(KafkaError(ErrorCode.STALE_BROKER_EPOCH, "no")) == 5
     bench.refuse(ErrorCode.UNSUPPORTED_VERSION)
     assert bench.events == []
     bench.controller.image = replace(EMPTY_IMAGE, features={"metadata.version": METADATA_VERSION + 1})
@@ -293,7 +329,7 @@ def test_it_stops_anyway_when_its_time_is_over(bench: SessionBench) -> None:
     bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     bench.clock.advance(5_000)
     assert bench.events == ["stopped"]
-    bench.answer(MAY_GO)
+    bench.answer_all(MAY_GO)
     bench.clock.advance(60_000)
     assert (bench.controller.waiting, bench.events) == ([], ["stopped"])
 
@@ -305,12 +341,12 @@ def test_it_tells_for_how_long_no_controller_has_answered_while_it_stops(bench: 
     bench.session.shut_down(lambda: bench.events.append("stopped"), 5_000)
     assert bench.session.unheard_ms() == 0
     bench.clock.advance(400)
-    bench.answer(SERVING)
+    bench.answer_all(SERVING)
     assert bench.session.unheard_ms() == 0
     for unheard_ms in (1_000, 2_000, 3_000):
         bench.clock.advance(1_000)
         assert bench.session.unheard_ms() == unheard_ms
-        bench.refuse(ErrorCode.NETWORK_EXCEPTION)
+        bench.answer_all(KafkaError(ErrorCode.NETWORK_EXCEPTION, "no"))
     assert bench.events == []
 
 

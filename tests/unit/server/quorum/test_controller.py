@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from tailrace.metadata.commands import (
     TopicsCreated,
     TopicSpec,
 )
+from tailrace.metadata.controller import ControllerMachine
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import PartitionState
@@ -209,6 +211,32 @@ def test_a_silent_broker_is_fenced_also_by_a_new_controller_after_a_whole_sessio
 
     assert cluster.world.run(until_ms=elected_ms + 4000, stop=are_fenced)
     assert cluster.world.now_ms >= elected_ms + 2500
+
+
+def test_heartbeats_count_from_their_arrival_while_a_long_decision_goes_on(
+    cluster: QuorumCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The decision on thousands of partitions takes seconds on a busy machine; no broker is fenced for that."""
+    leader = active(cluster)
+    deciding = ControllerMachine.deciding
+    is_over = False
+
+    def slowly(machine: ControllerMachine, command: ControllerCommand, now_ms: int, *, next_offset: int) -> Any:
+        while isinstance(command, CreateTopics) and not is_over:
+            yield
+        return (yield from deciding(machine, command, now_ms, next_offset=next_offset))
+
+    monkeypatch.setattr(ControllerMachine, "deciding", slowly)
+    work, clock = leader.controller._deciding, leader.clock
+    monkeypatch.setattr(work, "_later", lambda task: clock.call_at(clock.monotonic_ms() + 50, task))
+    answers = submit(leader, create("orders"))
+    go_on(cluster, 6_000)
+    assert answers == []
+    is_over = True
+    go_on(cluster, 1_000)
+    assert isinstance(answers[0], TopicsCreated)
+    brokers = active(cluster).controller.image.brokers
+    assert (active(cluster), [broker.fenced for broker in brokers.values()]) == (leader, [False, False])
 
 
 def test_a_broker_that_dies_while_it_shuts_down_is_fenced_by_a_new_controller(cluster: QuorumCluster) -> None:
