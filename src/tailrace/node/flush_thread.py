@@ -22,7 +22,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.throttle import Throttle
 from tailrace.server.callbacks import call_each
 from tailrace.server.ports import Clock, Timer
-from tailrace.storage import FlushTicket, Log
+from tailrace.storage import FlushTicket, Log, sync_together
 
 _SLOW_SECONDS: Final = 1.0
 _SLOW_LINE_MS: Final = 60_000
@@ -169,8 +169,7 @@ class FlushThread:
         while (round_ := self._rounds.get()) is not None:
             began = self._round_began = perf_counter()
             try:
-                for _, ticket, _ in round_.flushes:
-                    ticket.sync()
+                sync_together([flush.ticket for flush in round_.flushes])
                 for work, _ in round_.works:
                     work()
             except BaseException as fault:  # noqa: BLE001 - whatever it is, these bytes may not be on disk

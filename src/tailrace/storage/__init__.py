@@ -9,7 +9,7 @@ from tailrace.storage.compaction.compaction import Compaction
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.file_system import Buffer, File, FileSystem
 from tailrace.storage.files import OsFiles
-from tailrace.storage.flush import FlushTicket
+from tailrace.storage.flush import FlushTicket, sync_together
 from tailrace.storage.log import Log, RetiredSegment
 from tailrace.storage.producers.state import Duplicate, ProducerEntry, ProducerState
 from tailrace.storage.readable_log import TimestampOffset
@@ -44,4 +44,5 @@ __all__ = [
     "Scrub",
     "ScrubSlice",
     "TimestampOffset",
+    "sync_together",
 ]

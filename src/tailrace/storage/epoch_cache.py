@@ -36,18 +36,31 @@ class EpochEntry(NamedTuple):
 class EpochCache:
     """The epochs of one log, oldest first."""
 
-    __slots__ = ("_entries", "is_dirty", "latest_epoch")
+    __slots__ = ("_entries", "_written", "latest_epoch")
 
     def __init__(self, entries: tuple[EpochEntry, ...] = ()) -> None:
         self._entries = entries
         self.latest_epoch = entries[-1].epoch if entries else -1
         """The epoch of the last entry, -1 for none."""
-        self.is_dirty = False
-        """Whether the entries differ from the checkpoint file as it was last written."""
+        self._written: tuple[EpochEntry, ...] | None = entries
+        """The entries in the checkpoint file as it was last written; None if they are not known."""
 
     @property
     def entries(self) -> tuple[EpochEntry, ...]:
         return self._entries
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the entries differ from the checkpoint file as it was last written.
+
+        An epoch in which nothing was written comes and goes again: thousands of logs that change their leader and back
+        need no sync.
+        """
+        return self._entries is not self._written and self._entries != self._written
+
+    @is_dirty.setter
+    def is_dirty(self, value: bool) -> None:
+        self._written = None if value else self._entries
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Let `epoch` begin at `start_offset`; a leader does so when elected, a log when it meets a new epoch.
@@ -107,7 +120,6 @@ class EpochCache:
         if entries != self._entries:
             self._entries = entries
             self.latest_epoch = entries[-1].epoch if entries else -1
-            self.is_dirty = True
 
     def to_bytes(self) -> bytes:
         """Kafka's `leader-epoch-checkpoint`: version 0, the count, then a line per entry."""

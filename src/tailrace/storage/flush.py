@@ -1,6 +1,7 @@
 """Flushes of one log: the files to sync, and one flush on its way from the log's owner to the disk and back."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from crc32c import crc32c
 
@@ -9,6 +10,9 @@ from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.file_system import File, FileSystem, join, parent
 from tailrace.storage.segment import Segment
 from tailrace.storage.segments import Segments
+
+_MANY: Final = 17
+"""As many directories are cheaper to sync with the whole file system."""
 
 
 class FlushTicket:
@@ -59,20 +63,41 @@ class FlushTicket:
 
     def sync(self) -> None:
         """Return when everything is durable. A StorageError is final for the disk: a second try would prove nothing."""
+        sync_together((self,))
+
+    def sync_content(self) -> None:
+        """Sync everything but new names in `directories`."""
         for file in self.files:
             file.sync()
         if self._epoch_checkpoint is not None:
             replace_file(self._system, *self._epoch_checkpoint)
-        for directory in self.directories:
-            self._system.sync_dir(directory)
         if self._note is not None:
             self._system.sync_file(self._note)
             self._system.sync_dir(parent(self._note))
+
+    def sync_names(self, directories: Collection[str]) -> None:
+        """Make the new names in these directories of the same file system durable."""
+        if len(directories) < _MANY or not self._system.sync_all(next(iter(directories))):
+            for directory in directories:
+                self._system.sync_dir(directory)
 
     @property
     def epochs_crc(self) -> int | None:
         """The checksum of the file of leader epochs that this flush has written; None if it has written none."""
         return None if self._epoch_checkpoint is None else crc32c(self._epoch_checkpoint[1])
+
+
+def sync_together(tickets: Collection[FlushTicket]) -> None:
+    """`FlushTicket.sync` of logs on one file system: each directory that they share is synced once, and many at once.
+
+    After a crash thousands of logs are opened whose names may not be durable, all in one directory.
+    """
+    directories: dict[str, None] = {}
+    for ticket in tickets:
+        ticket.sync_content()
+        directories.update(dict.fromkeys(ticket.directories))
+    if directories:
+        next(iter(tickets)).sync_names(directories)
 
 
 class Flushes:
@@ -122,6 +147,13 @@ class Flushes:
         """Add a new file, perhaps one of several, to be synced with the names in this directory."""
         self.unsynced_files += (file,)
         self.unsynced_directories = self.unsynced_directories or (directory,)
+
+    def forget_new_names(self) -> None:
+        """The names of a new log, and its first file, are durable: another has synced them."""
+        assert self._ticket is None, "a flush of them is under way"
+        for file in self.unsynced_files:
+            file.close()
+        self.unsynced_directories = self.unsynced_files = ()
 
     def note_truncation(self) -> None:
         """Have the result of a flush that is under way ignored: its records may be gone."""

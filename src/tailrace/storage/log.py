@@ -469,6 +469,13 @@ class Log(ReadableLog):
             self._fail(f"the first segment's name could not be synced: {fault.detail}")
             raise
 
+    def note_made_durable(self) -> None:
+        """Its owner has made this new log durable with all others, and it was opened before. Once it has been written
+        to, or flushed, that says nothing any more."""
+        is_untouched = self.log_end_offset == self.log_start_offset and not self._is_changed
+        if is_untouched and not self._flushes.is_under_way and not self._failure:
+            self._flushes.forget_new_names()
+
     def begin_flush(self) -> FlushTicket:
         """The files and names to sync so that all appended batches are durable. One flush at a time."""
         if self._failure:

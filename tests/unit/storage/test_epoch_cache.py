@@ -89,3 +89,24 @@ def test_the_checkpoint_file_is_kafkas() -> None:
 def test_a_wrong_checkpoint_file_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptRecords):
         EpochCache.from_bytes(data)
+
+
+def test_an_epoch_that_comes_and_goes_leaves_nothing_to_be_written() -> None:
+    cache = cache_of((1, 0))
+    cache.assign(2, 30)
+    assert cache.is_dirty
+    cache.truncate_from_end(30)
+    assert not cache.is_dirty
+    cache.assign(3, 30)
+    cache.is_dirty = False  # written
+    cache.truncate_from_end(30)
+    assert cache.is_dirty
+
+
+def test_a_write_whose_result_is_not_known_is_repeated_whatever_the_entries_are() -> None:
+    cache = cache_of((1, 0))
+    cache.is_dirty = True
+    assert cache.is_dirty
+    cache.assign(2, 30)
+    cache.truncate_from_end(30)
+    assert cache.is_dirty

@@ -118,8 +118,17 @@ class _DirectoryBatch:
 class DirectoryWork:
     """The work of one directory. Everything but a batch runs on the event loop."""
 
-    def __init__(self, directory: LogDirectory, *, disk: Disk, clock: Clock) -> None:
-        """`disk` must sync, whatever log.durability is."""
+    def __init__(
+        self,
+        directory: LogDirectory,
+        *,
+        disk: Disk,
+        clock: Clock,
+        on_durable: Callable[[TopicPartition], None] = lambda _: None,
+    ) -> None:
+        """`disk` must sync, whatever log.durability is. `on_durable` is called for each new log that has become so; it
+        may be in use since it was made."""
+        self._on_durable = on_durable
         self._directory = directory
         self._disk = disk
         self._clock = clock
@@ -344,6 +353,7 @@ class DirectoryWork:
         for new in batch.made:
             if self._new.get(new.partition) is new:
                 del self._new[new.partition]
+                self._on_durable(new.partition)
             self._complete(new)
         self._go_on()
         if self._to_make and not self._is_making:

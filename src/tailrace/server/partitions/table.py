@@ -70,7 +70,7 @@ class PartitionTable:
     ) -> None:
         """`is_flushed`: log.durability=flushed, otherwise page-cache. `disk` flushes as that says, `syncing_disk`
         always."""
-        self._work = DirectoryWork(directory, disk=syncing_disk, clock=clock)
+        self._work = DirectoryWork(directory, disk=syncing_disk, clock=clock, on_durable=self._made_durable)
         self.dormant: Final = DormantPartitions()
         """The partitions that no request has named yet."""
         self._awake = AwakePartitions()
@@ -211,6 +211,11 @@ class PartitionTable:
         self.dormant.put(topic_partition, Dormant(state, config, line or EMPTY_LOG))
         if line is None:
             self._work.make(topic_partition, state.topic_id)
+
+    def _made_durable(self, topic_partition: TopicPartition) -> None:
+        partition = self._by_name.get((topic_partition.topic, topic_partition.partition))
+        if partition is not None:
+            partition.log.note_made_durable()
 
     def is_made(self, topic: str, partition: int) -> bool:
         """Whether the log of this partition is durable, or not a new one."""

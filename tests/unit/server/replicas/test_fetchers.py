@@ -761,3 +761,21 @@ def test_a_partition_that_is_gone_before_its_log_is_durable_is_not_followed() ->
     bench.hosts.on_image(ClusterImage(), ImageDelta(deleted_topics=(image.topics["orders"],)))
     bench.settle()
     assert (bench.fetches, bench.hosts.partitions) == ([], 0)
+
+
+def test_a_new_log_that_is_in_use_before_it_is_durable_needs_no_flush_of_its_own() -> None:
+    """Its followers fetch at once; when it follows later, thousands of flushes would keep the disk busy."""
+    bench = ReplicaFetchersBench()
+    bench.node.table.add(ORDERS, state=state(1, 0), config=TopicConfig())
+    bench.node.table.add(TopicPartition("orders", 1), state=state(1, 0), config=TopicConfig())
+    used, written = (bench.node.table.get("orders", number) for number in (0, 1))
+    assert not used.log.is_flushed
+    written.append_as_leader(
+        batch_of(b"a"), acks=1, produce_version=9, now_ms=bench.clock.now_ms(), on_done=lambda _: None
+    )
+    bench.node.table.write_staged()
+    bench.disk.waiting.clear()
+    bench.settle()
+    used.step_down(state(2, 1))
+    written.step_down(state(2, 1))
+    assert (used.log.is_flushed, written.log.is_flushed) == (True, False)
