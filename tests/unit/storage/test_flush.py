@@ -55,7 +55,7 @@ def test_many_directories_are_synced_all_at_once(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("count", [3, 40])
-def test_what_is_flushed_together_survives_a_power_cut(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_that_are_flushed_together_survive_a_power_cut(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = SyncsBench(count, monkeypatch)
     for log in bench.logs:
         log.append([stored_batch(0)])
