@@ -8,7 +8,7 @@ A new session takes a free slot, or evicts a session for which one of the text's
    followers and among those of consumers, not between the two: followers have priority.
 
 Rule 2 is tried first, on the session that was inactive for longest; then rules 1 and 3, on the one with the fewest
-partitions.
+partitions. Where all sessions together have too many partitions, which is a limit of ours, rule 2 alone makes room.
 """
 
 from collections.abc import Callable, Iterator
@@ -105,11 +105,7 @@ class FetchSessionCache:
 
     def has_room(self, partition_count: int, *, is_privileged: bool, now_ms: int) -> bool:
         """Whether a session of so many partitions would get a slot."""
-        if not 0 < partition_count <= MAX_PARTITIONS or self.slots <= 0:
-            return False
-        if self._partitions[is_privileged] + partition_count > _most(is_privileged):
-            return False
-        return len(self._sessions) < self.slots or self._victim(partition_count, is_privileged, now_ms) is not None
+        return self._victims(partition_count, is_privileged, now_ms) is not None
 
     def open(
         self,
@@ -126,11 +122,10 @@ class FetchSessionCache:
 
         The host adds the partitions at once, and then calls `resized`.
         """
-        if not self.has_room(partition_count, is_privileged=is_privileged, now_ms=now_ms):
+        victims = self._victims(partition_count, is_privileged, now_ms)
+        if victims is None:
             return None
-        if len(self._sessions) >= self.slots:
-            victim = self._victim(partition_count, is_privileged, now_ms)
-            assert victim is not None, "there was room"
+        for victim in victims:
             self.evictions += 1
             self.remove(victim)
         session = FetchSession(
@@ -159,6 +154,31 @@ class FetchSessionCache:
             session_id = int.from_bytes(self._random_bytes(4), "big") & 0x7FFFFFFF
             if session_id and session_id not in self._sessions:
                 return session_id
+
+    def _victims(self, partition_count: int, is_privileged: bool, now_ms: int) -> list[FetchSession] | None:
+        """The sessions that make room for one of so many partitions; None if there can be no room."""
+        if not 0 < partition_count <= MAX_PARTITIONS or self.slots <= 0:
+            return None
+        excess = self._partitions[is_privileged] + partition_count - _most(is_privileged)
+        if excess > 0:
+            return self._inactive(excess, is_privileged, now_ms)
+        if len(self._sessions) < self.slots:
+            return []
+        victim = self._victim(partition_count, is_privileged, now_ms)
+        return None if victim is None else [victim]
+
+    def _inactive(self, partition_count: int, is_privileged: bool, now_ms: int) -> list[FetchSession] | None:
+        """Sessions by rule 2 with so many partitions; None if all have fewer. Each also frees a slot."""
+        found: list[FetchSession] = []
+        for one in self._sessions.values():
+            if one.listener is None and one.is_privileged == is_privileged:
+                if now_ms - one.last_used_ms <= MIN_EVICTION_MS:
+                    return None
+                found.append(one)
+                partition_count -= one.partition_count
+                if partition_count <= 0:
+                    return found
+        return None
 
     def _victim(self, partition_count: int, is_privileged: bool, now_ms: int) -> FetchSession | None:
         oldest = next((one for one in self._sessions.values() if one.listener is None), None)

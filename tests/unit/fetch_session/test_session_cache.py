@@ -126,6 +126,24 @@ def test_an_inactive_session_makes_room_even_for_a_smaller_consumer(follower: bo
     assert bench.removed == [old]
 
 
+@pytest.mark.parametrize("follower", [False, True])
+def test_inactive_sessions_make_room_for_the_partitions_of_others(
+    follower: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else readers that have vanished would keep all others from a session for ever, though slots are free."""
+    monkeypatch.setattr(session_cache, "MAX_CONSUMER_PARTITIONS", 20)
+    monkeypatch.setattr(session_cache, "MAX_FOLLOWER_PARTITIONS", 20)
+    bench = Bench(slots=5)
+    first, second, third = (bench.must_open(size, follower=follower) for size in (5, 6, 9))
+    other = bench.must_open(3, follower=not follower)
+    bench.cache.used(second, MIN_EVICTION_MS)
+    assert bench.open(1, follower=follower, now_ms=MIN_EVICTION_MS) is None
+    bench.must_open(8, follower=follower, now_ms=LATER)
+    assert bench.removed == [first, third], "those that were inactive for longest, as few as it takes"
+    assert bench.open(8, follower=follower, now_ms=LATER) is None
+    assert (bench.cache.evictions, other.is_open) == (2, True)
+
+
 def test_a_session_that_is_used_or_waits_is_not_inactive() -> None:
     class DeafListener:
         def changed(self, subject: object, kinds: int, /) -> None: ...
