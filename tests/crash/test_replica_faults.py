@@ -1,9 +1,8 @@
 """Three brokers in three racks under load, with a fault every few seconds: no promise is broken.
 
 REPLICA_FAULT_SECONDS in the environment says for how long, REPLICA_QUIET_SECONDS how long without faults; `make soak`
-takes half an hour and ten minutes. SEED=n chooses the same faults again, REPLICA_FAULT_KINDS=disk,rack only
-those with such a word in their names. The last test plants anomalies into what the
-first has gathered: each must be found.
+takes half an hour and ten minutes. SEED=n chooses the same faults again, REPLICA_FAULT_KINDS=disk,rack only those with
+such a word in their names. After a short run anomalies are planted into what it has gathered: each must be found.
 """
 
 import os

@@ -8,9 +8,9 @@ import asyncio
 import logging
 import random
 import struct
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import uvloop
@@ -42,11 +42,12 @@ LONGEST_WAIT_S = 60
 class AttackedNode:
     """A node and the loop it runs on: time passes only inside `run`."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, settings: Mapping[str, str] | None = None) -> None:
         self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
         self.broken: list[BaseException] = []
         self.runner.get_loop().set_exception_handler(self._note)
-        config = NodeConfig({"dev.mode": "true", "listeners": "127.0.0.1:0", "log.dirs": str(directory)})
+        common = {"dev.mode": "true", "listeners": "127.0.0.1:0", "log.dirs": str(directory)}
+        config = NodeConfig({**common, **(settings or {})})
         self.node = Node(config, on_fatal=self.broken.append)
         self.run(self.node.start())
         self.honest = self.run(RawClient.connect(self.port))
@@ -84,7 +85,7 @@ class RawClient:
         self.writer = writer
 
     @classmethod
-    async def connect(cls, port: int) -> "RawClient":
+    async def connect(cls, port: int) -> Self:
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=1 << 26))
 
     def send(self, data: bytes) -> None:
