@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -99,6 +100,15 @@ class ReadMeasure(NamedTuple):
     selector_failures: int
 
 
+class FetchSessionMeasure(NamedTuple):
+    """The fetch sessions of a broker (KIP-227)."""
+
+    sessions: int
+    partitions: int
+    evictions: int
+    """Sessions that others have displaced, since the start; not those that their readers have closed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMeasurements:
     """All measurements of a broker at one scrape."""
@@ -106,6 +116,7 @@ class BrokerMeasurements:
     traffic: Traffic
     traffic_by_topic: Mapping[str, Traffic]
     reads: ReadMeasure
+    fetch_sessions: FetchSessionMeasure
     partitions: tuple[PartitionMeasure, ...]
     """At most as many as the setting allows; the other numbers are of all."""
     replicas: ReplicaCounts
@@ -137,6 +148,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         traffic=logs.traffic,
         traffic_by_topic=logs.traffic_by_topic,
         reads=_measure_reads(broker),
+        fetch_sessions=_measure_fetch_sessions(broker.fetch_sessions.cache),
         partitions=tuple(logs.partitions),
         replicas=logs.replicas,
         replication=_measure_replication(broker.replicas),
@@ -157,6 +169,10 @@ def _measure_reads(broker: Broker) -> ReadMeasure:
         redirects=choices.redirects,
         selector_failures=choices.failures,
     )
+
+
+def _measure_fetch_sessions(cache: FetchSessionCache) -> FetchSessionMeasure:
+    return FetchSessionMeasure(sessions=len(cache), partitions=cache.partition_count, evictions=cache.evictions)
 
 
 def _measure_replication(replicas: LocalReplicas) -> ReplicationMeasure:

@@ -118,6 +118,20 @@ def _traffic(broker: BrokerMeasurements) -> Iterator[Metric]:
         (),
         [((), reads.selector_failures)],
     )
+    sessions, name = broker.fetch_sessions, "kafka_server_fetchsessioncache"
+    yield _gauge(f"{name}_numincrementalfetchsessions", "Fetch sessions (KIP-227).", (), [((), sessions.sessions)])
+    yield _gauge(
+        f"{name}_numincrementalfetchpartitionscached",
+        "Partitions of all fetch sessions together.",
+        (),
+        [((), sessions.partitions)],
+    )
+    yield _counter(
+        f"{name}_incrementalfetchsessionevictions",
+        "Fetch sessions that others have displaced; not those that their readers have closed.",
+        (),
+        [((), sessions.evictions)],
+    )
 
 
 def _requests(measured: Measurements) -> Iterator[Metric]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -61,6 +62,7 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         deadlines=(),
         sent=SentBytes(),
         choices=SimpleNamespace(redirects=0, failures=0),
+        fetch_sessions=SimpleNamespace(cache=FetchSessionCache(random_bytes=bytes, on_removed=lambda _: None)),
     )
     parts: Any = SimpleNamespace(broker=broker, flush_thread=SimpleNamespace(measure=None), late_transaction_ms=1)
     return measure_broker(parts, max_partitions=100).__await__()

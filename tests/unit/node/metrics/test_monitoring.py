@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace.client.blocking import Admin, Producer, RangedFetch
+from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.node.broker import RunningBroker
@@ -92,6 +92,25 @@ def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: p
     node = Node(NodeConfig(settings), on_fatal=lambda error: pytest.fail(str(error)))
     asyncio.run(live())
     assert answered == [False]
+
+
+def test_fetch_sessions_are_counted_under_kafkas_names(cluster: Cluster) -> None:
+    """KIP-227, 'New Metrics': sessions, their partitions, evictions."""
+    name = "kafka_server_fetchsessioncache"
+    with Admin(cluster.bootstrap_servers) as admin:
+        admin.create_topics({"in-sessions": 3})
+    before = scrape(cluster)
+    with Consumer(cluster.bootstrap_servers) as consumer:
+        consumer.assign([TopicPartition("in-sessions", number) for number in range(3)])
+        consumer.poll(0.01)
+        while value(scrape(cluster), f"{name}_numincrementalfetchsessions") == value(
+            before, f"{name}_numincrementalfetchsessions"
+        ):
+            consumer.poll(0.1)
+        during = scrape(cluster)
+    partitions = f"{name}_numincrementalfetchpartitionscached"
+    assert value(during, partitions) == value(before, partitions) + 3
+    assert value(during, f"{name}_incrementalfetchsessionevictions_total") == 0
 
 
 def test_records_and_bytes_in_and_out_are_counted(cluster: Cluster) -> None:
