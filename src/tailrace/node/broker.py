@@ -313,7 +313,6 @@ class RunningBroker:
     async def stop(self) -> None:
         """Flush everything and close the logs. There are no more requests."""
         self._turns.run(self.broker.replicas.fetchers.close)
-        await asyncio.sleep(0)  # at the end of this iteration the event loop writes the ends of fetch sessions
         self._peers.close()
         await self.flush_thread.idle(_LAST_FLUSH_SECONDS)
         self.flush_thread.stop()

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import uvloop
 
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
@@ -235,3 +236,27 @@ def test_no_callback_comes_after_the_close() -> None:
         assert told == []
 
     run(story)
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_a_request_leaves_before_the_close_that_follows_it(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """So a node that stops ends its fetch sessions behind the fetches under way."""
+
+    async def story() -> None:
+        bench = PeersBench()
+        try:
+            await bench.listen()
+            bench.peers.send(2, FETCH, lambda _: None)
+            await asyncio.wait_for(bench.voter.has_fetch.wait(), 60)
+            bench.voter.has_fetch.clear()
+            bench.peers.send(2, FETCH, lambda _: None)
+            bench.peers.close()
+            await asyncio.wait_for(bench.voter.has_fetch.wait(), 60)
+            assert len(bench.voter.fetches) == 2
+        finally:
+            await bench.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(story())
