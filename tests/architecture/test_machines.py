@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from tailrace.model.errors import ErrorCode
     from tailrace.raft.effects import Effect as RaftEffect
     from tailrace.raft.events import Event as RaftEvent
-    from tailrace.replication.replica_fetcher import Effect as FollowerEffect
-    from tailrace.replication.replica_fetcher import Event as FollowerEvent
+    from tailrace.replication.fetcher_events import Effect as FollowerEffect
+    from tailrace.replication.fetcher_events import Event as FollowerEvent
 
     _raft: Machine[RaftEvent, RaftEffect] = cast(RaftNode, None)
     _follower: Machine[FollowerEvent, FollowerEffect] = cast(ReplicaFetcher, None)

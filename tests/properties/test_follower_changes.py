@@ -20,8 +20,7 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
 )
 from tailrace.replication.fetch_requests import ReplicaFetchConfig, SessionFetches
-from tailrace.replication.replica_fetcher import (
-    FIRST_BACKOFF_MS,
+from tailrace.replication.fetcher_events import (
     Answered,
     Cut,
     Event,
@@ -29,7 +28,6 @@ from tailrace.replication.replica_fetcher import (
     Follow,
     PartitionKey,
     Position,
-    ReplicaFetcher,
     Restart,
     SendFetch,
     Store,
@@ -38,6 +36,7 @@ from tailrace.replication.replica_fetcher import (
     Unfollow,
     Wanted,
 )
+from tailrace.replication.replica_fetcher import FIRST_BACKOFF_MS, ReplicaFetcher
 
 KEYS = [PartitionKey(TopicId(name * 16), number) for name in (b"x", b"y") for number in (0, 1)]
 BACKOFF_MS = 200

@@ -22,7 +22,8 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
-from tailrace.replication.replica_fetcher import MAX_CHANGES, FetchAnswer, PartitionKey, Wanted
+from tailrace.replication.fetcher_events import FetchAnswer, PartitionKey, Wanted
+from tailrace.replication.replica_fetcher import MAX_CHANGES
 
 OLDEST_VERSION: Final = 15
 """The first version with the epoch of the follower's registration (KIP-903); topics have ids."""

@@ -4,7 +4,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from tailrace.replication.fetch_requests import ReplicaFetchConfig, SessionFetches
-from tailrace.replication.replica_fetcher import PartitionKey, Position, Wanted
+from tailrace.replication.fetcher_events import PartitionKey, Position, Wanted
 
 X, Y = TopicId(b"x" * 16), TopicId(b"y" * 16)
 ID = 77

@@ -4,9 +4,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import LeaderEpoch, TopicId
 from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
-from tailrace.replication.follower_replica import cut_offset, may_cut
-from tailrace.replication.leader_refusal import REFUSED_AFTER_MS, REPORTED_EVERY_MS
-from tailrace.replication.replica_fetcher import (
+from tailrace.replication.fetcher_events import (
     Answered,
     Cut,
     Effect,
@@ -15,7 +13,6 @@ from tailrace.replication.replica_fetcher import (
     Follow,
     PartitionKey,
     Position,
-    ReplicaFetcher,
     ReportRefusal,
     Restart,
     SendFetch,
@@ -24,6 +21,9 @@ from tailrace.replication.replica_fetcher import (
     StoreFailed,
     Unfollow,
 )
+from tailrace.replication.follower_replica import cut_offset, may_cut
+from tailrace.replication.leader_refusal import REFUSED_AFTER_MS, REPORTED_EVERY_MS
+from tailrace.replication.replica_fetcher import ReplicaFetcher
 from tailrace.replication.throttle import ALL_PARTITIONS, ReplicationThrottle, ThrottleConfig
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 

@@ -19,16 +19,9 @@ from tailrace.model.machines import Tick
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.replication.fetch_requests import OLDEST_VERSION, Fetches, ReplicaFetchConfig, SessionFetches
+from tailrace.replication.fetcher_events import Answered, Event, Follow, PartitionKey, SendFetch, Unfollow
 from tailrace.replication.partition import Partition
-from tailrace.replication.replica_fetcher import (
-    Answered,
-    Event,
-    Follow,
-    PartitionKey,
-    ReplicaFetcher,
-    SendFetch,
-    Unfollow,
-)
+from tailrace.replication.replica_fetcher import ReplicaFetcher
 from tailrace.replication.throttle import ReplicationThrottle
 from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.table import PartitionTable

@@ -10,9 +10,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.replication.follower_replica import cut_offset, may_cut
-from tailrace.replication.partition import Partition
-from tailrace.replication.replica_fetcher import (
+from tailrace.replication.fetcher_events import (
     Cut,
     PartitionKey,
     Position,
@@ -22,6 +20,8 @@ from tailrace.replication.replica_fetcher import (
     Stored,
     StoreFailed,
 )
+from tailrace.replication.follower_replica import cut_offset, may_cut
+from tailrace.replication.partition import Partition
 from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
