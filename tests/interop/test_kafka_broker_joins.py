@@ -5,6 +5,7 @@ registration, its heartbeats and its changes of the ISR, and topics that it forw
 until a broker is fenced: the changes derived from that are not in the log, and Kafka derives none (decision 0042).
 """
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -111,3 +112,30 @@ def test_it_tells_what_we_tell_and_takes_part(cluster: Cluster, kafka: str) -> N
     for address in (kafka, cluster.address(1)):
         ends = run("kafka-get-offsets", "--bootstrap-server", address, "--topic", "mixed").out
         assert sorted(ends.split()) == ["mixed:0:20", "mixed:1:20"]
+
+
+def test_our_follower_begins_where_the_log_of_a_kafka_leader_begins(
+    cluster: Cluster, kafka: str, tmp_path: Path
+) -> None:
+    """Kafka's answer to a fetch below its log start does not name it: the follower asks ListOffsets."""
+    cut, moves = tmp_path / "cut.json", tmp_path / "moves.json"
+    place = {"topic": "cut", "partition": 0}
+    cut.write_text(json.dumps({"version": 1, "partitions": [{**place, "offset": 20}]}))
+    moves.write_text(json.dumps({"version": 1, "partitions": [{**place, "replicas": [KAFKA, 1]}]}))
+    run("kafka-topics", "--bootstrap-server", kafka, "--create", "--topic", "cut", "--replica-assignment", str(KAFKA))
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
+    for number in range(30):
+        producer.produce("cut", str(number).encode())
+    assert producer.flush(60) == 0
+    del producer
+    run("kafka-delete-records", "--bootstrap-server", kafka, "--offset-json-file", str(cut))
+    reassign = ("--bootstrap-server", cluster.address(2), "--reassignment-json-file", str(moves), "--execute")
+    run("kafka-reassign-partitions", *reassign)
+
+    def are_in_sync() -> bool:
+        with Admin(cluster.bootstrap_servers) as admin:
+            (topic,) = admin.describe_topics(["cut"])
+        return set(topic.partitions[0].in_sync_replicas) == {KAFKA, 1}
+
+    wait_until(are_in_sync, "our replica has fetched all that the leader still has")
+    assert [file.stem for file in (cluster.data_dir(1) / "cut-0").glob("*.log")] == [f"{20:020}"]

@@ -92,7 +92,16 @@ class StoreFailed:
     is_final: bool
 
 
-Event = Follow | Unfollow | Answered | Stored | StoreFailed | Tick
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogStartKnown:
+    """The leader has answered an `AskLogStart`."""
+
+    key: PartitionKey
+    leader_epoch: int
+    log_start_offset: int
+
+
+Event = Follow | Unfollow | Answered | Stored | StoreFailed | LogStartKnown | Tick
 
 
 # Effects
@@ -143,6 +152,14 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskLogStart:
+    """Ask the leader for the start of its log (ListOffsets); then `LogStartKnown`, if it answers."""
+
+    key: PartitionKey
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportRefusal:
     """Log that this partition is refused for this reason, and for how long."""
 
@@ -152,4 +169,4 @@ class ReportRefusal:
     for_ms: int
 
 
-Effect = SendFetch | Store | Cut | Restart | ReportRefusal
+Effect = SendFetch | Store | Cut | Restart | AskLogStart | ReportRefusal

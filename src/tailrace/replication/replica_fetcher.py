@@ -16,6 +16,7 @@
    `replication.follower_replica`.
 5. A partition that has given records goes to the end of the next fetch, so that a full answer leaves none out for ever.
 6. A partition that is refused again and again, always for the same reason, is reported: it may stand still for ever.
+   One that is out of range of a Kafka leader, whose answer has no log start, asks for that (ListOffsets) meanwhile.
 7. A fetch is stated as its difference from the one before, as on the wire (KIP-227), so that a step costs as much as
    the changes, however many partitions are followed.
 8. A fetch states a limited number of changes. The next one, which leaves without a wait at the leader, goes on.
@@ -35,11 +36,13 @@ from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.replication.fetcher_events import (
     Answered,
+    AskLogStart,
     Cut,
     Effect,
     Event,
     FetchAnswer,
     Follow,
+    LogStartKnown,
     PartitionKey,
     Position,
     ReportRefusal,
@@ -184,6 +187,8 @@ class ReplicaFetcher:
                 self._stored(event)
             case StoreFailed():
                 self._store_failed(event, now_ms)
+            case LogStartKnown():
+                effects = self._log_start_known(event)
             case Tick():
                 pass
         self._wake(now_ms)
@@ -254,8 +259,9 @@ class ReplicaFetcher:
 
     def _refused(self, followed: _Followed, answer: FetchAnswer, now_ms: int) -> Effect | None:
         self.failed_answers += 1
-        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE:
-            effect = _brought_into_range(answer, followed)
+        is_out_of_range = answer.error is ErrorCode.OFFSET_OUT_OF_RANGE
+        if is_out_of_range:
+            effect = _brought_into_range(answer.key, followed, answer.log_start_offset)
             if effect is not None:
                 followed.refusal = None
                 self._leave_ready(answer.key, followed, _State.CUTTING)
@@ -265,8 +271,24 @@ class ReplicaFetcher:
         if refusal is None or refusal.error is not answer.error:
             refusal = followed.refusal = LeaderRefusal(answer.error, now_ms)
         if (for_ms := refusal.report(now_ms)) is None:
-            return None
+            is_asked = is_out_of_range and answer.log_start_offset < 0
+            return AskLogStart(key=answer.key, leader_epoch=followed.leader_epoch) if is_asked else None
         return ReportRefusal(key=answer.key, leader_epoch=followed.leader_epoch, error=answer.error, for_ms=for_ms)
+
+    def _log_start_known(self, event: LogStartKnown) -> list[Effect]:
+        """Bring a log that was refused as out of range into its leader's, if it still waits."""
+        followed, refusal = self._followed.get(event.key), None
+        if followed is not None and followed.leader_epoch == event.leader_epoch and followed.state is _State.PAUSED:
+            refusal = followed.refusal
+        if followed is None or refusal is None or refusal.error is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            return []
+        effect = _brought_into_range(event.key, followed, event.log_start_offset)
+        if effect is None:
+            return []
+        self._pauses.end(event.key)
+        followed.refusal = None
+        followed.state = _State.CUTTING
+        return [effect]
 
     def _stored(self, event: Stored) -> None:
         followed = self._current(event.key, event.leader_epoch)
@@ -363,10 +385,9 @@ def _take(keys: dict[PartitionKey, None], count: int) -> tuple[PartitionKey, ...
     return taken
 
 
-def _brought_into_range(answer: FetchAnswer, followed: _Followed) -> Cut | Restart | None:
-    """The effect that brings a log back into its leader's range; None if there is none."""
-    key, leader_epoch, position = answer.key, followed.leader_epoch, followed.position
-    leader_start = answer.log_start_offset
+def _brought_into_range(key: PartitionKey, followed: _Followed, leader_start: int) -> Cut | Restart | None:
+    """The effect that brings a log back into its leader's range; None if there is none. `leader_start` may be -1."""
+    leader_epoch, position = followed.leader_epoch, followed.position
     if position.end_offset < leader_start or (position.last_epoch == NO_EPOCH and leader_start >= 0):
         return Restart(key=key, leader_epoch=leader_epoch, log_start_offset=leader_start)
     if position.last_epoch > leader_epoch:

@@ -6,11 +6,13 @@ from tailrace.model.machines import Tick
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.replication.fetcher_events import (
     Answered,
+    AskLogStart,
     Cut,
     Effect,
     Event,
     FetchAnswer,
     Follow,
+    LogStartKnown,
     PartitionKey,
     Position,
     ReportRefusal,
@@ -560,3 +562,64 @@ def test_an_answer_for_a_partition_whose_new_position_is_not_stated_yet_is_not_c
     assert (bench.changes, bench.fetches[0].has_more) == (([], [B]), True)
     bench.answer()
     assert (bench.changes, bench.fetches[0].has_more) == (([B], []), False)
+
+
+KAFKAS_REFUSAL = FetchAnswer(A, ErrorCode.OFFSET_OUT_OF_RANGE, -1, -1, b"")
+ASKED = AskLogStart(key=A, leader_epoch=3)
+
+
+def known(log_start_offset: int, *, epoch: int = 3) -> LogStartKnown:
+    return LogStartKnown(key=A, leader_epoch=epoch, log_start_offset=log_start_offset)
+
+
+def out_of_range(position: Position) -> ReplicaFetcherBench:
+    """A follower whose leader, a Kafka broker, has refused it without a log start."""
+    bench = ReplicaFetcherBench()
+    bench.follow(A, position=position)
+    bench.step(Tick())
+    assert bench.answer(KAFKAS_REFUSAL) == [ASKED]
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("position", "log_start"),
+    [(Position(10, 2, 0, 10), 11), (Position(0, -1, 0, 0), 7), (Position(9, -1, 9, 0), 4)],
+    ids=["its log ends before", "it is new", "it is empty"],
+)
+def test_a_log_that_is_out_of_a_kafka_leaders_range_begins_where_the_leaders_does(
+    position: Position, log_start: int
+) -> None:
+    bench = out_of_range(position)
+    assert bench.step(known(log_start)) == [Restart(key=A, leader_epoch=3, log_start_offset=log_start)]
+    assert bench.later(100_000) == [], "not while the log is restarted"
+    bench.stored(A, log_start)
+    assert bench.requested == [(A, log_start)]
+
+
+@pytest.mark.parametrize("log_start", [0, 3, 10])
+def test_a_log_start_that_is_in_its_own_log_empties_no_follower(log_start: int) -> None:
+    """The refusal may come from a leader that lacks records which are here."""
+    bench = out_of_range(Position(10, 2, 0, 10))
+    assert bench.step(known(log_start)) == []
+    bench.later(50)
+    assert bench.requested == [(A, 10)]
+    assert bench.answer(KAFKAS_REFUSAL) == [ASKED], "each refusal asks again"
+
+
+def test_a_log_start_that_comes_late_counts_for_nothing() -> None:
+    bench = out_of_range(Position(10, 2, 0, 10))
+    assert bench.step(known(50, epoch=2)) == []
+    bench.later(50)
+    assert bench.requested == [(A, 10)]
+    assert bench.step(known(50)) == [], "another fetch is under way"
+    bench.answer(error(A, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert bench.step(known(50)) == [], "the leader refuses it for another reason by now"
+    bench.step(Unfollow(key=A))
+    assert bench.step(known(50)) == []
+
+
+def test_a_refusal_with_a_log_start_asks_nothing() -> None:
+    bench = ReplicaFetcherBench()
+    bench.follow(A, position=Position(10, 2, 0, 10))
+    bench.step(Tick())
+    assert bench.answer(KAFKAS_REFUSAL._replace(log_start_offset=3)) == []

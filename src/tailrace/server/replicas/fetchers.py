@@ -19,7 +19,7 @@ from tailrace.model.machines import Tick
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.replication.fetch_requests import OLDEST_VERSION, Fetches, ReplicaFetchConfig, SessionFetches
-from tailrace.replication.fetcher_events import Answered, Event, Follow, PartitionKey, SendFetch, Unfollow
+from tailrace.replication.fetcher_events import Answered, AskLogStart, Event, Follow, PartitionKey, SendFetch, Unfollow
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetcher import ReplicaFetcher
 from tailrace.replication.throttle import ReplicationThrottle
@@ -27,6 +27,7 @@ from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Peer
 from tailrace.server.replicas.follower_logs import FollowerLogs, position_of
+from tailrace.server.replicas.log_starts import LogStarts
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -38,6 +39,7 @@ class ReplicaFetcherHost:
         self,
         leader: BrokerId,
         *,
+        broker_id: BrokerId,
         partitions: PartitionTable,
         peer: Peer,
         clock: Clock,
@@ -49,6 +51,13 @@ class ReplicaFetcherHost:
         self.leader = leader
         self.machine = ReplicaFetcher(backoff_ms=config.replica_fetch_backoff_ms, throttle=throttle)
         self._logs = FollowerLogs(leader, table=partitions, clock=clock, on_done=self.step)
+        self._log_starts = LogStarts(
+            leader,
+            broker_id=broker_id,
+            peer=peer,
+            timeout_ms=config.replica_socket_timeout_ms,
+            on_known=self.step,
+        )
         self._peer = peer
         self._clock = clock
         self._config = config
@@ -95,11 +104,18 @@ class ReplicaFetcherHost:
         for effect in self.machine.step(event, self._clock.monotonic_ms()):
             if isinstance(effect, SendFetch):
                 self._send(effect)
+            elif isinstance(effect, AskLogStart):
+                self._ask_log_start(effect)
             else:
                 self._logs.carry_out(effect)
         deadline_ms = self.machine.next_deadline_ms
         if deadline_ms is not None and not self._is_closed:
             self._alarm.set(deadline_ms)
+
+    def _ask_log_start(self, effect: AskLogStart) -> None:
+        topic_partition = self._logs.topic_partition(effect.key)
+        if topic_partition is not None:
+            self._log_starts.ask(topic_partition, effect)
 
     def _send(self, effect: SendFetch) -> None:
         request = self._fetches.request(
@@ -396,6 +412,7 @@ class ReplicaFetchers:
         if host is None:
             host = self._hosts[leader] = ReplicaFetcherHost(
                 leader,
+                broker_id=self._broker_id,
                 partitions=self._partitions,
                 peer=self._peer,
                 clock=self._clock,

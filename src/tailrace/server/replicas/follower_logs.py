@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import TopicPartition
 from tailrace.replication.fetcher_events import (
     Cut,
     PartitionKey,
@@ -68,6 +69,11 @@ class FollowerLogs:
 
     def __contains__(self, key: PartitionKey) -> bool:
         return key in self._partitions
+
+    def topic_partition(self, key: PartitionKey) -> TopicPartition | None:
+        """The name of a partition that follows the leader."""
+        partition = self._partitions.get(key)
+        return None if partition is None else partition.topic_partition
 
     def add(self, key: PartitionKey, partition: Partition) -> None:
         """Add a partition that follows the leader from now on."""

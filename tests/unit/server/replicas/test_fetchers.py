@@ -16,6 +16,12 @@ from tailrace.protocol.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from tailrace.protocol.messages.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
 from tailrace.protocol.records.batch import stamp
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.partition import Partition
@@ -779,3 +785,52 @@ def test_a_new_log_that_is_in_use_before_it_is_durable_needs_no_flush_of_its_own
     used.step_down(state(2, 1))
     written.step_down(state(2, 1))
     assert (used.log.is_flushed, written.log.is_flushed) == (True, False)
+
+
+def list_offsets_of(bench: ReplicaFetchersBench) -> tuple[ListOffsetsRequest, Any]:
+    """The one question for log starts that waits, taken away, and its `on_reply`."""
+    (found,) = [one for one in bench.peer.waiting if isinstance(one[1], ListOffsetsRequest)]
+    bench.peer.waiting.remove(found)
+    return found[1], found[2]
+
+
+def starts(*found: tuple[int, int, int]) -> ListOffsetsResponse:
+    """(partition, error, offset) of the topic."""
+    partitions = tuple(
+        ListOffsetsPartitionResponse(partition_index=number, error_code=code, offset=offset)
+        for number, code, offset in found
+    )
+    return ListOffsetsResponse(topics=(ListOffsetsTopicResponse(name="orders", partitions=partitions),))
+
+
+def test_a_follower_asks_a_kafka_leader_for_its_log_start_and_begins_there() -> None:
+    bench = ReplicaFetchersBench(state(2, 0), state(2, 0))
+    refused: dict[str, Any] = {
+        "error_code": ErrorCode.OFFSET_OUT_OF_RANGE,
+        "high_watermark": -1,
+        "log_start_offset": -1,
+    }
+    bench.answer(*(data(number, **refused) for number in (0, 1)))
+    request, on_reply = list_offsets_of(bench)
+    (topic,) = request.topics
+    assert (request.replica_id, topic.name) == (BROKER, "orders")
+    assert [(one.partition_index, one.current_leader_epoch, one.timestamp) for one in topic.partitions] == [(0, 0, -4)]
+    on_reply(starts((0, ErrorCode.NONE, 70), (1, ErrorCode.NONE, 80), (9, ErrorCode.NONE, 90)))
+    bench.settle()
+    request, on_reply = list_offsets_of(bench)
+    assert [one.partition_index for one in request.topics[0].partitions] == [1], "behind the first question"
+    on_reply(starts((1, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)))
+    bench.settle()
+    assert [bench.partition(number).log.log_end_offset for number in (0, 1)] == [70, 0]
+
+
+def test_a_leader_that_does_not_tell_its_log_start_is_asked_again() -> None:
+    bench = ReplicaFetchersBench(state(2, 0))
+    refused = data(0, error_code=ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=-1, log_start_offset=-1)
+    for _ in range(3):
+        bench.answer(refused)
+        _, on_reply = list_offsets_of(bench)
+        on_reply(None)
+        bench.clock.advance(1_000)
+        bench.settle()
+    assert bench.partition().log.log_end_offset == 0
