@@ -32,7 +32,6 @@ from crash.worker import Worker
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.testing import Cluster
 from testkit.replica_history import FinalLog, Place, ReplicaHistory, ReplicaLog
 from testkit.replica_verdict import Evidence
@@ -66,11 +65,6 @@ _NETWORKS: Mapping[str, Callable[[int], RackNetwork]] = {"namespaces": Namespace
 _BAD_DISK = Path(__file__).with_name("bad_disk")
 
 
-def followers_serve_readers() -> bool:
-    """Whether the broker knows the selector of replicas (KIP-392), or just accepts its setting."""
-    return not BROKER_SETTINGS[SELECTOR].doc.startswith("Accepted for")
-
-
 @dataclass(slots=True)
 class Report:
     """The figures of a run."""
@@ -78,8 +72,8 @@ class Report:
     faults: Counter[str] = field(default_factory=Counter)
     network: str = ""
     """The way in which the network can be cut, or the reason why it cannot."""
-    fetches: dict[str, dict[str, int]] = field(default_factory=dict)
-    """The fetch requests of librdkafka's readers, by rack or "other"."""
+    fetches: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The fetch requests of librdkafka's readers: at the broker of their rack, and at others."""
     troubles: int = 0
     began_again: int = 0
     """Nodes that had ended by themselves."""
@@ -102,13 +96,11 @@ class Report:
             lines.append(f"  {self.began_again} nodes ended by themselves and were started again")
         if self.troubles:
             lines.append(f"  {self.troubles} faults that Tailrace's consumers raised from poll")
-        own, other = (sum(one.get(place, 0) for one in self.fetches.values()) for place in ("own rack", "other racks"))
-        share = f"{own} fetches at brokers of the reader's rack, {other} at others" if own + other else "no fetches"
-        known = "known" if followers_serve_readers() else "not known: leaders serve all readers"
-        return [*lines, f"  replica selector: {known}; {share}"]
+        own, others = (sum(counts[number] for counts in self.fetches.values()) for number in range(2))
+        return [*lines, f"  librdkafka's fetches: {own} at the broker of the reader's rack, {others} at others"]
 
 
-class Load:
+class RackLoad:
     """The programs of the load."""
 
     def __init__(self, cluster: Cluster, network: RackNetwork | None, directory: Path, *, with_readers: bool) -> None:
@@ -230,7 +222,7 @@ def run(directory: Path, chance: random.Random, seconds: float, least_faults: in
         report = Report(network=manner)
         make_topics(cluster)
         began_s = time.monotonic()
-        programs = Load(cluster, network, directory / "load", with_readers=True)
+        programs = RackLoad(cluster, network, directory / "load", with_readers=True)
         try:
             programs.wait_for_progress()
             if least_faults == NO_FAULTS:
@@ -244,12 +236,12 @@ def run(directory: Path, chance: random.Random, seconds: float, least_faults: in
             programs.kill()
 
 
-def _watch(programs: Load, end_s: float) -> None:
+def _watch(programs: RackLoad, end_s: float) -> None:
     while time.monotonic() < end_s:
         programs.wait_for_progress()
 
 
-def _inject(scene: Scene, programs: Load, report: Report, end_s: float, least_faults: int) -> None:
+def _inject(scene: Scene, programs: RackLoad, report: Report, end_s: float, least_faults: int) -> None:
     kinds = possible_faults(scene.network, os.environ.get("REPLICA_FAULT_KINDS", "").split(","))
     story = logging.getLogger("crash.faults")
     for kind in in_turn(kinds, scene.chance):
@@ -274,7 +266,7 @@ def run_power_cuts(directory: Path, chance: random.Random, power: Power, cuts: i
         report, kind = Report(), "power cut of all nodes"
         make_topics(cluster)
         began_s = time.monotonic()
-        programs = Load(cluster, None, directory / "load", with_readers=True)
+        programs = RackLoad(cluster, None, directory / "load", with_readers=True)
         try:
             programs.wait_for_progress()
             for _ in range(cuts):
@@ -296,7 +288,7 @@ def run_to_a_power_cut(directory: Path, power: Power) -> Evidence:
     """Writers alone, which end before the power goes once: all they have sent is acknowledged."""
     with RackedCluster(None, RACKS, config=CONFIG, directory=directory / "cluster") as cluster:
         make_topics(cluster)
-        programs = Load(cluster, None, directory / "load", with_readers=False)
+        programs = RackLoad(cluster, None, directory / "load", with_readers=False)
         try:
             programs.wait_for_progress()
             programs.end(programs.writers)
@@ -328,7 +320,7 @@ def trim(cluster: Cluster) -> None:
         pass
 
 
-def finish(cluster: Cluster, programs: Load, report: Report) -> Evidence:
+def finish(cluster: Cluster, programs: RackLoad, report: Report) -> Evidence:
     """Wait for the ends of all programs, stop the nodes, and gather the evidence."""
     programs.end(programs.writers)
     for topic in load.PARTITIONS:
@@ -348,7 +340,7 @@ def _without_figures(events: Iterator[dict[str, Any]], report: Report, worker: W
             own = str(RACKS.index(worker.name.rpartition("-")[2]) + 1)
             counts = event["by_node"]
             at_own = counts.get(own, 0)
-            report.fetches[event["reader"]] = {"own rack": at_own, "other racks": sum(counts.values()) - at_own}
+            report.fetches[event["reader"]] = at_own, sum(counts.values()) - at_own
         elif event["op"] == "trouble":
             report.troubles += 1
         else:
