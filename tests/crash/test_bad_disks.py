@@ -19,11 +19,14 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from crash.racked_cluster import nodes_in
 from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, read_all
 from tailrace.testing import Cluster
 
 FAULTS = int(os.environ.get("BAD_DISKS", "1"))
 KINDS = os.environ.get("BAD_DISK_KINDS", "hung full eio").split()
+SIGNS = {"hung": "cause=flush-hangs", "full": "No space left on device", "eio": "Input/output error"}
+"""The lines of a log that tell that a disk was so."""
 RESUMES_WITHIN_S = 60
 """A deadline for a busy machine; the figure to reach is five seconds, and is printed."""
 WHOLE_WITHIN_S = 240
@@ -163,8 +166,11 @@ def test_writes_go_on_beside_one_disk_that_is_full_fails_or_hangs(tmp_path: Path
     def end(_: str, node: int) -> None:
         (orders / f"node-{node}").unlink()
 
-    with environment(values), Cluster(brokers=3, directory=directory) as cluster:
+    with environment(values), nodes_in(None), Cluster(brokers=3, directory=directory) as cluster:
         run_faults(cluster, tmp_path / "history", begin, end, *KINDS)
+        logs = "".join(map(cluster.log_text, cluster.node_ids))
+    unnoticed = [kind for kind in KINDS if SIGNS[kind] not in logs]
+    assert not unnoticed, "the disks were not as they should have been"
 
 
 IDLE_S = 1.0
@@ -193,7 +199,7 @@ def test_an_idle_partition_takes_writes_beside_a_disk_that_hangs(tmp_path: Path)
     orders.mkdir()
     values = {"PYTHONPATH": str(_CODE), "BAD_DISK": str(orders), "BAD_DISK_OF": str(directory)}
     settings = {"replica.lag.time.max.ms": NEVER_MS}
-    with environment(values), Cluster(brokers=3, directory=directory, config=settings) as cluster:
+    with environment(values), nodes_in(None), Cluster(3, directory=directory, config=settings) as cluster:
         servers = cluster.bootstrap_servers
         bad, first, second = random.sample(cluster.broker_ids, 3)
         replicas = {"busy": [first, second, bad], "idle": [second, first, bad]}
