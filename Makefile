@@ -11,7 +11,7 @@ export PYTHONWARNINGS :=
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@echo "make demo    load a year of real flights, run a Spark pipeline over them, draw a chart   (needs Python >= 3.11)"
+	@echo "make demo    load a year of real flights into three nodes, run a Spark pipeline over them, draw a chart   (needs Python >= 3.11)"
 	@echo "make test    all tests"
 	@echo "make sim     300 seeded runs of a quorum under faults, with what they reached (SEEDS=n; SEED=n repeats one and tells it)"
 	@echo "make soak    50 kills and 20 power cuts of a node, and 2,000 of a simulated one, all under load (KILLS=n POWER_CUTS=n); 200 flipped bits in the files of three nodes (FLIPS=n); 20 rolling restarts (ROLLING_RESTARTS=n); ten minutes of kills and 50 power cuts of a cluster (QUORUM_SECONDS=n QUORUM_POWER_CUTS=n); half an hour of faults, ten minutes without and 50 power cuts of three racks under load (REPLICA_FAULT_SECONDS=n REPLICA_QUIET_SECONDS=n REPLICA_POWER_CUTS=n); 1,000 examples or more of each property, 3,000 histories or so of each model of a log, a group and transactions (MODEL_RUNS=n times the usual number); 20,000 runs of a quorum (SEEDS=n), resumed where they stopped; 1,000 of whole nodes (NODES=n); every order of a few things"

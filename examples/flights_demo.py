@@ -1,16 +1,22 @@
 """A year of real flights through Tailrace and Spark: `make demo`.
 
-The demo starts a node and loads the 336,776 flights that left New York in 2013. Spark reads them as a stream and
-writes, per carrier and day, the number of flights, the mean and the 95th percentile of the departure delay, to Parquet
-and to a topic. Then the demo compares the totals with the CSV file, prints a table, draws a chart and stops the node.
+The demo starts three nodes in three racks and loads the 336,776 flights that left New York in 2013, each with three
+replicas. Spark reads them as a stream and writes, per carrier and day, the number of flights, the mean and the 95th
+percentile of the departure delay, to Parquet and to a topic. Then the demo compares the totals with the CSV file,
+prints a table, draws a chart and stops the nodes.
+
+Spark runs in one rack, and a consumer in another: each reads from the replicas in its own rack (KIP-392). The demo
+counts the bytes that each broker has sent to them.
 """
 
 import csv
 import io
 import json
 import math
+import re
 import sys
 import time
+import urllib.request
 import zipfile
 from collections import defaultdict
 from collections.abc import Iterator
@@ -31,12 +37,22 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tailrace import Admin, KafkaError, Producer
+from tailrace import Admin, Consumer, KafkaError, NewTopic, Producer
 from tailrace.spark.session import local_session
 from tailrace.testing import Cluster
 
 OUTPUT = Path("demo-output")
 PARTITIONS = 4
+RACKS = ("a", "b", "c")
+RACK_OF_SPARK = "b"
+RACK_OF_CONSUMER = "c"
+SETTINGS = {
+    "min.insync.replicas": "2",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "metrics.listener": "127.0.0.1:0",
+}
+LEAST_OWN_SHARE = 0.95
+"""Of the bytes of a reader, those from its own rack. A leader serves it for a moment if the replica there is late."""
 NUMBERS = ("dep_delay", "arr_delay", "air_time", "distance")
 
 console = Console()
@@ -82,9 +98,11 @@ def is_number(text: str) -> bool:
 
 def load(bootstrap: str, rows: list[Row]) -> None:
     """Write every flight as one record, with a progress bar. Fails if a record is not acknowledged."""
-    admin = Admin(bootstrap)
-    admin.create_topics({"flights": PARTITIONS, "delays": 1})
-    admin.close()
+    with Admin(bootstrap) as admin:
+        admin.create_topics(
+            NewTopic(name=name, partitions=partitions, replication_factor=len(RACKS))
+            for name, partitions in (("flights", PARTITIONS), ("delays", 1))
+        )
     columns = TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Producer(bootstrap, linger_ms=20, compression="lz4") as producer, Progress(*columns, console=console) as bar:
         task = bar.add_task("flights", total=len(rows))
@@ -100,11 +118,99 @@ def load(bootstrap: str, rows: list[Row]) -> None:
         bar.update(task, completed=len(rows))
 
 
+def wait_for_replicas(bootstrap: str) -> None:
+    """Wait until every replica is in sync, so that each rack can be read from."""
+    deadline = time.monotonic() + 60
+    with Admin(bootstrap) as admin:
+        while time.monotonic() < deadline:
+            (topic,) = admin.describe_topics(["flights"])
+            if all(len(partition.in_sync_replicas) == len(RACKS) for partition in topic.partitions):
+                return
+            time.sleep(0.1)
+    sys.exit("a replica of the flights did not get in sync within a minute")
+
+
+@dataclass
+class Reads:
+    """The bytes that one reader got, by broker."""
+
+    reader: str
+    rack: str
+    bytes_from: dict[int, int]
+
+    @property
+    def own_share(self) -> float:
+        """Those from its own rack, among all."""
+        own = sum(size for broker, size in self.bytes_from.items() if rack_of(broker) == self.rack)
+        return own / max(sum(self.bytes_from.values()), 1)
+
+
+def rack_of(broker: int) -> str:
+    """The rack of a broker of the demo; they are numbered from 1."""
+    return RACKS[broker - 1]
+
+
+def sent_to_consumers(cluster: Cluster) -> dict[int, int]:
+    """The bytes of records that each broker has sent to consumers so far, by its metrics."""
+    sent = {}
+    for broker in cluster.broker_ids:
+        address = re.findall(r"event=metrics-served address=(\S+)", cluster.log_text(broker))[-1]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+            page = answer.read().decode()
+        values = re.findall(r"^tailrace_consumer_bytesout_total\{.*\} (\S+)$", page, re.MULTILINE)
+        sent[broker] = sum(int(float(value)) for value in values)
+    return sent
+
+
+@contextmanager
+def counted(cluster: Cluster, reader: str, rack: str, reads: list[Reads]) -> Iterator[None]:
+    """Add the bytes that are read in the block to `reads`; nothing else may read meanwhile."""
+    before = sent_to_consumers(cluster)
+    yield
+    after = sent_to_consumers(cluster)
+    reads.append(Reads(reader, rack, {broker: after[broker] - before[broker] for broker in after}))
+
+
+def consume(bootstrap: str, rows: int) -> None:
+    """Read all flights with a consumer that is in a rack."""
+    deadline, read = time.monotonic() + 120, 0
+    with Consumer(
+        bootstrap,
+        group="reader",
+        topics=["flights"],
+        auto_offset_reset="earliest",
+        client_rack=RACK_OF_CONSUMER,
+    ) as consumer:
+        while read < rows and time.monotonic() < deadline:
+            read += len(consumer.poll(timeout=5))
+    if read != rows:
+        sys.exit(f"the consumer in rack {RACK_OF_CONSUMER} read {read:,} flights of {rows:,}")
+
+
+def show_reads(reads: list[Reads]) -> None:
+    """The bytes by reader and broker. Ends the demo if one was not served in its own rack."""
+    table = Table(title="MB read from each broker, with racks")
+    table.add_column("reader")
+    for broker in reads[0].bytes_from:
+        table.add_column(f"broker {broker} ({rack_of(broker)})", justify="right")
+    table.add_column("own rack", justify="right")
+    for each in reads:
+        sizes = (f"{size / 1e6:.1f}" for size in each.bytes_from.values())
+        table.add_row(f"{each.reader} ({each.rack})", *sizes, f"{each.own_share:.1%}")
+    console.print(table)
+    for each in reads:
+        if each.own_share < LEAST_OWN_SHARE:
+            sys.exit(
+                f"{each.reader} is in rack {each.rack}, and only {each.own_share:.1%} of its bytes came from there"
+            )
+
+
 def run_pipeline(spark: SparkSession, bootstrap: str) -> None:
     """The streaming query, from the topic's start to its present end, a quarter of the year's flights at a time."""
     flights = (
         spark.readStream.format("tailrace")
         .option("kafka.bootstrap.servers", bootstrap)
+        .option("kafka.client.rack", RACK_OF_SPARK)
         .option("subscribe", "flights")
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", 90_000)
@@ -216,6 +322,7 @@ def check_topic(spark: SparkSession, bootstrap: str, found: Delays) -> None:
     latest = (
         spark.read.format("tailrace")
         .option("kafka.bootstrap.servers", bootstrap)
+        .option("kafka.client.rack", RACK_OF_SPARK)
         .option("subscribe", "delays")
         .load()
         .groupBy("key")
@@ -272,17 +379,24 @@ def main() -> None:
     with steps.step("Reading flights.csv"):
         rows = read_flights()
         console.print(f"  {len(rows):,} flights")
-    cluster = Cluster(brokers=1)
-    with steps.step("Starting a node"):
+    cluster = Cluster(brokers=len(RACKS), racks=RACKS, config=SETTINGS)
+    reads: list[Reads] = []
+    with steps.step("Starting three nodes in three racks"):
         cluster.start()
         console.print(f"  listening on {cluster.bootstrap_servers}")
     try:
         with steps.step("Loading the flights"):
             load(cluster.bootstrap_servers, rows)
+            wait_for_replicas(cluster.bootstrap_servers)
+        with (
+            steps.step(f"Reading them in rack {RACK_OF_CONSUMER}"),
+            counted(cluster, "a consumer", RACK_OF_CONSUMER, reads),
+        ):
+            consume(cluster.bootstrap_servers, len(rows))
         with steps.step("Starting Spark"):
             spark = local_session("flights", brief=True)
         try:
-            with steps.step("Streaming through Spark"):
+            with steps.step("Streaming through Spark"), counted(cluster, "Spark", RACK_OF_SPARK, reads):
                 remove(OUTPUT / "checkpoint")
                 run_pipeline(spark, cluster.bootstrap_servers)
             with steps.step("Checking against the CSV"):
@@ -292,9 +406,10 @@ def main() -> None:
         finally:
             spark.stop()
         show(found)
+        show_reads(reads)
         chart = draw(found)
     finally:
-        with steps.step("Stopping the node"):
+        with steps.step("Stopping the nodes"):
             cluster.stop()
             cluster.close()
     for name, seconds in steps.seconds.items():
