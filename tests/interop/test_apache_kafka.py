@@ -18,6 +18,7 @@ pytestmark = pytest.mark.interop
 
 NODE = 1
 ORDERS = TopicPartition("orders", 0)
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,8 @@ def admin() -> Iterator[Admin]:
     """Of a broker that is its own controller, with one topic."""
     if why := absent():
         pytest.skip(why)
-    with ApacheKafka({"node.id": str(NODE)}) as kafka, Admin(kafka.address) as admin:
+    settings = {"node.id": str(NODE), "broker.rack": "a", "replica.selector.class": RACK_AWARE}
+    with ApacheKafka(settings) as kafka, Admin(kafka.address) as admin:
         admin.create_topics({"orders": 1})
         yield admin
 
@@ -51,21 +53,13 @@ def test_its_quorum_is_described(admin: Admin) -> None:
     assert endpoint.listener_name == "CONTROLLER"
 
 
-RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-
-
-def test_its_racks_and_selectors_are_surveyed() -> None:
-    if why := absent():
-        pytest.skip(why)
-    for settings, selector in (({"broker.rack": "a", "replica.selector.class": RACK_AWARE}, RACK_AWARE), ({}, None)):
-        with ApacheKafka({"node.id": str(NODE), **settings}) as kafka, Admin(kafka.address) as admin:
-            admin.create_topics({"orders": 1})
-            survey = survey_racks(admin, ["orders"])
-        broker = survey.brokers[NODE]
-        assert (broker.rack, broker.selector, broker.fault) == (settings.get("broker.rack"), selector, "")
-        assert broker.fetch_version is not None
-        assert broker.fetch_version >= FIRST_FETCH_WITH_RACK
-        assert [topic.name for topic in survey.topics] == ["orders"]
+def test_its_racks_and_selectors_are_surveyed(admin: Admin) -> None:
+    survey = survey_racks(admin, ["orders"])
+    broker = survey.brokers[NODE]
+    assert (broker.rack, broker.selector, broker.fault) == ("a", RACK_AWARE, "")
+    assert broker.fetch_version is not None
+    assert broker.fetch_version >= FIRST_FETCH_WITH_RACK
+    assert [topic.name for topic in survey.topics] == ["orders"]
 
 
 def test_its_features_are_described_and_only_tried(admin: Admin) -> None:
