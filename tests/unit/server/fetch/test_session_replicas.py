@@ -283,3 +283,17 @@ def test_a_write_makes_no_follower_caught_up_that_has_not_fetched_since() -> Non
     proposal = broker.partition.in_sync.propose()
     assert proposal is not None
     assert [member for member, _ in proposal.members] == [1, 3]
+
+
+def test_a_high_watermark_of_a_partition_that_is_forgotten_at_once_is_not_acknowledged() -> None:
+    """A follower forgets a partition whose answer it could not store: it does not have that high watermark."""
+    broker = LeadingBroker()
+    two, three = followed(broker)
+    broker.produce(b"a")
+    two.next(0)
+    three.next(0)
+    three.next(1)
+    (data,) = two.next(1)
+    assert data.high_watermark == 1
+    two.forget()
+    assert broker.partition.in_sync.serving(1) == []
