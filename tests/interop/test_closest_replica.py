@@ -26,6 +26,9 @@ STEADY_S = 12.0
 FORGETFUL = {"kafka-python"}
 """kafka-python 3.0.12 takes "no other replica" in the answer of a follower for "back to the leader": before each fetch
 from its rack it asks the leader, which sends no records."""
+REJOINING = {"kafkajs"}
+"""kafkajs 2.2.4 goes on only when its metadata is old, so it asks for metadata every 5 s here; and from the last offset
+that its group has committed: at least once."""
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -74,13 +77,16 @@ class Load:
 class Tail:
     """The numbers that a consumer reads: without a gap, and each once."""
 
-    def __init__(self, consumer: RackConsumer) -> None:
+    def __init__(self, consumer: RackConsumer, *, may_repeat: bool) -> None:
         self._consumer = consumer
+        self._may_repeat = may_repeat
         self._next: int | None = None
 
     def read(self) -> None:
         for value in self._consumer.poll():
             number = int(value)
+            if self._next is not None and self._may_repeat and number < self._next:
+                continue
             assert self._next is None or number == self._next, f"{number} came where {self._next} was next"
             self._next = number + 1
 
@@ -144,7 +150,7 @@ def test_a_client_reads_from_its_rack_and_outlives_the_loss_of_that_replica(clus
     near = leader % 3 + 1  # a broker in another rack
     load = Load(cluster.bootstrap_servers, topic)
     consumer = CONSUMERS[name](cluster.bootstrap_servers, topic, RACKS[near - 1])
-    tail = Tail(consumer)
+    tail = Tail(consumer, may_repeat=name in REJOINING)
     try:
         # It has begun, with latest, and is with the follower in its rack.
         wait_until(lambda: tail.has_read(1), "a record")
@@ -162,8 +168,9 @@ def test_a_client_reads_from_its_rack_and_outlives_the_loss_of_that_replica(clus
         after = Counts(cluster, cluster.broker_ids)
         assert after.by_follower[near] > before.by_follower[near]
         assert after.by_leaders == before.by_leaders, "all of it came from the rack"
-        assert after.metadata_requests == before.metadata_requests
-        if name not in FORGETFUL:
+        if name not in REJOINING:
+            assert after.metadata_requests == before.metadata_requests
+        if name not in FORGETFUL | REJOINING:
             assert after.redirects == before.redirects
 
         cluster.kill(near)

@@ -59,8 +59,20 @@ async function join(bootstrap, topic, groupId) {
 
 // Reads new records as a consumer of this rack until standard input ends, and tells their values.
 async function tail(bootstrap, topic, groupId, rackId) {
-  const consumer = cluster(bootstrap).consumer({ groupId, rackId })
-  consumer.on(consumer.events.CRASH, ({ payload }) => say({ crash: String(payload.error) }))
+  // kafkajs fetches no more from a replica whose connection has closed, nor from another until its metadata is old. A
+  // broker that refuses connections is tried again `retries` times; then the consumer joins its group anew, and waits for
+  // the end of its own last session there.
+  const retry = { initialRetryTime: 100, retries: 2 }
+  const kafka = new Kafka({ clientId: 'tailrace-interop', brokers: bootstrap.split(','), logLevel: logLevel.ERROR, retry })
+  const consumer = kafka.consumer({
+    groupId,
+    rackId,
+    metadataMaxAge: 5000,
+    sessionTimeout: 6000,
+    rebalanceTimeout: 6000,
+    heartbeatInterval: 500,
+    retry: { ...retry, restartOnFailure: async () => true },
+  })
   await consumer.connect()
   await consumer.subscribe({ topic, fromBeginning: false })
   await consumer.run({ eachMessage: async ({ message }) => say({ value: message.value.toString() }) })
