@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
-
-import pytest
+from unittest.mock import patch
 
 from tailrace.client import consumer as consumer_module
 from tailrace.client.consumer import AsyncConsumer
@@ -23,7 +22,10 @@ class ConsumerBench:
         for replica in self.replicas.values():
             replica.epochs = [0, 0, 0, 0]
         self.nodes = ScriptedNodes(self._answer, dict.fromkeys(partitions, 1))
-        self.consumer = AsyncConsumer("127.0.0.1:1", fetch_max_wait_ms=1, **{"auto_offset_reset": "none", **settings})
+        with patch.object(consumer_module, "Router", lambda *_, **__: self.nodes):
+            self.consumer = AsyncConsumer(
+                "127.0.0.1:1", fetch_max_wait_ms=1, **{"auto_offset_reset": "none", **settings}
+            )
 
     async def _answer(self, node_id: int, request: Any) -> Any:
         return await self.replicas[node_id].answer(request)
@@ -58,7 +60,6 @@ class ConsumerBench:
 
 
 def run_bench(
-    monkeypatch: pytest.MonkeyPatch,
     test: Callable[[ConsumerBench], Awaitable[None]],
     *,
     partitions: Sequence[TopicPartition] = (ORDERS,),
@@ -67,11 +68,7 @@ def run_bench(
     """Run a test of a consumer to which these partitions are assigned; it begins at offset 0 of each."""
 
     async def run() -> None:
-        made: list[ConsumerBench] = []
-        monkeypatch.setattr(consumer_module, "Router", lambda *_, **__: made[0].nodes)
-        bench = ConsumerBench.__new__(ConsumerBench)
-        made.append(bench)
-        bench.__init__(partitions, **settings)  # type: ignore[misc]
+        bench = ConsumerBench(partitions, **settings)
         await bench.consumer.assign(partitions)
         for partition in partitions:
             await bench.consumer.seek(partition, 0)

@@ -135,7 +135,7 @@ class _ScriptedConnection:
 
 
 class ScriptedReplica:
-    """The replica of every partition on one node: a log of one record per batch, and the answers from it.
+    """The replica of every partition on one node: a log, and the answers from it: one batch of each partition.
 
     A fetch of an offset above its log end is out of range, at the end it is empty at once. `faults` are the error codes
     of the next fetches, in order. Sessions: each full fetch that may create one gets `session_id`.
@@ -144,6 +144,7 @@ class ScriptedReplica:
     def __init__(self) -> None:
         self.epochs: list[int] = []
         """The leader epoch of each record, from offset 0 on."""
+        self.batch_records = 1
         self.log_start = 0
         self.gives_bounds = True
         """Whether an answer to an offset out of range has the log start (Apache Kafka's has not)."""
@@ -198,8 +199,7 @@ class ScriptedReplica:
         elif not self.log_start <= offset <= end:
             error = ErrorCode.OFFSET_OUT_OF_RANGE
         elif offset < end:
-            record = Record(0, 1, None, b"%d" % offset)
-            records = bytes(build_batch([record], base_offset=offset, leader_epoch=self.epochs[offset]))
+            records = self._batch(offset)
         return PartitionData(
             partition_index=wanted.partition,
             error_code=error,
@@ -210,6 +210,13 @@ class ScriptedReplica:
             preferred_read_replica=preferred,
             records=records,
         )
+
+    def _batch(self, offset: int) -> bytes:
+        """The batch with this offset: it begins at a multiple of `batch_records`, and has one leader epoch."""
+        epoch, first = self.epochs[offset], offset - offset % self.batch_records
+        offsets = [each for each in range(first, first + self.batch_records) if self.epochs[each : each + 1] == [epoch]]
+        records = [Record(0, 1, None, b"%d" % each) for each in offsets]
+        return bytes(build_batch(records, base_offset=offsets[0], leader_epoch=epoch))
 
     def _ends(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         return OffsetForLeaderEpochResponse(

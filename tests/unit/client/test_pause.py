@@ -27,7 +27,7 @@ def _requests(bench: ConsumerBench) -> int:
     return len(bench.nodes.requests(FetchRequest))
 
 
-def test_a_paused_partition_is_not_fetched_and_reads_on_where_it_stood(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_partition_is_not_fetched_and_reads_on_where_it_stood() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.read(8)
         await bench.consumer.pause([ORDERS])
@@ -43,12 +43,10 @@ def test_a_paused_partition_is_not_fetched_and_reads_on_where_it_stood(monkeypat
         assert bench.consumer.paused() == frozenset()
         assert await _read_of(bench, ORDERS, 2) == [4, 5]
 
-    run_bench(monkeypatch, test, partitions=BOTH)
+    run_bench(test, partitions=BOTH)
 
 
-def test_fetched_records_of_a_paused_partition_are_kept_and_returned_after_it_is_resumed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_fetched_records_of_a_paused_partition_are_kept_and_returned_after_it_is_resumed() -> None:
     async def test(bench: ConsumerBench) -> None:
         records = await bench.consumer.poll(60, max_records=1)
         assert [(record.partition, record.offset) for record in records] == [(0, 0)]
@@ -61,19 +59,19 @@ def test_fetched_records_of_a_paused_partition_are_kept_and_returned_after_it_is
         assert (await bench.consumer.poll(0))[0].offset == 0
         assert bench.fetched_offsets(1) == fetched
 
-    run_bench(monkeypatch, test, partitions=BOTH)
+    run_bench(test, partitions=BOTH)
 
 
-def test_a_consumer_whose_partitions_are_all_paused_fetches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_whose_partitions_are_all_paused_fetches_nothing() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.consumer.pause(BOTH)
         assert await bench.consumer.poll(0.05) == []
         assert _requests(bench) == 0
 
-    run_bench(monkeypatch, test, partitions=BOTH)
+    run_bench(test, partitions=BOTH)
 
 
-def test_a_seek_moves_a_paused_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seek_moves_a_paused_partition() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.read(4)
         await bench.consumer.pause([ORDERS])
@@ -83,10 +81,10 @@ def test_a_seek_moves_a_paused_partition(monkeypatch: pytest.MonkeyPatch) -> Non
         await bench.consumer.resume([ORDERS])
         assert await bench.read(2) == [2, 3]
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
-def test_records_that_a_loop_has_polled_ahead_are_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_a_loop_has_polled_ahead_are_kept_too() -> None:
     async def test(bench: ConsumerBench) -> None:
         while bench.consumer.next_ahead() is None:
             await bench.consumer.poll_ahead(0.05)
@@ -99,10 +97,10 @@ def test_records_that_a_loop_has_polled_ahead_are_kept_too(monkeypatch: pytest.M
         await bench.consumer.resume([OTHER])
         assert await _read_of(bench, OTHER, 4) == [0, 1, 2, 3]
 
-    run_bench(monkeypatch, test, partitions=BOTH)
+    run_bench(test, partitions=BOTH)
 
 
-def test_a_rebalance_forgets_the_pause_of_a_partition_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rebalance_forgets_the_pause_of_a_partition_that_is_lost() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.consumer.pause(BOTH)
         bench.consumer.assigned((OTHER,))
@@ -113,10 +111,10 @@ def test_a_rebalance_forgets_the_pause_of_a_partition_that_is_lost(monkeypatch: 
         bench.consumer.assigned(BOTH)
         assert bench.consumer.paused() == frozenset()
 
-    run_bench(monkeypatch, test, partitions=BOTH)
+    run_bench(test, partitions=BOTH)
 
 
-def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is() -> None:
     async def test(bench: ConsumerBench) -> None:
         for call in (bench.consumer.pause, bench.consumer.resume):
             with pytest.raises(KafkaError, match="orders-1 is not assigned") as caught:
@@ -124,13 +122,13 @@ def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is(monk
             assert caught.value.code is ErrorCode.INVALID_REQUEST
         assert bench.consumer.paused() == frozenset()
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
 # metrics
 
 
-def test_metrics_count_fetches_records_and_the_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_count_fetches_records_and_the_lag() -> None:
     async def test(bench: ConsumerBench) -> None:
         assert MetricName("records-lag", ORDERS) not in bench.consumer.metrics()
         for replica in bench.replicas.values():
@@ -145,10 +143,10 @@ def test_metrics_count_fetches_records_and_the_lag(monkeypatch: pytest.MonkeyPat
         assert metrics[MetricName("records-lag", ORDERS)] == metrics[MetricName("records-lag-max")] == 3
         assert metrics[MetricName("records-lead", ORDERS)] == metrics[MetricName("records-lead-min")] == 2
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
-def test_metrics_name_the_replica_that_serves_a_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_name_the_replica_that_serves_a_partition() -> None:
     async def test(bench: ConsumerBench) -> None:
         replica = MetricName("preferred-read-replica", ORDERS)
         assert bench.consumer.metrics()[replica] == NO_REPLICA
@@ -158,10 +156,10 @@ def test_metrics_name_the_replica_that_serves_a_partition(monkeypatch: pytest.Mo
         assert metrics[replica] == 2
         assert metrics[MetricName("preferred-read-replica-changes-total", ORDERS)] == 1
 
-    run_bench(monkeypatch, test, client_rack="a")
+    run_bench(test, client_rack="a")
 
 
-def test_metrics_have_the_session_with_each_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_have_the_session_with_each_node() -> None:
     async def test(bench: ConsumerBench) -> None:
         bench.replicas[1].session_id = 8
         await bench.read(4)
@@ -175,4 +173,4 @@ def test_metrics_have_the_session_with_each_node(monkeypatch: pytest.MonkeyPatch
         assert metrics[MetricName("fetch-session-epoch", node_id=1)] == incremental + 1
         assert metrics[MetricName("fetch-total")] == incremental + 1
 
-    run_bench(monkeypatch, test)
+    run_bench(test)

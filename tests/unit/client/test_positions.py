@@ -20,7 +20,7 @@ MINUTE_MS = 60_000
 # a change of leader (KIP-320)
 
 
-def test_a_position_is_compared_with_the_new_leader_before_the_next_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_position_is_compared_with_the_new_leader_before_the_next_fetch() -> None:
     async def test(bench: ConsumerBench) -> None:
         assert await bench.read(4) == [0, 1, 2, 3]
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
@@ -34,11 +34,11 @@ def test_a_position_is_compared_with_the_new_leader_before_the_next_fetch(monkey
         of_node_2 = [request for node, request in bench.nodes.asked if node == 2]
         assert of_node_2[0] is asked
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
 def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_diverge(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, logger="tailrace.client")
 
@@ -49,7 +49,7 @@ def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_di
         assert await bench.read(4) == [2, 3, 4, 5]
         assert not bench.nodes.requests(ListOffsetsRequest)
 
-    run_bench(monkeypatch, test, auto_offset_reset="latest")
+    run_bench(test, auto_offset_reset="latest")
     (line,) = [record.getMessage() for record in caplog.records if record.name == "tailrace.client"]
     assert line == (
         "consumer tailrace-consumer: offset 4 of orders-0 was truncated after it was read (epoch 0): "
@@ -57,9 +57,7 @@ def test_a_truncation_has_a_consumer_with_a_reset_policy_go_on_where_the_logs_di
     )
 
 
-def test_a_truncation_without_a_reset_policy_is_an_error_of_each_poll_until_a_seek(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_truncation_without_a_reset_policy_is_an_error_of_each_poll_until_a_seek() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.read(4)
         bench.replicas[2].epochs = [0, 0, 7]
@@ -72,10 +70,10 @@ def test_a_truncation_without_a_reset_policy_is_an_error_of_each_poll_until_a_se
         await bench.consumer.seek(ORDERS, 2)
         assert await bench.read(1) == [2]
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
-def test_a_leader_that_has_no_answer_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_that_has_no_answer_yet_is_asked_again() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.read(4)
         bench.replicas[2].epochs.append(7)
@@ -86,10 +84,10 @@ def test_a_leader_that_has_no_answer_yet_is_asked_again(monkeypatch: pytest.Monk
         assert len(bench.nodes.requests(OffsetForLeaderEpochRequest)) == 3
         assert bench.nodes.metadata_requests > before
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
-def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.read(4)
         bench.replicas[2].end_faults = [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
@@ -98,10 +96,10 @@ def test_a_fault_of_the_comparison_that_no_retry_cures_is_raised(monkeypatch: py
             await bench.read(1)
         assert caught.value.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
-def test_a_leader_without_this_request_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_leader_without_this_request_is_not_asked() -> None:
     async def test(bench: ConsumerBench) -> None:
         bench.nodes.newest = {23: 1}
         await bench.read(4)
@@ -110,12 +108,10 @@ def test_a_leader_without_this_request_is_not_asked(monkeypatch: pytest.MonkeyPa
         assert await bench.read(1) == [4]
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
-def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once() -> None:
     """Their leader may be one that was deposed and does not know it: to it, the records were never written."""
 
     async def test(bench: ConsumerBench) -> None:
@@ -129,10 +125,10 @@ def test_metadata_older_than_the_records_that_were_read_are_not_believed_at_once
         bench.nodes.leaders[ORDERS], bench.nodes.epochs[ORDERS] = 2, 7
         assert await bench.read(1) == [4]
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
-def test_a_topic_that_was_created_again_is_read_by_the_reset_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_was_created_again_is_read_by_the_reset_policy() -> None:
     """Its epochs begin anew, so all metadata have a lower one than the position."""
 
     async def test(bench: ConsumerBench) -> None:
@@ -141,7 +137,7 @@ def test_a_topic_that_was_created_again_is_read_by_the_reset_policy(monkeypatch:
         bench.nodes.epochs[ORDERS] = 0
         assert await bench.read(2) == [0, 1]
 
-    run_bench(monkeypatch, test, auto_offset_reset="earliest")
+    run_bench(test, auto_offset_reset="earliest")
 
 
 # an offset out of range, and the closest replica (KIP-392)
@@ -154,9 +150,7 @@ async def _follow(bench: ConsumerBench) -> None:
     await bench.until(lambda: bench.fetched_offsets(2)[-1:] == [4])
 
 
-def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_follower(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_follower() -> None:
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         follower = bench.replicas[2]
@@ -167,12 +161,10 @@ def test_an_offset_that_the_follower_has_lost_starts_at_the_log_start_of_that_fo
         assert (asked.replica_id, asked.topics[0].partitions[0].timestamp) == (-2, -2)
         assert [r.topics[0].partitions[0].timestamp for r in bench.nodes.requests(ListOffsetsRequest, 1)] == [-1]
 
-    run_bench(monkeypatch, test, auto_offset_reset="earliest", client_rack="a")
+    run_bench(test, auto_offset_reset="earliest", client_rack="a")
 
 
-def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_with_latest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_with_latest() -> None:
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         bench.replicas[2].epochs, bench.replicas[2].log_start = [0] * 9, 7
@@ -181,12 +173,10 @@ def test_an_offset_that_the_follower_has_lost_starts_at_the_end_of_the_leader_wi
         asked = bench.nodes.requests(ListOffsetsRequest, 1)[0]
         assert (asked.replica_id, asked.topics[0].partitions[0].timestamp) == (-1, -1)
 
-    run_bench(monkeypatch, test, auto_offset_reset="latest", client_rack="a")
+    run_bench(test, auto_offset_reset="latest", client_rack="a")
 
 
-def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy() -> None:
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         bench.replicas[2].epochs, bench.replicas[2].log_start = [0] * 9, 7
@@ -195,13 +185,11 @@ def test_an_offset_that_the_follower_has_lost_is_an_error_without_a_reset_policy
         assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    run_bench(monkeypatch, test, client_rack="a")
+    run_bench(test, client_rack="a")
 
 
 @pytest.mark.parametrize("reset", ["latest", "earliest", "none"])
-def test_an_offset_above_the_end_of_a_follower_is_confirmed_by_the_leader_and_read_there(
-    monkeypatch: pytest.MonkeyPatch, reset: str
-) -> None:
+def test_an_offset_above_the_end_of_a_follower_is_confirmed_by_the_leader_and_read_there(reset: str) -> None:
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         bench.replicas[2].epochs = [0, 0]
@@ -212,25 +200,21 @@ def test_an_offset_above_the_end_of_a_follower_is_confirmed_by_the_leader_and_re
         assert not bench.nodes.requests(ListOffsetsRequest)
         assert bench.nodes.metadata_requests > before
 
-    run_bench(monkeypatch, test, auto_offset_reset=reset, client_rack="a")
+    run_bench(test, auto_offset_reset=reset, client_rack="a")
 
 
-def test_an_offset_above_the_end_of_a_follower_that_the_leader_lacks_too_is_a_truncation(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_offset_above_the_end_of_a_follower_that_the_leader_lacks_too_is_a_truncation() -> None:
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         bench.replicas[1].epochs = bench.replicas[2].epochs = [0, 0]
         with pytest.raises(LogTruncation):
             await bench.read(1)
 
-    run_bench(monkeypatch, test, client_rack="a")
+    run_bench(test, client_rack="a")
 
 
 @pytest.mark.parametrize("reset", ["latest", "earliest", "none"])
-def test_a_follower_that_gives_no_bounds_leaves_the_word_to_the_leader(
-    monkeypatch: pytest.MonkeyPatch, reset: str
-) -> None:
+def test_a_follower_that_gives_no_bounds_leaves_the_word_to_the_leader(reset: str) -> None:
     """As Apache Kafka's brokers do: Java's client fetches the same offset from the leader."""
 
     async def test(bench: ConsumerBench) -> None:
@@ -242,10 +226,10 @@ def test_a_follower_that_gives_no_bounds_leaves_the_word_to_the_leader(
         assert not bench.nodes.requests(ListOffsetsRequest)
         assert not bench.nodes.requests(OffsetForLeaderEpochRequest)
 
-    run_bench(monkeypatch, test, auto_offset_reset=reset, client_rack="a")
+    run_bench(test, auto_offset_reset=reset, client_rack="a")
 
 
-def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy() -> None:
     async def test(bench: ConsumerBench) -> None:
         await bench.read(4)
         leader = bench.replicas[1]
@@ -253,15 +237,13 @@ def test_an_offset_that_the_leader_has_deleted_starts_by_the_reset_policy(monkey
         assert await bench.read(2) == [7, 8]
         assert len(bench.nodes.requests(OffsetForLeaderEpochRequest)) == 1  # it may have been a truncation
 
-    run_bench(monkeypatch, test, auto_offset_reset="earliest")
+    run_bench(test, auto_offset_reset="earliest")
 
 
 # the lease on a replica
 
 
-def test_a_lease_on_a_follower_ends_at_its_time_however_often_the_leader_names_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_lease_on_a_follower_ends_at_its_time_however_often_the_leader_names_it() -> None:
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         at_leader = len(bench.nodes.requests(FetchRequest, 1))
@@ -273,12 +255,10 @@ def test_a_lease_on_a_follower_ends_at_its_time_however_often_the_leader_names_i
         served = len(bench.nodes.requests(FetchRequest, 2))
         await bench.until(lambda: len(bench.nodes.requests(FetchRequest, 2)) > served)
 
-    run_bench(monkeypatch, test, client_rack="a")
+    run_bench(test, client_rack="a")
 
 
-def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_request_a_minute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_request_a_minute() -> None:
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         bench.nodes.gone = {2}
@@ -292,10 +272,10 @@ def test_a_follower_that_is_gone_and_named_again_costs_less_than_a_change_and_a_
         assert bench.nodes.metadata_requests - requests < minutes
         assert partition.replica_changes - changes < minutes
 
-    run_bench(monkeypatch, test, client_rack="a")
+    run_bench(test, client_rack="a")
 
 
-def test_a_follower_that_metadata_do_not_have_is_not_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_metadata_do_not_have_is_not_read_from() -> None:
     async def test(bench: ConsumerBench) -> None:
         bench.nodes.brokers = [1]
         bench.nodes.describe()
@@ -305,10 +285,10 @@ def test_a_follower_that_metadata_do_not_have_is_not_read_from(monkeypatch: pyte
         assert bench.nodes.metadata_requests == before + 1
         assert not bench.nodes.requests(FetchRequest, 2)
 
-    run_bench(monkeypatch, test, client_rack="a")
+    run_bench(test, client_rack="a")
 
 
-def test_a_follower_that_only_new_metadata_have_is_read_from_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_that_only_new_metadata_have_is_read_from_at_once() -> None:
     """It was fenced when the metadata came, for it was restarting."""
 
     async def test(bench: ConsumerBench) -> None:
@@ -320,15 +300,13 @@ def test_a_follower_that_only_new_metadata_have_is_read_from_at_once(monkeypatch
         assert bench.nodes.metadata_requests == 1
         assert bench.fetched_offsets(2)[:4] == [0, 1, 2, 3]
 
-    run_bench(monkeypatch, test, client_rack="a")
+    run_bench(test, client_rack="a")
 
 
 @pytest.mark.parametrize(
     "code", [ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH]
 )
-def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_catch_up(
-    monkeypatch: pytest.MonkeyPatch, code: ErrorCode
-) -> None:
+def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_catch_up(code: ErrorCode) -> None:
     async def test(bench: ConsumerBench) -> None:
         await _follow(bench)
         bench.replicas[2].faults = [code, code]
@@ -342,7 +320,7 @@ def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_ca
         assert partition.replica is None
         assert len(bench.replicas[2].faults) == 6
 
-    run_bench(monkeypatch, test, client_rack="a")
+    run_bench(test, client_rack="a")
 
 
 @pytest.mark.parametrize(
@@ -360,7 +338,7 @@ def test_a_follower_that_lags_behind_is_asked_again_and_left_when_it_does_not_ca
     ],
 )
 def test_a_fault_of_the_leader_has_metadata_refreshed_unless_the_broker_is_the_one_behind(
-    monkeypatch: pytest.MonkeyPatch, code: ErrorCode, refreshes: bool
+    code: ErrorCode, refreshes: bool
 ) -> None:
     async def test(bench: ConsumerBench) -> None:
         bench.replicas[1].faults = [code]
@@ -368,14 +346,14 @@ def test_a_fault_of_the_leader_has_metadata_refreshed_unless_the_broker_is_the_o
         assert await bench.read(4) == [0, 1, 2, 3]
         assert (bench.nodes.metadata_requests > before) is refreshes
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
 
 
-def test_a_committed_position_goes_with_the_epoch_of_its_last_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_committed_position_goes_with_the_epoch_of_its_last_record() -> None:
     async def test(bench: ConsumerBench) -> None:
         bench.replicas[1].epochs = [0, 0, 3, 3, 5]
         for count, epoch in ((2, 0), (1, 3), (1, 3), (1, 5)):
             await bench.read(count)
             assert bench.consumer._positions()[ORDERS].leader_epoch == epoch
 
-    run_bench(monkeypatch, test)
+    run_bench(test)
