@@ -24,6 +24,8 @@ class _Contact:
     metadata_offset: int
     since_ms: int
     """The time of its last heartbeat, or of the start of this controller's watch."""
+    gap_ms: int = 0
+    """The longest time between two heartbeats lately: it halves with each one that comes in time."""
     is_heard: bool = True
     """False: this controller has had no heartbeat of it, and takes it to be alive until its session ends."""
 
@@ -61,21 +63,28 @@ class Heartbeats:
         """A broker has sent a heartbeat, and has applied the metadata log up to this offset."""
         if not self._contacts:
             self._awake_ms = now_ms  # without brokers there was no watch
-        self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset, now_ms)
+        before = self._contacts.get(broker_id)
+        gap_ms = 0 if before is None else before.gap_ms
+        self._contacts[broker_id] = _Contact(now_ms + self.session_timeout_ms, metadata_offset, now_ms, gap_ms)
 
     def prolong(self, broker_id: BrokerId, now_ms: int) -> None:
         """A heartbeat has come and is not decided on yet. Other decisions before it may take long."""
         contact = self._contacts.get(broker_id)
         if contact is not None:
             contact.session_end_ms = max(contact.session_end_ms, now_ms + self.session_timeout_ms)
+            contact.gap_ms = max(now_ms - contact.since_ms, contact.gap_ms // 2) if contact.is_heard else 0
             contact.since_ms = now_ms
             contact.is_heard = True
 
     def shorten(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
-        """A broker's connection was reset: its session is shortened."""
+        """A broker's connection was closed: its session is shortened, to this time at least.
+
+        A broker that has been slow lately, on a busy machine, has closed it itself perhaps: it gets twice the longest
+        time that it took between two heartbeats.
+        """
         contact = self._contacts.get(broker_id)
         if contact is not None:
-            contact.session_end_ms = min(contact.session_end_ms, now_ms + timeout_ms)
+            contact.session_end_ms = min(contact.session_end_ms, now_ms + max(timeout_ms, 2 * contact.gap_ms))
 
     def forget(self, broker_id: BrokerId) -> None:
         """A broker is fenced, gone or may stop: its silence is expected."""

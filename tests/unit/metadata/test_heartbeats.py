@@ -82,3 +82,21 @@ def test_a_heartbeat_that_has_come_prolongs_a_session_and_begins_none() -> None:
     assert (heartbeats.silent(1_119), heartbeats.silent(1_120)) == ([], [1])
     assert heartbeats.silent_for_ms(BrokerId(1), 200) == 80
     assert heartbeats.has_session(BrokerId(1), 200)
+
+
+def test_a_closed_connection_shortens_the_session_less_if_the_broker_has_been_slow_lately() -> None:
+    def ends_at(*arrivals_ms: int) -> int:
+        heartbeats = Heartbeats(SESSION_MS)
+        heartbeats.touch(ONE, 0)
+        for at_ms in arrivals_ms:
+            heartbeats.prolong(ONE, at_ms)
+            heartbeats.touch(ONE, at_ms + 10)
+        heartbeats.shorten(ONE, arrivals_ms[-1], 1_000)
+        end_ms = heartbeats.next_deadline_ms
+        assert end_ms is not None
+        return end_ms - arrivals_ms[-1]
+
+    assert ends_at(500, 1_000, 1_500) == 1_000
+    assert ends_at(500, 1_400) == 1_780, "twice the 890 ms"
+    assert ends_at(500, 2_400) == SESSION_MS + 10, "not beyond the session"
+    assert ends_at(500, 2_400, 2_900, 3_400) == 1_000, "it has been in time since"
