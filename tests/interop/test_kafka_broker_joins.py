@@ -126,9 +126,10 @@ def test_our_follower_begins_where_the_log_of_a_kafka_leader_begins(
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap_servers, "acks": "all", "log_level": 0})
     for number in range(30):
         producer.produce("cut", str(number).encode())
-    assert producer.flush(60) == 0
+        assert producer.flush(60) == 0, "a batch for each record: a leader gives whole batches"
     del producer
-    run("kafka-delete-records", "--bootstrap-server", kafka, "--offset-json-file", str(cut))
+    told = run("kafka-delete-records", "--bootstrap-server", kafka, "--offset-json-file", str(cut)).out
+    assert "low_watermark: 20" in told
     reassign = ("--bootstrap-server", cluster.address(2), "--reassignment-json-file", str(moves), "--execute")
     run("kafka-reassign-partitions", *reassign)
 
@@ -138,4 +139,5 @@ def test_our_follower_begins_where_the_log_of_a_kafka_leader_begins(
         return set(topic.partitions[0].in_sync_replicas) == {KAFKA, 1}
 
     wait_until(are_in_sync, "our replica has fetched all that the leader still has")
+    assert "partition=cut-0 end_offset=0 at=20 " in cluster.log_text(1)
     assert [file.stem for file in (cluster.data_dir(1) / "cut-0").glob("*.log")] == [f"{20:020}"]
