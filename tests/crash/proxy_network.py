@@ -7,7 +7,9 @@ silent: connections stay open, are even accepted, and bytes wait until it is ove
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +23,10 @@ _VOTERS: Final = "controller.quorum.voters"
 _CHUNK_BYTES: Final = 1 << 16
 _MACHINE: Final = 0
 """The number of this machine, and of every process that is in no rack."""
+_LOOK_S: Final = 0.1
+_Ports = tuple[int, int]
+"""The port of the process that has connected, and that of the proxy."""
+_YOUNG_S: Final = 10.0
 _LISTENERS: Final = ("PLAINTEXT", "CONTROLLER")
 
 
@@ -60,6 +66,7 @@ class ProxyNetwork:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # the sockets are closed in the next turn of the loop
 
         asyncio.run_coroutine_threadsafe(cancel(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -136,13 +143,13 @@ class ProxyNetwork:
         target, _ = place
         writers = [writer]
         try:
-            source = self._racks_of_processes.of_peer(
-                writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
-            )
+            ports = writer.get_extra_info("peername")[1], writer.get_extra_info("sockname")[1]
+            source = await self._racks_of_processes.of_peer(ports)
             to_target, to_source = self._ways[source, target], self._ways[target, source]
-            await asyncio.gather(to_target.wait(), to_source.wait())  # a connection takes packets both ways
+            early = await _until_open(reader, to_target, to_source)
             their_reader, their_writer = await asyncio.open_connection(_HOST, self._targets[place])
             writers.append(their_writer)
+            their_writer.write(early)
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(_pump(reader, their_writer, to_target))
                 pumps.create_task(_pump(their_reader, writer, to_source))
@@ -150,12 +157,25 @@ class ProxyNetwork:
             pass
         finally:
             for each in writers:
-                each.close()
+                each.transport.abort()
             self._tasks.discard(task)
 
 
 class _Ended(Exception):
     """One side has closed the connection."""
+
+
+async def _until_open(reader: asyncio.StreamReader, *ways: asyncio.Event) -> bytes:
+    """Wait until all these ways are open; what has come meanwhile. Raises _Ended if the other end has given up."""
+    early = b""
+    while not all(way.is_set() for way in ways):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                data = await reader.read(_CHUNK_BYTES)
+                if not data:
+                    raise _Ended
+                early += data
+    return early
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way: asyncio.Event) -> None:
@@ -168,39 +188,76 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, way:
 
 
 class RacksOfProcesses:
-    """The rack of each process, by its environment."""
+    """The racks of the processes that have connected, by their environments.
+
+    One look into /proc serves all connections that wait for it: on a busy machine it takes longer than the time between
+    two of them.
+    """
 
     def __init__(self) -> None:
         self._racks: dict[str, int] = {}
         """By the number of the process."""
+        self._seen_s: dict[str, float] = {}
+        """The time at which each running process was seen first."""
+        self._waiting: list[tuple[_Ports, asyncio.Future[int]]] = []
+        self._look: asyncio.Task[None] | None = None
 
-    def of_peer(self, port: int, proxy_port: int) -> int:
-        """The rack of the process that has connected from this port; `_MACHINE` if it is in none."""
-        inode = _inode(port, proxy_port)
-        running = {name for name in os.listdir("/proc") if name.isdecimal()}
-        self._racks = {name: rack for name, rack in self._racks.items() if name in running}
-        for process in running - self._racks.keys():
-            rack = _rack_of(process)
-            if rack != _MACHINE:  # another program may still take the place of one that is in no rack
-                self._racks[process] = rack
-        return next((rack for process, rack in self._racks.items() if _has_socket(process, inode)), _MACHINE)
+    async def of_peer(self, ports: _Ports) -> int:
+        """The rack of the process at the other end of a connection; `_MACHINE` if it is in none, or has gone."""
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append((ports, future))
+        if self._look is None:
+            self._look = asyncio.create_task(self._look_for_all())
+        return await future
+
+    async def _look_for_all(self) -> None:
+        while self._waiting:
+            waiting, self._waiting = self._waiting, []
+            racks = await asyncio.to_thread(self._racks_of, [ports for ports, _ in waiting])
+            for (_, future), rack in zip(waiting, racks, strict=True):
+                if not future.done():
+                    future.set_result(rack)
+        self._look = None
+
+    def _racks_of(self, connections: Sequence[_Ports]) -> list[int]:
+        inodes = _inodes()
+        self._find_processes()
+        by_socket = {socket: rack for process, rack in self._racks.items() for socket in _sockets(process)}
+        return [by_socket.get(f"socket:[{inodes.get(ports)}]", _MACHINE) for ports in connections]
+
+    def _find_processes(self) -> None:
+        now_s = time.monotonic()
+        running = [name for name in os.listdir("/proc") if name.isdecimal()]
+        self._seen_s = {process: self._seen_s.get(process, now_s) for process in running}
+        self._racks = {process: rack for process, rack in self._racks.items() if process in self._seen_s}
+        for process, seen_s in self._seen_s.items():
+            # Another program, with another environment, may still take the place of one that has just begun.
+            if process not in self._racks and now_s - seen_s < _YOUNG_S:
+                rack = _rack_of(process)
+                if rack != _MACHINE:
+                    self._racks[process] = rack
 
 
-def _has_socket(process: str, inode: str | None) -> bool:
+def _sockets(process: str) -> list[str]:
     directory = f"/proc/{process}/fd"
+    found: list[str] = []
     try:
-        return any(os.readlink(f"{directory}/{name}") == f"socket:[{inode}]" for name in os.listdir(directory))
-    except OSError:  # it has ended, or has just closed a file
-        return False
+        for name in os.listdir(directory):
+            with suppress(OSError):  # it has just been closed
+                found.append(os.readlink(f"{directory}/{name}"))
+    except OSError:
+        pass  # the process has ended
+    return found
 
 
-def _inode(port: int, proxy_port: int) -> str | None:
-    ends = f":{port:04X}", f":{proxy_port:04X}"
+def _inodes() -> dict[_Ports, str]:
+    """The sockets of this machine by their own port and that of the other end."""
+    found: dict[_Ports, str] = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         words = line.split()
-        if words[1].endswith(ends[0]) and words[2].endswith(ends[1]):
-            return words[9]
-    return None
+        own, other = (int(words[column].rpartition(":")[2], 16) for column in (1, 2))
+        found[own, other] = words[9]
+    return found
 
 
 def _rack_of(process: str) -> int:
