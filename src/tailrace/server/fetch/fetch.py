@@ -22,7 +22,7 @@ A follower reads to the log end, and its fetch offset is an acknowledgement (`se
 from collections.abc import Iterable
 from typing import Final
 
-from tailrace.fetch_session.epochs import is_full
+from tailrace.fetch_session.epochs import NO_SESSION, is_full
 from tailrace.fetch_session.session import FetchSession
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER
@@ -71,7 +71,9 @@ class FetchHandler:
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
         version, table = context.api_version, self._partitions
         sender = sender_of(request, version)
-        replica = self._followers.reader(sender)
+        # A fetch that begins anew, and names a session, has had no answer to the last fetch of that session.
+        begins_anew = is_full(request.session_epoch) and request.session_id != NO_SESSION
+        replica = self._followers.reader(sender, has_last_answer=not begins_anew)
         reader = replica or FetchingConsumer(
             version, replica_id=sender.replica_id, choice=self._choices.of_consumer(request, context)
         )

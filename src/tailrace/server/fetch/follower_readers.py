@@ -46,14 +46,18 @@ class FollowerReaders:
         self._keeper = keeper
         self._throttles = throttles
 
-    def reader(self, sender: FetchSender) -> "FetchingFollower | None":
-        """The follower that has sent a request; None for a consumer."""
+    def reader(self, sender: FetchSender, *, has_last_answer: bool = True) -> "FetchingFollower | None":
+        """The follower that has sent a request; None for a consumer.
+
+        `has_last_answer`: false if the request shows that the answer before it did not come.
+        """
         replica_id, broker_epoch = sender
         if replica_id < 0:
             return None
         return FetchingFollower(
             BrokerId(replica_id),
             broker_epoch,
+            has_last_answer=has_last_answer,
             controller=self._controller,
             keeper=self._keeper,
             throttles=self._throttles,
@@ -70,6 +74,7 @@ class FetchingFollower:
     __slots__ = (
         "_broker_epoch",
         "_controller",
+        "_has_last_answer",
         "_is_recorded",
         "_keeper",
         "_may_join",
@@ -83,12 +88,14 @@ class FetchingFollower:
         replica_id: BrokerId,
         broker_epoch: int,
         *,
+        has_last_answer: bool = True,
         controller: Controller,
         keeper: InSyncKeeper,
         throttles: ReplicationThrottles,
     ) -> None:
         self._replica_id = replica_id
         self._broker_epoch = broker_epoch
+        self._has_last_answer = has_last_answer
         self._controller = controller
         self._keeper = keeper
         self._throttles = throttles
@@ -134,6 +141,7 @@ class FetchingFollower:
                 self._broker_epoch,
                 self._may_join,
                 stated if stated < _NOT_STATED else _UNKNOWN,
+                self._has_last_answer,
             )
             if partition.in_sync.take_fetch(self._replica_id, fetch):
                 self._keeper.consider(partition)

@@ -140,6 +140,27 @@ def test_a_stale_high_watermark_goes_out_at_once_and_is_known_when_the_next_fetc
     assert [replica for replica, _ in broker.partition.in_sync.serving(1)] == [2]
 
 
+def test_a_high_watermark_in_an_answer_that_was_lost_is_acknowledged_by_no_fetch() -> None:
+    """A fetch that names a session to begin another one says that the last answer of that one did not come."""
+    broker = LeadingBroker()
+    two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    two.open()
+    three.open()
+    broker.produce(b"a")
+    two.next(0)
+    three.next(0)
+    two.next(1)
+    three.next(1)
+    (data,) = two.next()
+    assert data.high_watermark == 1
+    assert broker.partition.in_sync.serving(1) == []
+    two.epoch = 0  # that answer has not come
+    two.open(1)
+    assert broker.partition.in_sync.serving(1) == []
+    two.next()
+    assert [replica for replica, _ in broker.partition.in_sync.serving(1)] == [2]
+
+
 def test_answers_with_nothing_but_high_watermarks_keep_a_distance() -> None:
     broker = LeadingBroker()
     two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
