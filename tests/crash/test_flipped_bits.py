@@ -15,6 +15,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 
 import confluent_kafka
@@ -30,7 +31,9 @@ WHOLE_WITHIN_S = float(os.environ.get("WHOLE_WITHIN_S", "240"))
 """A deadline for a busy machine; what is aimed at is 60."""
 NAMES = [f"{TOPIC}-{number}" for number in range(PARTITIONS)]
 FLIPS_OF_ONE_NODE = 10
+RACKS = ("a", "b", "c")
 CONFIG = {
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
     "log.segment.bytes": "20000",
     "log.index.interval.bytes": "500",
     "log.scrub.interval.ms": "3000",
@@ -42,7 +45,8 @@ MOMENTS = ("killed with all others", "running", "stopped", "killed")
 
 
 class Reader:
-    """Reads everything again and again, as long as the block lasts; what it was given, by partition and offset."""
+    """Reads everything again and again, from one rack after the other, as long as the block lasts; what it was given,
+    by partition and offset."""
 
     def __init__(self, servers: str) -> None:
         self.given: dict[tuple[int, int], str] = {}
@@ -60,9 +64,12 @@ class Reader:
         self._thread.join()
 
     def _read(self) -> None:
-        while not self._is_over.is_set():
+        for rack in cycle(RACKS):
+            if self._is_over.is_set():
+                return
             consumer = confluent_kafka.Consumer(
                 {"bootstrap.servers": self._servers, "group.id": "r", "enable.auto.commit": False, "check.crcs": True}
+                | {"client.rack": rack}
                 | QUIET
             )
             consumer.assign([confluent_kafka.TopicPartition(TOPIC, number, 0) for number in range(PARTITIONS)])
@@ -160,7 +167,7 @@ def test_a_flipped_bit_costs_no_acknowledged_record_and_heals_by_itself(tmp_path
     chance = random.Random(seed)
     print(f"SEED={seed}")  # noqa: T201
     history = tmp_path / "history"
-    with Cluster(brokers=3, directory=tmp_path / "cluster", config=CONFIG) as cluster:
+    with Cluster(brokers=3, racks=RACKS, directory=tmp_path / "cluster", config=CONFIG) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers} | QUIET)
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(60)
         with Reader(cluster.bootstrap_servers) as reader, producing(cluster, history, pause_s=0.02):
