@@ -1,7 +1,7 @@
 """Runs the lines that are asked for, all of them by default, and shows each as a table.
 
-`--save` also writes each line's section into docs/benchmarks/README.md or docs/experiments/kip-630.md, with a chart;
-sections of other lines stay.
+`--save` also writes each line's section into docs/benchmarks/README.md or a page of docs/experiments, with a
+chart; sections of other lines stay.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def _run(name: str, options: argparse.Namespace, head: str) -> bool:
         return False
     screen.show(section)
     if options.save:
-        where = page.EXPERIMENT if line.is_experiment else page.PAGE
+        where = page.path_of(line.experiment)
         page.save(section, head, where)
         if section.bars:
             chart.draw(section, where.parent / page.chart_name(name))
@@ -63,7 +63,7 @@ def _positive(text: str) -> int:
 
 
 def _options() -> argparse.Namespace:
-    lines = "\n".join(f"  {name:12}{line.help} ({line.rounds} rounds)" for name, line in LINES.items())
+    lines = "\n".join(f"  {name:16}{line.help} ({line.rounds} rounds)" for name, line in LINES.items())
     parser = argparse.ArgumentParser(
         prog="make bench",
         description=f'{__doc__}\nmake bench ARGS="latency start --rounds 3"\n\nlines:\n{lines}',

@@ -36,6 +36,8 @@ def draw(section: Section, path: Path) -> None:
             place += 1
         place += 1
     axes.set_yticks(ticks, tests)
+    if section.is_chart_logarithmic:
+        axes.set_xscale("log")
     axes.invert_yaxis()
     axes.set_xlabel(section.chart_head)
     axes.set_title(section.title)

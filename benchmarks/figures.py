@@ -139,6 +139,8 @@ class Section:
     absent: tuple[str, ...] = ()
     """Peers that did not take part, each with the reason."""
     chart_head: str = ""
+    is_chart_logarithmic: bool = False
+    """For values that differ by orders of magnitude; they must be above 0."""
     bars: tuple[Bar, ...] = field(default=())
 
 

@@ -1,4 +1,4 @@
-"""docs/benchmarks/README.md: written by hand, except for a section for each line, which `--save` replaces."""
+"""The pages of docs: written by hand, except for a section for each line, which `--save` replaces."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -7,7 +7,12 @@ from benchmarks.figures import Section
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "benchmarks"
 PAGE = DIRECTORY / "README.md"
-EXPERIMENT = DIRECTORY.parent / "experiments" / "kip-630.md"
+EXPERIMENTS = DIRECTORY.parent / "experiments"
+
+
+def path_of(experiment: str) -> Path:
+    """The page of an experiment, or the one of the lines that are of none."""
+    return EXPERIMENTS / f"{experiment}.md" if experiment else PAGE
 
 
 def markdown(section: Section, machine: str) -> str:

@@ -9,6 +9,7 @@ from benchmarks.lines import (
     compaction,
     fence_stall,
     fencing,
+    fetch_sessions,
     frames,
     latency,
     partitions,
@@ -18,6 +19,8 @@ from benchmarks.lines import (
     start,
 )
 from benchmarks.rounds import Rounds
+
+KIP_227, KIP_392, KIP_630 = "kip-227", "kip-392", "kip-630"
 
 
 class Line(NamedTuple):
@@ -30,8 +33,8 @@ class Line(NamedTuple):
     """A JVM compiles what it runs often, and is slower before: one round is not enough for it."""
     size: int = partitions.DEFAULT
     """Number of partitions, or megabytes of metadata, unless another number is asked for."""
-    is_experiment: bool = False
-    """Measured beside a text, not beside a peer: its section stands in docs/experiments."""
+    experiment: str = ""
+    """The text beside which it is measured: its section stands on that page of docs/experiments."""
 
 
 LINES = {
@@ -49,7 +52,7 @@ LINES = {
         rounds=1,
         warm_ups=0,
         size=fencing.DEFAULT,
-        is_experiment=True,
+        experiment=KIP_630,
     ),
     fence_stall.NAME: Line(
         "KIP-630: how long the event loop stands while a broker with 30,000 partitions is fenced",
@@ -57,7 +60,7 @@ LINES = {
         rounds=3,
         warm_ups=0,
         size=fence_stall.DEFAULT,
-        is_experiment=True,
+        experiment=KIP_630,
     ),
     snapshots.NAME: Line(
         "KIP-630: a snapshot of so many MB is written and loaded",
@@ -65,7 +68,7 @@ LINES = {
         rounds=3,
         warm_ups=0,
         size=snapshots.DEFAULT_MEGABYTES,
-        is_experiment=True,
+        experiment=KIP_630,
     ),
     catch_up.NAME: Line(
         "KIP-630: a new node by snapshot and by log",
@@ -73,7 +76,7 @@ LINES = {
         rounds=1,
         warm_ups=0,
         size=catch_up.DEFAULT_MEGABYTES,
-        is_experiment=True,
+        experiment=KIP_630,
     ),
     compaction.NAME: Line(
         "KIP-630: what keeping the metadata log short reads, snapshots beside compaction",
@@ -81,6 +84,12 @@ LINES = {
         rounds=1,
         warm_ups=0,
         size=compaction.DEFAULT_MEGABYTES,
-        is_experiment=True,
+        experiment=KIP_630,
+    ),
+    fetch_sessions.NAME: Line(
+        "KIP-227: bytes and CPU of a fetch, full and incremental, by partitions and changes",
+        fetch_sessions.measure,
+        size=fetch_sessions.DEFAULT,
+        experiment=KIP_227,
     ),
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.process import Process, cpu_ticks, resident_bytes
+from benchmarks.process import Process, cpu_clock, cpu_ticks, resident_bytes
 
 STAT = (
     "4242 (a (b) c) S 1 4242 4242 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 9 0 100 1000 200 18446744073709551615 1 1 0 0\n"
@@ -26,6 +26,21 @@ def test_the_cpu_time_of_this_process_is_what_the_system_call_says() -> None:
     after = sum(os.times()[:2])
     per_second = os.sysconf("SC_CLK_TCK")
     assert before * per_second - 2 <= ticks <= after * per_second + 2
+
+
+def test_the_clock_of_a_process_is_its_cpu_time() -> None:
+    before = time.process_time()
+    clock = cpu_clock(os.getpid())
+    assert before <= clock <= time.process_time()
+
+
+def test_a_process_that_has_ended_has_no_clock(tmp_path: Path) -> None:
+    process = python("", tmp_path)
+    process.start()
+    pid = process.pid
+    process.kill()
+    with pytest.raises(OSError, match="Invalid argument"):
+        cpu_clock(pid)
 
 
 def test_resident_memory_is_in_bytes() -> None:

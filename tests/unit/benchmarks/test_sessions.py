@@ -1,0 +1,126 @@
+"""Frames of the session driver say what the protocol's own codec reads in them."""
+
+import struct
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from benchmarks.sessions import (
+    IDS_VERSION,
+    MAX_EPOCH,
+    NAMES_VERSION,
+    PRODUCE_VERSION,
+    Fetcher,
+    Place,
+    RefusedFetch,
+    appending_frame,
+    spread,
+)
+from benchmarks.wire import Wire, batch
+from tailrace.protocol.headers import decode_request_header
+from tailrace.protocol.messages.fetch import FetchRequest
+from tailrace.protocol.messages.produce import ProduceRequest
+from tailrace.protocol.schema import decode
+
+PLACES = [Place("one", b"1" * 16, 0), Place("one", b"1" * 16, 1), Place("two", b"2" * 16, 0)]
+
+
+class _Wire:
+    """Takes frames, and gives the answers that were put into it."""
+
+    def __init__(self, answers: Sequence[bytes] = ()) -> None:
+        self.sent: list[bytes] = []
+        self._answers = list(answers)
+        self.socket = self
+
+    def sendall(self, frame: bytes) -> None:
+        self.sent.append(frame)
+
+    def receive(self) -> bytes:
+        return self._answers.pop(0)
+
+
+def read(frame: bytes, version: int) -> FetchRequest:
+    assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+    header, position = decode_request_header(frame[4:])
+    assert header.api_version == version
+    return decode(FetchRequest, version, frame[4 + position :])
+
+
+def answer(session_id: int, error: int = 0) -> bytes:
+    """The head of an answer of version 12 or later, and no topics."""
+    return struct.pack(">ixihibx", 1, 0, error, session_id, 1)
+
+
+def fetcher(answers: Sequence[bytes] = (), version: int = IDS_VERSION) -> tuple[Fetcher, _Wire]:
+    wire = _Wire(answers)
+    return Fetcher(cast(Wire, wire), PLACES, version=version, clock=lambda: 0.0), wire
+
+
+@pytest.mark.parametrize("version", [NAMES_VERSION, IDS_VERSION])
+def test_a_full_frame_names_partitions_by_topic_with_their_offsets_and_no_session(version: int) -> None:
+    one, _ = fetcher(version=version)
+    one.offsets[1] = 7
+    request = read(one.full_frame((0, 1, 2)), version)
+    assert (request.session_id, request.session_epoch) == (0, -1)
+    found = [
+        (topic.topic or topic.topic_id[:1], [p.fetch_offset for p in topic.partitions]) for topic in request.topics
+    ]
+    assert found in ([("one", [0, 7]), ("two", [0])], [(b"1", [0, 7]), (b"2", [0])])
+
+
+@pytest.mark.parametrize("version", [NAMES_VERSION, IDS_VERSION])
+def test_fetches_of_a_session_count_its_epoch_and_name_only_changes(version: int) -> None:
+    one, wire = fetcher([answer(4711)] * 4, version)
+    one.open()
+    one.incremental()
+    one.incremental([2])
+    one.close_session()
+    requests = [read(frame, version) for frame in wire.sent]
+    assert [(each.session_id, each.session_epoch) for each in requests] == [(0, 0), (4711, 1), (4711, 2), (4711, -1)]
+    assert [sum(len(topic.partitions) for topic in each.topics) for each in requests] == [3, 0, 1, 0]
+
+
+def test_the_epoch_after_the_largest_is_1() -> None:
+    one, wire = fetcher([answer(1)] * 3)
+    one.open()
+    one._epoch = MAX_EPOCH
+    one.incremental()
+    one.incremental()
+    assert [read(frame, IDS_VERSION).session_epoch for frame in wire.sent] == [0, MAX_EPOCH, 1]
+
+
+def test_bytes_are_those_of_whole_frames() -> None:
+    one, wire = fetcher([answer(1)] * 2)
+    one.open()
+    exchange = one.incremental([1])
+    assert (exchange.request_bytes, exchange.answer_bytes) == (len(wire.sent[1]), len(answer(1)) + 4)
+
+
+@pytest.mark.parametrize(
+    ("found", "why"), [(answer(0, 70), "error 70"), (answer(0), "no session"), (answer(5), "session 5")]
+)
+def test_an_answer_of_no_or_another_session_is_refused(found: bytes, why: str) -> None:
+    one, _ = fetcher([answer(4711), found])
+    one.open()
+    with pytest.raises(RefusedFetch, match=why):
+        one.incremental()
+
+
+def test_an_append_has_the_batch_for_each_partition() -> None:
+    records = batch(1, 10)
+    frame = appending_frame(PLACES, records)
+    _, position = decode_request_header(frame[4:])
+    request = decode(ProduceRequest, PRODUCE_VERSION, frame[4 + position :])
+    found = [
+        (topic.name, p.index, bytes(p.records or b"")) for topic in request.topic_data for p in topic.partition_data
+    ]
+    assert found == [("one", 0, records), ("one", 1, records), ("two", 0, records)]
+
+
+@pytest.mark.parametrize(("count", "among"), [(0, 5), (1, 5), (3, 10), (10, 10)])
+def test_spread_numbers_are_different_and_below_the_limit(count: int, among: int) -> None:
+    numbers = spread(count, among)
+    assert len(set(numbers)) == count
+    assert all(0 <= number < among for number in numbers)
