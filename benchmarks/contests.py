@@ -1,9 +1,12 @@
 """Comparisons of servers: only those that promise the same about what they have acknowledged."""
 
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
 
+from benchmarks.clusters import PeerCluster, kafka_cluster, tailrace_cluster
 from benchmarks.kafka import KAFKA, apache_kafka, flushed_by_message
-from benchmarks.peers import MOCK, Peer, mock_cluster, running, tailrace
+from benchmarks.kafka_jars import absent
+from benchmarks.peers import MOCK, TAILRACE, Peer, mock_cluster, running, tailrace
 from benchmarks.rounds import Rounds
 
 DURABILITIES = ("page-cache", "flushed")
@@ -17,3 +20,20 @@ def page_cache_and_flushed(rounds: Rounds, stack: ExitStack, *, mock: bool = Fal
     kafka = rounds.enter(stack, KAFKA, running(apache_kafka()))
     mocks = rounds.enter(stack, MOCK, mock_cluster()) if mock else []
     return {"page-cache": [page_cache, *kafka, *mocks], "flushed": [flushed, *map(flushed_by_message, kafka)]}
+
+
+def clusters_of_both(
+    rounds: Rounds,
+    durability: str,
+    ours: Mapping[str, str] | None = None,
+    theirs: Mapping[str, str] | None = None,
+) -> dict[str, Callable[[], AbstractContextManager[PeerCluster]]]:
+    """Clusters by name, each made anew when it is called; with these settings, ours and theirs."""
+    clusters: dict[str, Callable[[], AbstractContextManager[PeerCluster]]] = {
+        TAILRACE: lambda: tailrace_cluster(durability, ours)
+    }
+    if why := absent():
+        rounds.miss(KAFKA, why)
+    else:
+        clusters[KAFKA] = lambda: kafka_cluster(theirs)
+    return clusters

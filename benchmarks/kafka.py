@@ -1,4 +1,4 @@
-"""Apache Kafka as a peer: one process, broker and controller (KRaft), from Maven's jars.
+"""Apache Kafka as a peer: processes that are broker and controller (KRaft), from Maven's jars.
 
 It runs as its own start script would run it: the heap of kafka-server-start.sh and the flags of kafka-run-class.sh,
 garbage collection log and JMX agent included. Its settings are its defaults but for addresses, the directory and one
@@ -6,7 +6,7 @@ replica for its internal topics. Maven brings no logging backend along, so it wr
 """
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,14 @@ JMX = (
 )
 # Another process holds the pipe's end, so that Kafka goes when this one does, even by kill -9. `exec` keeps the id.
 _UNTIL_STDIN_CLOSES = 'exec 3<&0; (cat <&3 >/dev/null; kill -9 $$) & exec "$@" 3<&-'
+ONE_REPLICA = {
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+"""The internal topics of a node that is alone."""
 _CLUSTER_ID = "dGFpbHJhY2UtYmVuY2hfXw"
 _FORMAT_TIMEOUT_S = 60
 
@@ -42,30 +50,39 @@ def apache_kafka() -> Iterator[Peer]:
     if why := absent():
         raise Absent(why)
     with directory() as home:
-        properties = home / "server.properties"
         address, controller = free_addresses(2)
-        properties.write_text(_settings(address, controller, home / "data"))
-        _format(properties)
-        garbage = f"-Xlog:gc*:file={home}/kafkaServer-gc.log:time,tags:filecount=10,filesize=100M"
-        java = ["java", *HEAP, *FLAGS, garbage, *JMX, "-cp", f"{JARS}/*", "kafka.Kafka", str(properties)]
-        command = ["sh", "-c", _UNTIL_STDIN_CLOSES, "sh", *java]
-        yield Peer(name=KAFKA, process=Process(command, output=home / "output"), address=address)
+        yield Peer(name=KAFKA, process=kafka_process(home, 1, address, {1: controller}), address=address)
 
 
-def _settings(address: str, controller: str, data: Path) -> str:
-    return f"""process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@{controller}
-listeners=PLAINTEXT://{address},CONTROLLER://{controller}
-advertised.listeners=PLAINTEXT://{address}
-controller.listener.names=CONTROLLER
-log.dirs={data}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
-share.coordinator.state.topic.replication.factor=1
-share.coordinator.state.topic.min.isr=1
-"""
+def kafka_process(
+    home: Path,
+    node_id: int,
+    address: str,
+    controllers: Mapping[int, str],
+    *,
+    settings: Mapping[str, str] | None = None,
+    java_options: Sequence[str] = (),
+) -> Process:
+    """One node with a formatted directory, not started yet; `controllers` has all nodes' listeners for controllers."""
+    all_settings = {
+        "process.roles": "broker,controller",
+        "node.id": str(node_id),
+        "controller.quorum.voters": ",".join(f"{voter}@{place}" for voter, place in controllers.items()),
+        "listeners": f"PLAINTEXT://{address},CONTROLLER://{controllers[node_id]}",
+        "advertised.listeners": f"PLAINTEXT://{address}",
+        "controller.listener.names": "CONTROLLER",
+        "log.dirs": str(home / "data"),
+        **({} if len(controllers) > 1 else ONE_REPLICA),
+        **(settings or {}),
+    }
+    home.mkdir(exist_ok=True)
+    properties = home / "server.properties"
+    properties.write_text("".join(f"{name}={value}\n" for name, value in all_settings.items()))
+    _format(properties)
+    garbage = f"-Xlog:gc*:file={home}/kafkaServer-gc.log:time,tags:filecount=10,filesize=100M"
+    java = ["java", *HEAP, *FLAGS, garbage, *JMX, *java_options]
+    java += ["-cp", f"{JARS}/*", "kafka.Kafka", str(properties)]
+    return Process(["sh", "-c", _UNTIL_STDIN_CLOSES, "sh", *java], output=home / "output")
 
 
 def _format(properties: Path) -> None:
