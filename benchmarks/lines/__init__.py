@@ -20,6 +20,7 @@ from benchmarks.lines import (
     racks,
     records,
     requests,
+    session_requests,
     snapshots,
     start,
 )
@@ -95,6 +96,14 @@ LINES = {
         "KIP-227: bytes and CPU of a fetch, full and incremental, by partitions and changes",
         fetch_sessions.measure,
         size=fetch_sessions.DEFAULT,
+        experiment=KIP_227,
+    ),
+    session_requests.NAME: Line(
+        "KIP-227: CPU of the requester's end of a fetch, beside Kafka's Java client",
+        session_requests.measure,
+        rounds=3,
+        warm_ups=0,
+        size=session_requests.DEFAULT,
         experiment=KIP_227,
     ),
     idle_writes.NAME: Line(
