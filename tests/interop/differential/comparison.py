@@ -3,7 +3,7 @@
 import itertools
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,11 +63,14 @@ class Comparison:
 
 
 class Runner:
-    """Takes two nodes through a script, step by step. `is_known` tells which differences are listed."""
+    """Takes two nodes, or the brokers of two clusters, through a script, step by step.
 
-    def __init__(self, ours: str, theirs: str, is_known: Callable[[Finding], bool]) -> None:
+    `is_known` tells which differences are listed.
+    """
+
+    def __init__(self, ours: Sequence[str], theirs: Sequence[str], is_known: Callable[[Finding], bool]) -> None:
         self._peers = (Peer("Tailrace", ours), Peer("Apache Kafka", theirs))
-        self._names = tuple(Names(peer.address, peer.answers.topic_ids) for peer in self._peers)
+        self._names = tuple(Names(peer.addresses, peer.answers.topic_ids) for peer in self._peers)
         self._is_known = is_known
         self._awaited: dict[str, Send] = {}
         self._disagreed = 0
@@ -114,7 +117,8 @@ class Runner:
             found, fields = self._compare(step.name, api, step.version, answers)
             if all(map(self._is_known, found)):
                 break
-            if _READING.match(api) is None or (asked >= _AGREE_QUESTIONS and time.monotonic() >= deadline):
+            is_repeatable = step.is_repeatable and _READING.match(api) is not None
+            if not is_repeatable or (asked >= _AGREE_QUESTIONS and time.monotonic() >= deadline):
                 self._disagreed += 1
                 break
             time.sleep(_PAUSE_S)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from interop.differential.differences import ANY, MISSING, ONLY_HERE, Difference
 from interop.differential.listed_data import DATA
 from interop.differential.listed_groups import GROUPS
+from interop.differential.listed_sessions import SESSIONS
 from tailrace.protocol.registry import CLIENT_APIS, OWN_APIS
 
 _OK = "NONE (0)"
@@ -189,4 +190,4 @@ _REPLICAS = (
 )
 
 
-DIFFERENCES: Sequence[Difference] = (*_CLUSTER, *_TOPICS, *_CONFIGS, *_REPLICAS, *DATA, *GROUPS)
+DIFFERENCES: Sequence[Difference] = (*_CLUSTER, *_TOPICS, *_CONFIGS, *_REPLICAS, *DATA, *SESSIONS, *GROUPS)

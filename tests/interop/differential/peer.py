@@ -1,6 +1,7 @@
-"""A node as the script sees it: connections by name, requests out, answers in."""
+"""A node, or the brokers of a cluster, as the script sees them: connections by name, requests out, answers in."""
 
 import socket
+from collections.abc import Sequence
 from typing import Any
 
 from interop.differential.script import CLIENT_ID, Answers, Build
@@ -40,11 +41,11 @@ class _Connection:
 
 
 class Peer:
-    """One of the two nodes, with all that it has answered."""
+    """One of the two nodes or clusters, with all that it has answered. Brokers have the numbers from 1 on."""
 
-    def __init__(self, name: str, address: str) -> None:
+    def __init__(self, name: str, addresses: Sequence[str]) -> None:
         self.name = name
-        self.address = address
+        self.addresses = addresses
         self.answers = Answers()
         self._connections: dict[str, _Connection] = {}
         self._awaited: dict[str, tuple[str, type[Any], int]] = {}
@@ -91,7 +92,8 @@ class Peer:
 
     def _connection(self, name: str) -> _Connection:
         if name not in self._connections:
-            self._connections[name] = _Connection(self.address)
+            broker = int(name.rpartition("@")[2]) if "@" in name else 1
+            self._connections[name] = _Connection(self.addresses[broker - 1])
         return self._connections[name]
 
     def _send(self, connection: str, request: Any, version: int) -> None:

@@ -29,6 +29,8 @@ Condition = Callable[[Any], bool]
 class Ask:
     """Sends a request and compares the answers.
 
+    `connection`: by name; what stands behind an `@` is the number of the broker, without which it is the first one.
+    `is_repeatable` is false for a read that changes what the next one gets, as those of a fetch session do.
     `until`: asked again until the answer satisfies it, because Kafka does what it has promised a moment later.
     `expect_answer` is false for a Produce with acks=0: the next step on this connection shows whether it is open still.
     """
@@ -39,6 +41,7 @@ class Ask:
     connection: str = "main"
     until: Condition | None = None
     expect_answer: bool = True
+    is_repeatable: bool = True
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,12 @@ def ask(
     until: Condition | None = None,
     connection: str = "main",
     expect_answer: bool = True,
+    is_repeatable: bool = True,
 ) -> Iterator[Ask]:
     """The same request in each of these versions; by default in the newest. `request` is a message or builds one."""
     build = request if callable(request) else (lambda _: request)
     for version in versions or (_newest(request),):
-        yield Ask(name, version, build, connection, until, expect_answer)
+        yield Ask(name, version, build, connection, until, expect_answer, is_repeatable)
 
 
 def _newest(request: Any) -> int:

@@ -31,7 +31,7 @@ def comparison() -> Iterator[Comparison]:
     if why := absent():
         pytest.skip(why)
     with ApacheKafka(SETTINGS) as theirs, Cluster(config=SETTINGS) as ours:
-        runner = Runner(ours.bootstrap_servers, theirs.address, lambda found: not unlisted([found], DIFFERENCES))
+        runner = Runner([ours.address()], [theirs.address], lambda found: not unlisted([found], DIFFERENCES))
         try:
             yield runner.run(whole(SEED))
         finally:

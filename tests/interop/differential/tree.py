@@ -34,10 +34,16 @@ _DAY_MS = 86_400_000
 class Names:
     """The names of what one node has chosen: `<id of orders>`, `<member 1>`, `<producer 1>`, in order of appearance."""
 
-    def __init__(self, address: str, topic_ids: dict[str, bytes]) -> None:
-        host, _, port = address.rpartition(":")
-        self._own = {"host": host, "port": int(port)}
+    def __init__(self, addresses: Sequence[str], topic_ids: dict[str, bytes]) -> None:
+        host = addresses[0].rpartition(":")[0]
+        ports = {int(address.rpartition(":")[2]): number for number, address in enumerate(addresses, 1)}
+        only = len(addresses) == 1
+        self._own: dict[str, dict[Any, str]] = {
+            "host": {host: "<host>"},
+            "port": {port: "<port>" if only else f"<port of {number}>" for port, number in ports.items()},
+        }
         self._topic_ids = topic_ids
+        self._former_ids: dict[bytes, str] = {}
         self._chosen: dict[str, list[object]] = {"member": [], "producer": []}
         self._by_field: dict[str, Callable[[Any], Any]] = {
             "topic_id": self._topic,
@@ -57,8 +63,8 @@ class Names:
         """A value of a field, by its name if the node has chosen it."""
         if field.endswith("error_code"):
             return error_name(value)
-        if field in self._own and value == self._own[field]:
-            return f"<{field}>"
+        if field in self._own and value in self._own[field]:
+            return self._own[field][value]
         if field in _TIMES and value > time.time() * 1000 - _DAY_MS:
             return "<now>"
         if field in self._by_field and value is not None:
@@ -70,6 +76,10 @@ class Names:
         for topic in getattr(response, "topics", None) or ():
             name, topic_id = getattr(topic, "name", None), getattr(topic, "topic_id", ZERO_UUID)
             if name and topic_id != ZERO_UUID:
+                former = self._topic_ids.get(name, topic_id)
+                if former != topic_id:  # deleted and created again
+                    count = sum(each.endswith(f" of {name}>") for each in self._former_ids.values())
+                    self._former_ids[former] = f"<id {count + 1} of {name}>"
                 self._topic_ids[name] = topic_id
 
     def _topic(self, value: bytes) -> str:
@@ -78,7 +88,7 @@ class Names:
         for name, known in self._topic_ids.items():
             if known == value:
                 return f"<id of {name}>"
-        return value.hex()
+        return self._former_ids.get(value) or value.hex()
 
     def _member(self, value: str) -> str:
         return _CHOSEN_ID.sub(lambda found: self._nth("member", found[0]), value)

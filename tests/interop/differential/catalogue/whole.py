@@ -13,6 +13,7 @@ from interop.differential.catalogue.offsets import offsets
 from interop.differential.catalogue.produce import produces
 from interop.differential.catalogue.replicas import replicas
 from interop.differential.catalogue.seeded import seeded
+from interop.differential.catalogue.sessions import drawn_sessions, drawn_turns, sessions
 from interop.differential.catalogue.topics import topics
 from interop.differential.catalogue.transactions import everything, transactions
 from interop.differential.script import Script
@@ -38,6 +39,7 @@ def whole(seed: int) -> Script:
     yield from offsets()
     yield from produces()
     yield from fetches()
+    yield from sessions()
     yield from topics()
     yield from configs()
     yield from replicas()
@@ -46,5 +48,7 @@ def whole(seed: int) -> Script:
     yield from group_offsets()
     yield from consumer_groups()
     yield from seeded(seed)
+    yield from drawn_sessions(seed)
+    yield from drawn_turns(seed)
     yield from everything()
     yield from transactions()
