@@ -16,6 +16,7 @@ from interop import kafkajs, test_kafka_python_suite
 from interop.clients import CLIENTS, CODECS, knows
 from interop.differential.differences import table
 from interop.differential.listed import DIFFERENCES
+from interop.differential.listed_replicated import REPLICATED
 from interop.go_modules import GO_MODULES
 from interop.kafka_tools import MAIN_CLASSES
 from interop.test_group_rebalance import EVERY_CLIENT
@@ -129,6 +130,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "suite": suite,
     "Go clients": go_clients,
     "differences": lambda: table(DIFFERENCES),
+    "differences of clusters": lambda: table(REPLICATED),
 }
 
 

@@ -21,6 +21,7 @@ _TOPIC_SETTINGS_OF_KAFKA = (
     *("local.retention.bytes", "local.retention.ms"),
     *("remote.log.copy.disable", "remote.log.delete.on.disable", "remote.storage.enable"),
 )
+TOPIC_SETTINGS_MISSING = {f"topics.configs[{name}]": MISSING for name in _TOPIC_SETTINGS_OF_KAFKA}
 
 _CLUSTER = (
     Difference(
@@ -92,7 +93,7 @@ _TOPICS = (
     Difference(
         "CreateTopics",
         ("*",),
-        {f"topics.configs[{name}]": MISSING for name in _TOPIC_SETTINGS_OF_KAFKA},
+        TOPIC_SETTINGS_MISSING,
         "settings that are not here",
     ),
     Difference(
