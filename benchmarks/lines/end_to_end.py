@@ -6,12 +6,15 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 from benchmarks.clusters import NODES, PeerCluster
+from benchmarks.coalesced import AT_ONCE_MS, NEVER_MS, coalesced
 from benchmarks.contests import clusters_of_both
 from benchmarks.figures import Column, Section, bars, percentile, table
 from benchmarks.kafka import KAFKA
 from benchmarks.pace import Reader, frames_of, send_paced
+from benchmarks.peers import TAILRACE
 from benchmarks.rounds import Rounds
 from benchmarks.wire import Wire, batch
+from tailrace.server.fetch.sessions import IDLE_ANSWER_MS
 
 NAME = "end-to-end"
 VALUE_BYTES = 100
@@ -29,26 +32,33 @@ class Pace(NamedTuple):
 PACES = (Pace(0.002, 3_000), Pace(0.010, 1_000), Pace(0.600, 50))
 FROM_LEADER, FROM_FOLLOWER, LAG = "read from the leader", "read from a follower", "high watermark at the follower"
 
+VARIANTS = {"each at once": AT_ONCE_MS, "none at once": NEVER_MS}
+"""Ours with another least time between two answers that have a high watermark alone (`sessions.IDLE_ANSWER_MS`)."""
+
 CONDITIONS = (
     "Three nodes, one partition, replication factor 3, min.insync.replicas 2, page cache. Records of "
     f"{VALUE_BYTES} B with acks=all, sent at a steady pace whatever becomes of them; two consumers, at the leader and "
     "at one follower, wait with a Fetch v12 each. Time of a record: from the sending to the answer that has it. High "
     "watermark at the follower: how much later than the leader the follower gives the record, the same record each "
     "time. Fetches: of followers at the leader, by its own metrics, from before the "
-    "first record until after the last: what it costs that a follower learns the high watermark at once. Ours tells it "
-    "at once, as the text says; Apache Kafka took that back (KAFKA-9952), so that there it comes with the next record "
-    "or after replica.fetch.wait.max.ms, 500."
+    "first record until after the last: the cost of a follower that learns the high watermark at once. Ours has it at "
+    "once, as the text says, in answers that have nothing else at most every "
+    f"{IDLE_ANSWER_MS} ms; two more clusters of ours have no such limit, and no such answers. Apache Kafka took them "
+    "back (KAFKA-9952), so that there it comes with the next record or after replica.fetch.wait.max.ms, 500."
 )
 
 
 def measure(rounds: Rounds, _: int) -> Section:
     with ExitStack() as stack:
         made = clusters_of_both(rounds, "page-cache")
-        clusters = [stack.enter_context(make()) for make in made.values()]
+        clusters = {name: stack.enter_context(make()) for name, make in made.items()}
+        for variant, interval_ms in VARIANTS.items():
+            with coalesced(interval_ms):
+                clusters[f"{TAILRACE}, {variant}"] = stack.enter_context(made[TAILRACE]())
         for number in rounds:
             for pace in PACES:
-                for cluster in rounds.in_turn(clusters):
-                    _round(rounds, cluster, pace, f"end-to-end-{number}-{round(pace.interval_s * 1000)}")
+                for name in rounds.in_turn(list(clusters)):
+                    _round(rounds, name, clusters[name], pace, f"{NAME}-{number}-{round(pace.interval_s * 1000)}")
     samples = rounds.samples
     columns = (
         Column("p50_ms", "p50 ms", digits=2, beside=(KAFKA,)),
@@ -70,7 +80,7 @@ def measure(rounds: Rounds, _: int) -> Section:
     )
 
 
-def _round(rounds: Rounds, cluster: PeerCluster, pace: Pace, topic: str) -> None:
+def _round(rounds: Rounds, name: str, cluster: PeerCluster, pace: Pace, topic: str) -> None:
     cluster.create_topic(topic, 1, CONFIGS)
     leader = cluster.leader_of(topic)
     follower = next(node for node in NODES if node != leader)
@@ -86,12 +96,12 @@ def _round(rounds: Rounds, cluster: PeerCluster, pace: Pace, topic: str) -> None
         paced = send_paced(producer, (at_leader, at_follower), frames, interval_s=pace.interval_s)
     fetches = cluster.follower_fetches(leader) - fetches
     test = f"a record each {pace.interval_s * 1000:g} ms"
-    _record(rounds, f"{test}, {FROM_LEADER}", cluster, paced.sent_at, at_leader.read_at)
-    _record(rounds, f"{test}, {FROM_FOLLOWER}", cluster, paced.sent_at, at_follower.read_at)
+    _record(rounds, f"{test}, {FROM_LEADER}", name, paced.sent_at, at_leader.read_at)
+    _record(rounds, f"{test}, {FROM_FOLLOWER}", name, paced.sent_at, at_follower.read_at)
     _record(
         rounds,
         f"{test}, {LAG}",
-        cluster,
+        name,
         at_leader.read_at,
         at_follower.read_at,
         fetches_per_record=fetches / pace.records,
@@ -101,11 +111,11 @@ def _round(rounds: Rounds, cluster: PeerCluster, pace: Pace, topic: str) -> None
 def _record(
     rounds: Rounds,
     test: str,
-    cluster: PeerCluster,
+    server: str,
     from_s: Sequence[float],
     to_s: Sequence[float],
     **quantities: float,
 ) -> None:
     times_ms = [(end - begin) * 1000 for begin, end in zip(from_s, to_s, strict=True)]
     p50_ms, p99_ms = percentile(times_ms, 50), percentile(times_ms, 99)
-    rounds.record(test, cluster.name, p50_ms=p50_ms, p99_ms=p99_ms, **quantities)
+    rounds.record(test, server, p50_ms=p50_ms, p99_ms=p99_ms, **quantities)

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Sequence
 from typing import cast
+from uuid import uuid4
 
 import pytest
 
@@ -15,13 +16,16 @@ from benchmarks.sessions import (
     Place,
     RefusedFetch,
     appending_frame,
+    places_of,
     spread,
 )
 from benchmarks.wire import Wire, batch
+from tailrace.client.blocking import Admin
 from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.messages.produce import ProduceRequest
 from tailrace.protocol.schema import decode
+from tailrace.testing import Cluster
 
 PLACES = [Place("one", b"1" * 16, 0), Place("one", b"1" * 16, 1), Place("two", b"2" * 16, 0)]
 
@@ -124,3 +128,34 @@ def test_spread_numbers_are_different_and_below_the_limit(count: int, among: int
     numbers = spread(count, among)
     assert len(set(numbers)) == count
     assert all(0 <= number < among for number in numbers)
+
+
+@pytest.mark.parametrize("version", [NAMES_VERSION, IDS_VERSION])
+def test_a_node_keeps_a_session_of_slices_and_answers_with_changes_alone(
+    tailrace_cluster: Cluster, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.sessions.SLICE", 4)
+    topics = [f"sessions-{uuid4()}" for _ in range(2)]
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        admin.create_topics(dict.fromkeys(topics, 5))
+    with Wire(tailrace_cluster.bootstrap_servers) as wire:
+        places = places_of(wire, topics)
+        one = Fetcher(wire, places, version=version, clock=lambda: 0.0)
+        one.take(one.full_frame(range(10)))
+        assert one.answered_partitions() == 10
+        one.open()
+        one.incremental()
+        idle = one.incremental()
+        assert one.answered_partitions() == 0
+        assert max(idle.request_bytes, idle.answer_bytes) < 60
+        wire.socket.sendall(appending_frame([places[2], places[7]], batch(1, 10)))
+        wire.receive()
+        found = 0
+        while found < 2:  # acks=1 does not wait until they can be read
+            one.incremental()
+            found = one.answered_partitions()
+        assert found == 2
+        one.offsets[2] = one.offsets[7] = 1
+        one.incremental([2, 7])
+        assert one.answered_partitions() == 0
+        one.close_session()
