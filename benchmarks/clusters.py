@@ -26,6 +26,7 @@ NODES = (1, 2, 3)
 """The brokers, which are controllers too; node n is in the rack of that place."""
 RACK_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 METADATA_VERSION = 12
+PER_TOPIC = 1_000
 _PAUSE_S = 0.01
 _JMX_TIMEOUT_S = 60
 _FOLLOWERS_VERSION = 13
@@ -69,6 +70,11 @@ class PeerCluster(ABC):
         with Admin(self.bootstrap_servers) as admin:
             admin.create_topics([topic], timeout_ms=CREATE_TIMEOUT_MS)
         self.wait_until_in_sync(name, partitions)
+
+    def create_many(self, prefix: str, partitions: int, configs: Mapping[str, str] | None = None) -> None:
+        """So many partitions, in topics of at most 1,000, one after the other."""
+        for start in range(0, partitions, PER_TOPIC):
+            self.create_topic(f"{prefix}-{start}", min(PER_TOPIC, partitions - start), configs)
 
     def wait_until_in_sync(self, topic: str, partitions: int) -> None:
         """Return when each node says that all replicas of all partitions are in sync."""

@@ -11,7 +11,6 @@ from benchmarks.rounds import Rounds
 
 NAME = "idle-cores"
 DEFAULT = 10_000
-PER_TOPIC = 1_000
 SETTLE_S, IDLE_S = 15.0, 30.0
 MOST_CORES = 0.1
 
@@ -28,8 +27,7 @@ def measure(rounds: Rounds, partitions: int) -> Section:
         for name in rounds.in_turn(list(clusters)):
             with clusters[name]() as cluster:
                 _measure(rounds, cluster, 0)
-                for start in range(0, partitions, PER_TOPIC):
-                    cluster.create_topic(f"idle-{start}", min(PER_TOPIC, partitions - start))
+                cluster.create_many("idle", partitions)
                 _measure(rounds, cluster, partitions)
     samples = rounds.samples
     columns = (

@@ -71,10 +71,10 @@ def _test(idle: int) -> str:
 def _round(rounds: Rounds, cluster: PeerCluster, steps: tuple[int, ...]) -> None:
     cluster.create_topic(BUSY, 1, CONFIGS)
     _write(cluster, WARM_UP_WRITES)
-    alone_us = there = 0.0
+    alone_us, there = 0.0, 0
     for idle in steps:
         if idle > there:
-            cluster.create_topic(f"{IDLE}-{idle}", int(idle - there), CONFIGS)
+            cluster.create_many(f"{IDLE}-{idle}", idle - there, CONFIGS)
             there = idle
         time.sleep(SETTLE_S)
         before = cluster.cpu_seconds()
