@@ -21,13 +21,15 @@ from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.flush_thread import HangWatch
+from tailrace.node.settings.config import SettingInForce
+from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.throttle import ThrottleConfig
-from tailrace.server.admin.config_entries import BrokerSetting
+from tailrace.server.admin.config_entries import BrokerSetting, ConfigSource
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.assembly.replicas import LocalReplicas
@@ -50,14 +52,15 @@ STALL_MS: Final = 500
 
 
 class Settings:
-    """The settings of a broker that the applier reads."""
+    """The settings of a broker: those of topics are given, all others have their defaults."""
 
     def __init__(self, node_id: int, topic_defaults: TopicConfig) -> None:
         self.node_id = node_id
         self.topic_defaults = topic_defaults
 
-    def entry(self, name: str) -> Any:
-        raise NotImplementedError(name)
+    def entry(self, name: str) -> BrokerSetting:
+        setting = BROKER_SETTINGS[name]
+        return SettingInForce(setting=setting, layers=((ConfigSource.DEFAULT_CONFIG, setting.default),))
 
     def entries(self) -> Any:
         return iter(tuple[BrokerSetting, ...]())
