@@ -20,7 +20,9 @@ CHANGES = (0, 1, 100, 10_000)
 PER_TOPIC = 1_000
 VALUE_BYTES = 100
 FETCHES = {0: 10_000, 1: 10_000, 100: 200, 10_000: 10}
-"""Fetches of a round, by changes."""
+"""Fetches of a round, by changes: the most, as many as fit into LONGEST_S."""
+LEAST_FETCHES = 5
+LONGEST_S = 10.0
 FULL_PARTITIONS = 200_000
 """Partitions of all full fetches of a round together."""
 MOST_FULL_FETCHES = 500
@@ -40,7 +42,8 @@ CONDITIONS = (
     f"which have nothing new. {FULL_AGAIN.capitalize()}: right after it the changed partitions are fetched at the same "
     "offsets outside of the session, so that the same records are read. Bytes: the whole frames. CPU: of the node's "
     "process, all threads, for each exchange; net of an echo of the same sizes on a node's event loop. Appends are not "
-    "in it."
+    "in it, and what the process does besides is. A round has as many fetches as fit into "
+    f"{LONGEST_S:g} s, {FETCHES[1]:,} at most, fewer of many changes."
 )
 
 
@@ -51,11 +54,16 @@ def measure(rounds: Rounds, most: int) -> Section:
         ours = tailrace("page-cache", settings={"max.partitions.per.node": str(most + PER_TOPIC)})
         peers = [stack.enter_context(running(ours)), *rounds.enter(stack, KAFKA, running(apache_kafka()))]
         room = {peer.name: most if peer.name == TAILRACE else _room_of_kafka() for peer in peers}
-        runs = {peer.name: _Run(rounds, peer, echoing, min(most, room[peer.name])) for peer in peers}
+        runs = {
+            peer.name: _Run(rounds, peer, echoing, max(size for size in sizes if size <= room[peer.name]))
+            for peer in peers
+        }
         for size in sizes:
             taking_part = [runs[peer.name] for peer in peers if size <= room[peer.name]]
             if len(taking_part) < len(peers):
-                rounds.miss(f"{KAFKA}, {size:,} partitions,", f"more than {room[KAFKA]:,} need more files or maps")
+                rounds.miss(
+                    f"{KAFKA}, {size:,} partitions,", f"above {room[KAFKA]:,} it has too few files or maps here"
+                )
             for _ in rounds:
                 for run in rounds.in_turn(taking_part):
                     run.round(size)
@@ -152,13 +160,16 @@ class _Run:
         chosen = spread(changed, len(places))
         append = appending_frame([places[number] for number in chosen], self._records)
         exchanges, again = [], []
-        for _ in range(FETCHES[changed]):
+        began = time.perf_counter()
+        for number in range(FETCHES[changed]):
+            if number >= LEAST_FETCHES and time.perf_counter() - began > LONGEST_S:
+                break
             if chosen:
                 wire.socket.sendall(append)
                 wire.receive()
-                for number in chosen:
-                    fetcher.offsets[number] = self._ends[number]
-                    self._ends[number] += 1
+                for one in chosen:
+                    fetcher.offsets[one] = self._ends[one]
+                    self._ends[one] += 1
             # Made after the answer to the append, so that the node has gone back to its loop by then.
             exchanges.append(fetcher.incremental(chosen))
             if changed >= LEAST_CHANGES_AGAIN:
