@@ -17,8 +17,12 @@ from simulation.raft_scope import Budget, RaftScope
 from simulation.raft_scopes import LONG_SCOPES, LongScope
 from simulation.raft_shrink import RaftAttempts
 from simulation.raft_sweep import Sweep, soak, sweep_seeds
+from simulation.session_scope import SessionScope
+from simulation.session_scopes import LONG_SCOPES as LONG_SESSION_SCOPES
+from simulation.session_scopes import SHORT_SCOPES as SHORT_SESSION_SCOPES
+from simulation.session_scopes import NamedScope
 from simulation.shrink import attempt, explain
-from simulation.small_scope import Explored, ScopeBreach, explore
+from simulation.small_scope import A, Explored, Model, ScopeBreach, W, explore
 
 
 def main() -> int:
@@ -67,6 +71,7 @@ def main() -> int:
     scopes = commands.add_parser("scopes", help="try every order in all scopes that end; tens of minutes")
     scopes.add_argument("--max-states", type=int, default=20_000_000)
     scopes.add_argument("--processes", type=int, default=2)
+    scopes.add_argument("--only", choices=("quorum", "sessions"), help="both ends of fetch sessions, or the quorum")
     scopes.set_defaults(run=_run_scopes)
     options = parser.parse_args()
     return int(options.run(options))
@@ -154,16 +159,32 @@ def _run_scope(options: argparse.Namespace) -> int:
 
 def _run_scopes(options: argparse.Namespace) -> int:
     """All that must end, one after the other."""
-    states, began, open_ends = 0, time.monotonic(), 0
-    for one in LONG_SCOPES:
-        found = _search(one, 3, options.max_states, 1e9, options.processes)
+    began = time.monotonic()
+    searches: list[Callable[[], Explored | None]] = []
+    if options.only != "quorum":
+        searches += [
+            partial(_search_sessions, one, options.max_states, options.processes)
+            for one in (*SHORT_SESSION_SCOPES, *LONG_SESSION_SCOPES)
+        ]
+    if options.only != "sessions":
+        searches += [partial(_search, one, 3, options.max_states, 1e9, options.processes) for one in LONG_SCOPES]
+    states = open_ends = 0
+    for search in searches:
+        found = search()
         if found is None:
             return 1
         states += found.states
         open_ends += not found.is_complete
     seconds = time.monotonic() - began
-    _say(f"{len(LONG_SCOPES)} scopes, {open_ends} cut off, {states} states, no law broken; {seconds:.0f} s")
+    _say(f"{len(searches)} scopes, {open_ends} cut off, {states} states, no law broken; {seconds:.0f} s")
     return 1 if open_ends else 0
+
+
+def _search_sessions(one: NamedScope, max_states: int, processes: int) -> Explored | None:
+    """None if a law was broken."""
+    scope = SessionScope(one.kind)
+    _say(f"{one.name}: {one.kind}, {one.budget}")
+    return _explored(scope, scope.start(one.budget), max_states, 1e9, processes)
 
 
 def _search(one: LongScope, voters: int, max_states: int, max_seconds: float, processes: int) -> Explored | None:
@@ -171,10 +192,14 @@ def _search(one: LongScope, voters: int, max_states: int, max_seconds: float, pr
     scope = RaftScope(voters, instant_disk=one.instant_disk, may_look=one.may_look)
     looks = ", every node asks every other" if one.may_look else ""
     _say(f"{voters} voters, {one.budget}, disks {'instant' if one.instant_disk else 'apart'}{looks}")
+    return _explored(scope, scope.start(one.budget), max_states, max_seconds, processes)
+
+
+def _explored(model: Model[W, A], start: W, max_states: int, max_seconds: float, processes: int) -> Explored | None:
     try:
         found = explore(
-            scope,
-            scope.start(one.budget),
+            model,
+            start,
             max_states=max_states,
             processes=processes,
             max_seconds=max_seconds,
