@@ -104,7 +104,7 @@ class SessionLaws:
         if not reader.is_asking or answer.sender.number != reader.awaited:
             return
         held, was_full = reader.held, is_full(reader.requester.epoch)
-        known = dict(reader.known)
+        known, told = dict(reader.known), set(reader.told)
         named = reader.hear(answer)
         if named is None:
             if not answer.response.error_code:
@@ -114,7 +114,7 @@ class SessionLaws:
             self._sometimes.add("an incremental answer")
             self._check_left_out(reader, answer, held, named)
             for number, data in named.items():
-                is_known = known[number] == (data.high_watermark, data.log_start_offset)
+                is_known = number in told and known[number] == (data.high_watermark, data.log_start_offset)
                 if is_known and not (data.error_code or data.records):
                     raise Breach("an incremental answer has news alone", f"{data} for reader {reader.index}")
         reader.take(named, was_full=was_full)

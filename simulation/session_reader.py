@@ -61,6 +61,8 @@ class Reader:
         self.turns: dict[int, int] = {}
         """Of each partition of its session, when it had its turn: an answer with its records, or its entry."""
         self._last_turn = 0
+        self.told: set[int] = set()
+        """The partitions of its session that an answer has had, without an error."""
         self.awaited = 0
         """The number of the request whose answer it awaits; 0: none."""
 
@@ -83,6 +85,7 @@ class Reader:
         changed = [(partition, self.offsets[partition]) for partition in sorted(self.changed)]
         session = self.requester.request(changed, sorted(self.forgotten))
         self.turns = {} if session.is_full else {one: self.turns[one] for one in self.turns.keys() & self.held.keys()}
+        self.told &= self.turns.keys()
         for number, _ in session.partitions:
             if number not in self.turns:
                 self._take_turn(number)
@@ -148,9 +151,13 @@ class Reader:
 
     def take(self, named: dict[int, PartitionData], *, was_full: bool) -> None:
         """Use the data of an answer that counts, to a fetch that was full or not."""
+        held = self.held
         for number, data in named.items():
             if data.records and not was_full:
                 self._take_turn(number)
+            self.told.add(number)
+            if data.error_code:
+                self.told.discard(number)
             if not self.is_wanted(number):
                 continue
             if data.error_code:
@@ -161,7 +168,8 @@ class Reader:
             else:
                 self.known[number] = (data.high_watermark, data.log_start_offset)
                 self.marks[number] = max(self.marks[number], data.high_watermark)
-                if data.records:
+                # A small request may leave out a new offset: the records that it has already come again then.
+                if data.records and held[number] == self.offsets[number]:
                     self.offsets[number] += len(data.records) // RECORD_BYTES
                     self.changed[number] = None
 
