@@ -6,9 +6,10 @@ from typing import Any, Final
 
 from simulation.breach import Breach
 from simulation.network import Network
+from simulation.replica_consumer import CONSUMER, ReplicaConsumer
 from simulation.replica_laws import ReplicaLaws, batches_between
 from simulation.replica_metadata import CONTROLLER, ReplicaMetadata, Subscriber
-from simulation.replica_node import DATA, ReplicaNode
+from simulation.replica_node import DATA, ReplicaNode, rack_of
 from simulation.replica_plan import ReplicaPlan
 from simulation.replica_producer import CLIENT, Producer
 from simulation.world import Action, World
@@ -29,6 +30,7 @@ from tailrace.testing.disk import SimulatedDisk
 from testkit.controller_commands import create_topics
 
 TOPIC: Final = "orders"
+CONSUMES_PER_S: Final = 25.0
 
 
 class ReplicaCluster:
@@ -57,6 +59,7 @@ class ReplicaCluster:
                 node_id=number,
                 defaults=defaults,
                 longest_disk_ms=plan.longest_disk_ms,
+                session_slots=plan.session_slots,
                 lag_ms=plan.lag_ms,
                 is_flushed=plan.is_flushed,
                 lying_sync=plan.lying_sync,
@@ -69,6 +72,7 @@ class ReplicaCluster:
         self.world.after_event.append(self.laws.check)
         self.acked = 0
         self._producers: list[Producer] = []
+        self._consumers: list[ReplicaConsumer] = []
         self._is_chaos = self._is_producing = True
 
     def _make_laws(self) -> ReplicaLaws:
@@ -95,6 +99,8 @@ class ReplicaCluster:
             self._repeat(
                 f"produce {producer.name}", plan.produces_per_s, partial(self._produce, producer), in_calm=True
             )
+        for consumer in self._consumers:
+            self._repeat(f"consume {consumer.rack}", CONSUMES_PER_S, consumer.poll, in_calm=True)
         self._repeat("crashes", plan.crashes_per_s, self._crash)
         self._repeat("blackouts", plan.blackouts_per_s, self._black_out)
         self._repeat("cuts", plan.cuts_within_steps_per_s, self._cut_within_a_step)
@@ -137,6 +143,10 @@ class ReplicaCluster:
         )
         assert isinstance(answer, TopicsCreated), answer
         self._producers = [Producer(self, TopicPartition(TOPIC, number)) for number in range(self.plan.partitions)]
+        self._consumers = [
+            ReplicaConsumer(self, TOPIC, partitions=self.plan.partitions, rack=rack_of(number))
+            for number in range(1, self.plan.consumers + 1)
+        ]
 
     def _repeat(self, name: str, per_s: float, action: Action, *, in_calm: bool = False) -> None:
         if per_s <= 0:
@@ -226,7 +236,7 @@ class ReplicaCluster:
 
     def _partition(self) -> None:
         self.network.heal()
-        ids = [CONTROLLER, CLIENT, *self.nodes]
+        ids = [CONTROLLER, CLIENT, CONSUMER, *self.nodes]
         kinds = ("heal", "split", "one way", "isolate leader", "silence followers")
         kind = self.world.choice(kinds, "kind", "partition")
         if kind == "split":
@@ -309,10 +319,14 @@ class ReplicaCluster:
         )
 
     def _is_at_rest(self) -> bool:
-        """All copies are equally long, and known to be committed everywhere."""
+        """All copies are equally long, known to be committed everywhere, and consumed."""
         if any(producer.is_busy for producer in self._producers):
             return False
-        return all(len(set(self._ends(number))) == 1 for number in range(self.plan.partitions))
+        ends = [set(self._ends(number)) for number in range(self.plan.partitions)]
+        return all(
+            len(found) == 1 and all(consumer.positions[number] in found for consumer in self._consumers)
+            for number, found in enumerate(ends)
+        )
 
     def _states(self) -> list[Any]:
         topic = self.metadata.image.topics[TOPIC]
@@ -381,7 +395,8 @@ class ReplicaCluster:
             f" {state.replicas}, eligible {state.eligible_leader_replicas}, adding {state.adding_replicas}"
             for number, state in enumerate(self._states())
         )
-        return f"at {self.world.now_ms} ms, {self.acked} acked\n{nodes}\n{states}"
+        read = ", ".join(f"{one.rack} {one.positions}" for one in self._consumers)
+        return f"at {self.world.now_ms} ms, {self.acked} acked\n{nodes}\n{states}\nread: {read}"
 
 
 def flip_some_bit(files: SimulatedDisk, directory: str, draw: Callable[[int], int]) -> bool:

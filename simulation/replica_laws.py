@@ -12,13 +12,14 @@
 - "a silent replica does not join": its leader proposes to add only those that asked within replica.lag.time.max.ms.
 - "a disk that keeps its promises loses nothing": under flushed durability a copy in which no bit has flipped never says
   that it has lost something, whatever the power cuts.
+- Those of consumers: see `replica_consumer`.
 - "acknowledged is committed": a producer with acks=all gets success for committed records, at these offsets.
 - "a producer that keeps order is never out of order": its acknowledged batches are there when its next batch is.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from simulation.breach import Breach
 from simulation.replica_node import ReplicaNode
@@ -31,6 +32,8 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.replication.partition import Partition
 from tailrace.storage import ReadLimits
+
+_REDIRECT: Final = "a redirect goes to a replica that can serve"
 
 
 class StoredBatch(NamedTuple):
@@ -76,6 +79,7 @@ class ReplicaLaws:
             if node.is_up and node.is_serving:
                 for partition in node.table:
                     self._look_at(node, partition)
+                self.sometimes["session evicted"] += node.broker.fetch_sessions.cache.evictions > 0
         nodes = {node.node_id: node for node in self.nodes}
         for topic in self.image().topics.values():
             for number, state in topic.partitions.items():
@@ -158,6 +162,9 @@ class ReplicaLaws:
     def _note(self, partition: Partition) -> None:
         """Remember what is worth telling that it was reached."""
         end_offset = partition.log.log_end_offset
+        leadership = partition.in_sync.leadership
+        if leadership is not None and any(one._visits for one in leadership.replicas.values()):
+            self.sometimes["a follower rests"] += 1
         in_sync = len(partition.state.in_sync_replicas) if partition.state is not None and partition.is_leader else 0
         end_before, in_sync_before = self._sizes.get(partition, (0, 0))
         if (end_offset, in_sync) != (end_before, in_sync_before):
@@ -220,6 +227,29 @@ class ReplicaLaws:
             return False
         log = partition.log
         return (log.flushed_offset if self._is_flushed else log.log_end_offset) >= end_offset
+
+    # Consumers
+
+    def note_committed(self, leader: ReplicaNode, partition: Partition) -> None:
+        """The leader gives what lies below its high watermark, perhaps in the step in which that has risen."""
+        if leader.is_up and leader.is_serving:
+            self._look_at(leader, partition)
+
+    def redirected(self, leader: ReplicaNode, partition: Partition, target: ReplicaNode, offset: int) -> None:
+        """A leader sends a consumer that reads at this offset to another broker. Raises Breach."""
+        name, state = partition.topic_partition, partition.state
+        assert state is not None
+        detail = f"{name} at {offset} from {leader.node_id} to {target.node_id}"
+        if target.node_id not in state.in_sync_replicas:
+            raise Breach(_REDIRECT, f"{detail}: in sync are {state.in_sync_replicas}")
+        known = leader.image.brokers.get(target.node_id)
+        is_known = known is not None and target.is_serving and known.broker_epoch == target.broker_epoch
+        copy = target.table.find(*name) if is_known else None
+        if copy is None or target.failures.is_lost(name) or (target.node_id, name) in self.damaged:
+            return  # it has started again or failed since, and the leader does not know it yet
+        end_offset = min(copy.high_watermark, copy.log.log_end_offset)
+        if not copy.log.log_start_offset <= offset <= end_offset:
+            raise Breach(_REDIRECT, f"{detail}, which serves {copy.log.log_start_offset} to {end_offset}")
 
     def out_of_order(self, name: TopicPartition, code: ErrorCode) -> None:
         """A producer got the error that its next batch does not follow its last one, which was acknowledged."""

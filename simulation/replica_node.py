@@ -14,9 +14,10 @@ from simulation.quorum_node import CLUSTER_ID, SimulatedClock
 from simulation.replica_metadata import SESSION_MS, ReplicaMetadata
 from simulation.world import Action, Life, World
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
+from tailrace.fetch_session.epochs import INITIAL_EPOCH, is_full
 from tailrace.fetch_session.session_cache import DEFAULT_SLOTS
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker, claimed_epoch
-from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, Endpoint, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
@@ -25,9 +26,10 @@ from tailrace.node.settings.config import SettingInForce
 from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response, encode_request
-from tailrace.protocol.messages.fetch import FetchRequest
+from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
+from tailrace.replication.replica_selector import RackAwareReplicaSelector
 from tailrace.replication.throttle import ThrottleConfig
 from tailrace.server.admin.config_entries import BrokerSetting, ConfigSource
 from tailrace.server.assembly.broker import Broker
@@ -49,6 +51,15 @@ DATA: Final = "/data/logs"
 HEARTBEAT_MS: Final = 500
 STALL_MS: Final = 500
 """As log.dir.stall.timeout.ms, unless the disk is so slow that a round may take as long without hanging."""
+
+
+_LISTENER: Final = "REPLICATION"
+"""Of brokers and clients."""
+
+
+def rack_of(node_id: int) -> str:
+    """Each broker has a rack of its own."""
+    return f"rack-{node_id}"
 
 
 class Settings:
@@ -156,7 +167,7 @@ class _Connection:
 
     is_open = True
     peer_host = "/10.0.0.1"
-    listener_name = "REPLICATION"
+    listener_name = _LISTENER
     principal = "User:ANONYMOUS"
 
     def __init__(self, on_answer: Callable[[bytes | None], None]) -> None:
@@ -191,6 +202,7 @@ class ReplicaNode:
         defaults: TopicConfig,
         longest_disk_ms: int,
         lag_ms: int,
+        session_slots: int = DEFAULT_SLOTS,
         is_flushed: bool = True,
         lying_sync: bool = False,
         find: Callable[[int], "ReplicaNode"],
@@ -226,6 +238,7 @@ class ReplicaNode:
         self._defaults = defaults
         self._longest_disk_ms = longest_disk_ms
         self._lag_ms = lag_ms
+        self._session_slots = session_slots
         self._is_flushed = is_flushed
         self._find = find
         self._on_command = on_command
@@ -266,7 +279,7 @@ class ReplicaNode:
                 is_flushed=self._is_flushed,
                 replica_lag_time_max_ms=self._lag_ms,
                 fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES,
-                fetch_session_slots=DEFAULT_SLOTS,
+                fetch_session_slots=self._session_slots,
                 auto_create_topics=False,
                 verifies_transactions=True,
                 heartbeat_interval_ms=HEARTBEAT_MS,
@@ -285,7 +298,13 @@ class ReplicaNode:
                 periodic_work=PeriodicWorkConfig(log_dir_reserve_bytes=0),
             ),
             ports=BrokerPorts(
-                clock=clock, files=self.files, disk=disk, syncing_disk=disk, peers=self, random_bytes=self._random_bytes
+                clock=clock,
+                files=self.files,
+                disk=disk,
+                syncing_disk=disk,
+                peers=self,
+                random_bytes=self._random_bytes,
+                replica_selector=RackAwareReplicaSelector(),
             ),
             settings=Settings(self.node_id, self._defaults),
             metadata=self,
@@ -311,7 +330,8 @@ class ReplicaNode:
         command = RegisterBroker(
             broker_id=self.node_id,
             incarnation_id=self._incarnation,
-            endpoints=(),
+            endpoints=(Endpoint(listener_name=_LISTENER, host=f"broker-{self.node_id}", port=9092),),
+            rack=rack_of(self.node_id),
             log_directories=(self._directory_id,),
             previous_broker_epoch=self._claim,
         )
@@ -464,8 +484,13 @@ def ask(
     request: Any,
     version: int,
     on_reply: Callable[[Any], None],
+    *,
+    on_leave: Callable[[Any], None] = lambda response: None,
 ) -> None:
-    """Send a request over the network. `on_reply` is called with what comes back, perhaps more than once, or never."""
+    """Send a request over the network. `on_reply` is called with what comes back, perhaps more than once, or never.
+
+    `on_leave` is called with each answer in the step in which it leaves.
+    """
     version = min(version, schema_of(type(request)).versions.last)
     frame = b"".join(encode_request(request, version, correlation_id=1, client_id="simulated"))
     response_type = APIS[api_of(type(request)).key].response
@@ -473,10 +498,12 @@ def ask(
     def answered(data: bytes | None) -> None:
         if data is None:
             network.send(target.node_id, source, lambda: on_reply(None))
-        else:
-            network.send(
-                target.node_id, source, lambda: on_reply(decode_response(response_type, version, bytearray(data))[1])
-            )
+            return
+        response = decode_response(response_type, version, bytearray(data))[1]
+        if isinstance(request, FetchRequest):
+            _note_fetch(world, request, response)
+        on_leave(response)
+        network.send(target.node_id, source, lambda: on_reply(response))
 
     def deliver() -> None:
         if target.is_up:
@@ -487,6 +514,22 @@ def ask(
             world.after(1, lambda: on_reply(None))
 
     network.send(source, target.node_id, deliver)
+
+
+def _note_fetch(world: World, request: FetchRequest, response: FetchResponse) -> None:
+    """Remember the states of fetch sessions that were reached."""
+    sometimes = world.sometimes
+    if response.error_code:
+        sometimes[f"session error {response.error_code}"] += 1
+    elif is_full(request.session_epoch):
+        sometimes["session opened"] += response.session_id > 0
+        sometimes["session not to be had"] += response.session_id == 0 and request.session_epoch == INITIAL_EPOCH
+    else:
+        sometimes["incremental fetch"] += 1
+        answers = [data for topic in response.responses for data in topic.partitions]
+        is_quiet = not any(data.error_code or data.records for data in answers)
+        is_follower = request.replica_id >= 0 or request.replica_state.replica_id >= 0
+        sometimes["high watermark sent alone"] += bool(answers) and is_quiet and is_follower
 
 
 def _raise_broken_invariant(broken: BaseException) -> None:

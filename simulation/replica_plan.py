@@ -5,6 +5,7 @@ from typing import Final
 
 from simulation.network import NetworkFaults
 from simulation.world import World
+from tailrace.fetch_session.session_cache import DEFAULT_SLOTS
 
 LAG_MS: Final = 1_500
 
@@ -20,6 +21,10 @@ class ReplicaPlan:
     network: NetworkFaults = field(default_factory=NetworkFaults)
     longest_disk_ms: int = 5
     latest_image_ms: int = 20
+    session_slots: int = DEFAULT_SLOTS
+    """max.incremental.fetch.session.cache.slots."""
+    consumers: int = 0
+    """Each in the rack of a broker, from the first one on."""
     produces_per_s: float = 40
     crashes_per_s: float = 0.0
     blackouts_per_s: float = 0.0
@@ -50,6 +55,8 @@ class ReplicaPlan:
             # Each crash loses what was not flushed; min.insync.replicas - 1 at a time are borne (KIP-966).
             return cls(
                 is_flushed=False,
+                session_slots=world.choice((2, 4, DEFAULT_SLOTS), "swarm", "slots"),
+                consumers=3,
                 network=NetworkFaults(duplication=some("duplication", 0.2), slow=some("slow", 0.2)),
                 longest_disk_ms=1000,
                 latest_image_ms=world.choice((2, 30, 300), "swarm", "images"),
@@ -59,6 +66,8 @@ class ReplicaPlan:
             )
         return cls(
             brokers=world.choice((3, 3, 4), "swarm", "brokers"),
+            session_slots=world.choice((2, 4, DEFAULT_SLOTS), "swarm", "slots"),
+            consumers=3,
             min_in_sync=world.choice((2, 2, 1, 3), "swarm", "least"),
             network=NetworkFaults(
                 loss=some("loss", 0.05), duplication=some("duplication", 0.2), slow=some("slow", 0.2)

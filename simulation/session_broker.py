@@ -41,6 +41,7 @@ class Truth(NamedTuple):
     high_watermark: int
     log_start_offset: int
     log_end_offset: int
+    is_held_back: bool
 
 
 class Registration(NamedTuple):
@@ -96,6 +97,8 @@ class SmallPartition:
         self.watchers: Watchers[Any] = Watchers(self)
         self.state: PartitionState | None = None
         self.is_readable = True
+        self.is_held_back = False
+        """Whether a throttle keeps its records from the follower (KIP-73)."""
         self.appended_ms: list[int] = []
         """Of each record, when it came."""
         replicas = (LEADER,) if follower is None else (LEADER, follower)
@@ -200,7 +203,7 @@ class SmallPartition:
     @property
     def truth(self) -> Truth:
         log = self.log
-        return Truth(self.is_readable, self.high_watermark, log.log_start_offset, log.log_end_offset)
+        return Truth(self.is_readable, self.high_watermark, log.log_start_offset, log.log_end_offset, self.is_held_back)
 
 
 class _ReplicaView:
@@ -293,6 +296,8 @@ class SessionBroker:
         """When the leader began: then each replica in sync counts as caught up."""
         self.partitions = [SmallPartition(number, self.clock, follower=follower) for number in range(partitions)]
         self.sessions = FetchSessions(clock=_as_any(self.clock), slots=slots, random_bytes=SessionIds())
+        self.learned_ms = 0
+        """When it heard of the follower's registration."""
         self.image = SimpleNamespace(brokers={} if follower is None else {follower: Registration(0)})
         self.waiting: list[Waiting] = []
         self.answers: list[Answer] = []
@@ -390,8 +395,8 @@ class SessionBroker:
     def consider(self, partition: object) -> None:
         """An `InSyncKeeper`: the in-sync replicas stay."""
 
-    def holds_back(self, partition: object, replica_id: int) -> bool:
-        return False
+    def holds_back(self, partition: SmallPartition, replica_id: int) -> bool:
+        return partition.is_held_back
 
     def count_sent(self, partition: object, size_bytes: int) -> None:
         pass

@@ -10,10 +10,12 @@
   otherwise; a session that refuses is as before, one that takes it expects the next epoch.
 - "a session serves its owner alone": a fetch of another reader finds no session, and closes none.
 - "a full fetch ends the session that it names".
+- "a consumer evicts no follower", unless that has been inactive for long.
 - "only open sessions watch": a partition has no watcher of a session, or of a member, that is gone.
 - "a fetch waits only without news": none that is readable, and a follower knows the high watermark.
 - "a fetch that waits in vain is answered": its session is gone, or another fetch of it has come.
-- "caught up is true": a follower is caught up as of a time at which it had all that the leader had.
+- "caught up is true": a follower is caught up as of a time at which it had all that the leader had, by a fetch of the
+  registration that the leader knew.
 - "an acknowledgement is true": an end offset or high watermark that a leader counts is there, in that registration.
 - "when faults end the reader learns everything": in `session_scope`.
 """
@@ -21,7 +23,7 @@
 from typing import TYPE_CHECKING, Any, Final
 
 from simulation.breach import Breach
-from simulation.session_broker import Answer, Registration
+from simulation.session_broker import RECORD_BYTES, Answer, Registration
 from simulation.session_reader import Reader
 from tailrace.fetch_session.epochs import is_full, next_epoch
 from tailrace.fetch_session.session import FetchSession, SessionOwner
@@ -69,6 +71,8 @@ class SessionLaws:
                 raise Breach(law, f"{_told(request)} of {owner} has changed session {session_id} of {one.owner}")
             elif not one.is_open:
                 evicted -= 1
+                if one.is_privileged and one.last_used_ms and not parts.readers[sender.reader].is_follower:
+                    raise Breach("a consumer evicts no follower", f"{_told(request)} of {owner}: {one.owner}")
         if evicted < 0:
             raise Breach("a session serves its owner alone", f"{_told(request)} of {owner} has closed another one")
 
@@ -81,20 +85,28 @@ class SessionLaws:
             raise Breach("a wrong epoch changes nothing", f"{session.epoch} after {_told(request)}")
 
     def restart(self, parts: "Parts", reader: Reader) -> None:
-        """A reader begins anew; a follower without its last record, and in another registration."""
+        """A reader begins anew; a follower in another registration."""
         reader.restart()
-        if reader.is_follower:
-            reader.broker_epoch += 1
-            for number, offset in reader.offsets.items():
-                reader.offsets[number] = max(0, offset - 1)
+        reader.broker_epoch += reader.is_follower
 
     @staticmethod
-    def learn(parts: "Parts", reader: Reader) -> None:
-        """The leader's image has the follower's present registration."""
+    def learn(parts: "Parts", reader: Reader, *, sees_fenced: bool) -> None:
+        """The leader's image has the follower's present registration; it is fenced at first, which may be missed."""
         brokers: Any = parts.broker.image.brokers
         brokers[reader.replica_id] = Registration(reader.broker_epoch)
-        for partition in parts.broker.partitions:
-            partition.in_sync.exclude((BrokerId(reader.replica_id),))  # a new registration is fenced at first
+        parts.broker.learned_ms = parts.broker.clock.now_ms
+        for partition in parts.broker.partitions if sees_fenced else ():
+            partition.in_sync.exclude((BrokerId(reader.replica_id),))
+
+    @staticmethod
+    def ask(parts: "Parts", reader: Reader) -> "Message":
+        """A reader's next fetch. Raises Breach."""
+        message = parts.message(reader)
+        wanted = {number: reader.offsets[number] for number in reader.wanted}
+        # One that was forgotten and is wanted again leaves with this fetch, and enters with the next.
+        if reader.max_partitions is None and not reader.held.items() <= wanted.items():
+            raise Breach(_AGREE, f"reader {reader.index} wants {wanted}, its session has {reader.held}")
+        return message
 
     # Answers
 
@@ -123,7 +135,7 @@ class SessionLaws:
         self, reader: Reader, answer: Answer, held: dict[int, int], named: dict[int, PartitionData]
     ) -> None:
         size_bytes = sum(len(data.records or b"") for data in named.values())
-        if size_bytes >= reader.max_bytes:
+        if size_bytes and size_bytes + RECORD_BYTES > reader.max_bytes:
             self._sometimes.add("an answer is full")
             self._check_turns(reader, answer, held, named)
             return
@@ -141,8 +153,7 @@ class SessionLaws:
         latest = max(reader.turns[number] for number, data in named.items() if data.records)
         for number in held.keys() - named.keys():
             truth = answer.truths[number]
-            has_records = truth.is_readable and truth.log_start_offset <= held[number] < reader.end_of(truth)
-            if has_records and reader.turns[number] < latest:
+            if truth.is_readable and reader.has_records(held[number], truth) and reader.turns[number] < latest:
                 raise Breach("each partition has its turn", f"{number} of reader {reader.index} is left out: {named}")
 
     # States
@@ -178,7 +189,7 @@ class SessionLaws:
                 truth = parts.broker.partitions[one.wanted.partition].truth
                 known = reader.known[one.wanted.partition] if sender.number == reader.awaited else None
                 is_stale = reader.is_follower and known is not None and known[0] != truth.high_watermark
-                if is_stale or not truth.is_readable or one.wanted.fetch_offset < reader.end_of(truth):
+                if is_stale or not truth.is_readable or reader.has_records(one.wanted.fetch_offset, truth):
                     raise Breach(
                         "a fetch waits only without news",
                         f"reader {reader.index} at {one.wanted.fetch_offset} of {one.wanted.partition}: {truth}",
@@ -207,7 +218,15 @@ class SessionLaws:
             if end_offset < 0:
                 continue  # it has not asked
             if progress.broker_epoch != reader.broker_epoch:
-                continue  # what it had in another registration is no law's
+                is_known = parts.broker.image.brokers[reader.replica_id].broker_epoch == reader.broker_epoch
+                counts_on = max(parts.broker.learned_ms, parts.broker.led_ms)
+                if is_known and progress.caught_up_ms > counts_on:
+                    raise Breach(
+                        "caught up is true",
+                        f"{number} as of {progress.caught_up_ms} in registration {progress.broker_epoch}, which is over"
+                        f" since {parts.broker.learned_ms}",
+                    )
+                continue
             # A fetch that comes late, behind a later one, states less than there is.
             there = reader.offsets[number]
             if there < partition.own_end_offset and progress.caught_up_ms != parts.broker.led_ms:

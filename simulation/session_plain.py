@@ -112,6 +112,7 @@ def plain(parts: "Parts") -> str:
             sorted(reader.forgotten),
             reader.is_asking,
             reader.broker_epoch,
+            _is_learned_late(parts, reader),
         )
         for reader in parts.readers
     ]
@@ -136,6 +137,12 @@ def plain(parts: "Parts") -> str:
     )
     followers = [_progress(one, names) for one in _progresses(parts)]
     return repr((readers, partitions, sessions, waiting, requests, answers, followers))
+
+
+def _is_learned_late(parts: "Parts", reader: Any) -> bool:
+    """Whether the leader has heard of the registration after all that it knows of the follower."""
+    times = [progress.caught_up_ms for progress in _progresses(parts)] if reader.is_follower else []
+    return any(time > parts.broker.learned_ms for time in times)
 
 
 def _requester(requester: FetchSessionRequester[int, int], names: _Names) -> object:

@@ -182,8 +182,13 @@ class Reader:
         return (
             truth.is_readable
             and self.known[number] == (truth.high_watermark, truth.log_start_offset)
-            and self.offsets[number] == self.end_of(truth)
+            and not self.has_records(self.offsets[number], truth)
+            and self.offsets[number] >= truth.log_start_offset
         )
+
+    def has_records(self, offset: int, truth: Truth) -> bool:
+        """Whether an answer could have records from this offset on."""
+        return offset < self.end_of(truth) and not (self.is_follower and truth.is_held_back)
 
     def end_of(self, truth: Truth) -> int:
         """The end of what it may read."""

@@ -47,6 +47,8 @@ class Budget(NamedTuple):
     evictions: int = 0
     """Times at which all sessions that no request waits for have been inactive for long."""
     forgets: int = 0
+    throttles: int = 0
+    """Partitions whose records a throttle keeps from the follower."""
     thefts: int = 0
     """Requests of a reader in the session of another one."""
 
@@ -102,6 +104,11 @@ class Parts:
             for index in range(kind.readers)
         ]
         self.requests: list[Message] = []
+
+    @staticmethod
+    def message(reader: Reader) -> Message:
+        """The reader's next fetch."""
+        return Message(*reader.next_request(), reader.version)
 
     def spend(self, name: str) -> None:
         """Count an event."""
@@ -206,6 +213,10 @@ class SessionScope:
                 found.append(Action("break", index))
             if not partition.is_readable:
                 found.append(Action("mend", index))
+            if partition.is_held_back:
+                found.append(Action("let go", index))
+            elif budget.throttles and self.kind.is_follower:
+                found.append(Action("hold back", index))
         return found
 
     def _of_reader(self, parts: Parts, reader: Reader) -> list[Action]:
@@ -222,7 +233,7 @@ class SessionScope:
         if budget.reader_restarts:
             found.append(Action("restart reader", index))
         if _is_unknown(parts, reader):
-            found.append(Action("learn", index))
+            found += [Action("learn", index), Action("learn", index, 1)]
         if budget.forgets:
             found += [Action("forget", index, number) for number in reader.wanted if len(reader.wanted) > 1]
         if not reader.is_asking:
@@ -234,7 +245,7 @@ class SessionScope:
 
     def _do(self, parts: Parts, action: Action) -> None:
         kind, which = action.kind, action.which
-        broker, readers = parts.broker, parts.readers
+        broker = parts.broker
         match kind:
             case "deliver":
                 self._laws.deliver(parts, parts.requests.pop(which))
@@ -263,6 +274,18 @@ class SessionScope:
                 if kind == "break":
                     parts.spend("errors")
                 broker.partitions[which].set_readable(is_readable=kind == "mend")
+            case "hold back":
+                parts.spend("throttles")
+                broker.partitions[which].is_held_back = True
+            case "let go":  # a fetch that waits is answered at its deadline
+                broker.partitions[which].is_held_back = False
+                broker.expire()
+            case _:
+                self._do_to_all(parts, action)
+
+    def _do_to_all(self, parts: Parts, action: Action) -> None:
+        broker = parts.broker
+        match action.kind:
             case "restart broker":
                 parts.spend("broker_restarts")
                 broker.restart()
@@ -270,12 +293,12 @@ class SessionScope:
                 parts.spend("evictions")
                 broker.grow_old()
             case _:
-                self._do_of_reader(parts, readers[which], action)
+                self._do_of_reader(parts, parts.readers[action.which], action)
 
     def _do_of_reader(self, parts: Parts, reader: Reader, action: Action) -> None:
         match action.kind:
             case "ask":
-                parts.requests.append(Message(*reader.next_request(), reader.version))
+                parts.requests.append(self._laws.ask(parts, reader))
             case "give up":
                 reader.give_up()
             case "give up early":
@@ -290,7 +313,7 @@ class SessionScope:
                 parts.spend("reader_restarts")
                 self._laws.restart(parts, reader)
             case "learn":
-                self._laws.learn(parts, reader)
+                self._laws.learn(parts, reader, sees_fenced=action.detail == 0)
             case "forget":
                 parts.spend("forgets")
                 reader.forget(action.detail)
@@ -314,13 +337,14 @@ class SessionScope:
         """Some exchanges later every reader has everything, if nothing fails any more."""
         for partition in parts.broker.partitions:
             partition.set_readable(is_readable=True)
+            partition.is_held_back = False
             partition.flush()
         for reader in parts.readers:
             if _is_unknown(parts, reader):
-                self._laws.learn(parts, reader)
+                self._laws.learn(parts, reader, sees_fenced=True)
         slices = 0 if self.kind.max_partitions is None else 2 * self.kind.partitions
         turns = self.kind.partitions * max(partition.own_end_offset for partition in parts.broker.partitions)
-        for _ in range(EXCHANGES + slices + (turns if self.kind.max_bytes <= RECORD_BYTES else 0)):
+        for _ in range(EXCHANGES + slices + (turns if self.kind.max_bytes < 2 * RECORD_BYTES else 0)):
             self._exchange(parts)
             if all(self._knows_all(parts, reader) for reader in parts.readers):
                 self._laws.look_at(parts)
@@ -352,7 +376,7 @@ class SessionScope:
         for reader in parts.readers:
             if reader.is_asking:
                 reader.give_up()
-            parts.requests.append(Message(*reader.next_request(), reader.version))
+            parts.requests.append(self._laws.ask(parts, reader))
 
 
 def _stolen(requester: FetchSessionRequester[int, int], epoch: int) -> SessionRequest[int, int]:

@@ -17,6 +17,7 @@ _RARE = frozenset(
         "restart reader",
         "close",
         "break",
+        "hold back",
         "steal",
         "grow old",
     )
@@ -33,7 +34,7 @@ def run_seed(seed: int) -> Counter[str]:
         is_follower=chance.chance(0.5, "swarm", "follower"),
         version=chance.choice((13, 15, 18), "swarm", "version"),
         slots=chance.choice((1, 10), "swarm", "slots"),
-        max_bytes=chance.choice((10, 1 << 20), "swarm", "bytes"),
+        max_bytes=chance.choice((10, 15, 1 << 20), "swarm", "bytes"),
         max_partitions=chance.choice((None, None, 1), "swarm", "slices"),
     )
     if kind.is_follower:
