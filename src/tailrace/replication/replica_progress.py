@@ -26,8 +26,6 @@ class FollowerFetch(NamedTuple):
     """Whether it is alive, and asks in its current registration: only then may it be in sync."""
     high_watermark: int = UNKNOWN
     """Its own high watermark; -1 if it does not say (before Fetch v18)."""
-    has_last_answer: bool = True
-    """Whether it may have had the answer to the fetch before, and so acknowledges the high watermark in it."""
 
 
 class SessionVisits:
@@ -105,8 +103,8 @@ class ReplicaProgress:
         self._leader_end_offset = UNKNOWN
         """The end of the leader's log at the last fetch."""
         self.sent_high_watermark = UNKNOWN
-        """The high watermark in the last answer to a fetch that does not state its own; the next acknowledges it,
-        unless it says that the answer did not come."""
+        """The high watermark in the last answer without a session to a fetch that does not state its own; the next
+        acknowledges it."""
         self.known_high_watermark = UNKNOWN
         """The leader's high watermark as the follower has it: it has stated that, or acknowledged an answer.
         -1 until then, and after each start of the follower."""
@@ -151,8 +149,6 @@ class ReplicaProgress:
             self.sent_high_watermark = self.known_high_watermark = UNKNOWN
         if fetch.end_offset < end_offset:  # its log was cut
             self.known_high_watermark = min(self.known_high_watermark, fetch.end_offset)
-        if not fetch.has_last_answer:
-            self.sent_high_watermark = UNKNOWN
         stated = self.sent_high_watermark if fetch.high_watermark == UNKNOWN else fetch.high_watermark
         self.known_high_watermark = max(self.known_high_watermark, stated)
         self.broker_epoch = max(self.broker_epoch, fetch.broker_epoch)

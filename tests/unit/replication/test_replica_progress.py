@@ -72,14 +72,6 @@ def test_a_high_watermark_that_was_sent_is_acknowledged_by_the_next_fetch() -> N
     assert progress.acknowledged_high_watermark == 6, "its log was cut"
 
 
-def test_a_high_watermark_in_an_answer_that_did_not_come_is_never_acknowledged() -> None:
-    progress = told(FollowerFetch(10))
-    progress.sent_high_watermark = 8
-    for has_last_answer in (False, True):
-        progress.record(FollowerFetch(10, has_last_answer=has_last_answer), leader_end_offset=100, now_ms=1)
-        assert progress.acknowledged_high_watermark == -1
-
-
 def test_a_fetch_that_states_a_high_watermark_is_believed_before_what_was_sent() -> None:
     progress = told(FollowerFetch(10))
     progress.sent_high_watermark = 8

@@ -71,9 +71,7 @@ class FetchHandler:
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
         version, table = context.api_version, self._partitions
         sender = sender_of(request, version)
-        # A fetch that begins anew, and names a session, has had no answer to the last fetch of that session.
-        begins_anew = is_full(request.session_epoch) and request.session_id != NO_SESSION
-        replica = self._followers.reader(sender, has_last_answer=not begins_anew)
+        replica = self._followers.reader(sender)
         reader = replica or FetchingConsumer(
             version, replica_id=sender.replica_id, choice=self._choices.of_consumer(request, context)
         )
@@ -105,11 +103,10 @@ class FetchHandler:
 
     def _full_response(self, reading: FullReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        self._count_sent(reading)
+        session_id = self._sessions.open(reading)
+        self._count_sent(reading, has_session=session_id != NO_SESSION)
         endpoints = self._leader_endpoints(reading, (answer for topic in reading.topics for answer in topic.partitions))
-        return FetchResponse(
-            session_id=self._sessions.open(reading), responses=reading.topics, node_endpoints=endpoints
-        )
+        return FetchResponse(session_id=session_id, responses=reading.topics, node_endpoints=endpoints)
 
     # Incremental fetches
 
@@ -132,14 +129,14 @@ class FetchHandler:
 
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        self._count_sent(reading)
+        self._count_sent(reading, has_session=True)
         endpoints = self._leader_endpoints(reading, (data for _, data in reading.news))
         return self._sessions.answer(session, reading, endpoints)
 
-    def _count_sent(self, reading: Reading) -> None:
+    def _count_sent(self, reading: Reading, *, has_session: bool) -> None:
         reader = reading.params.reader
         self._sent.count(reading.given, is_replica=reader.is_replica)
-        reader.mark_sent(reading.given)
+        reader.mark_sent(reading.given, has_session=has_session)
 
     def _leader_endpoints(self, reading: Reading, answers: Iterable[PartitionData]) -> tuple[NodeEndpoint, ...]:
         """The addresses of the leaders that are named in errors."""

@@ -46,18 +46,14 @@ class FollowerReaders:
         self._keeper = keeper
         self._throttles = throttles
 
-    def reader(self, sender: FetchSender, *, has_last_answer: bool = True) -> "FetchingFollower | None":
-        """The follower that has sent a request; None for a consumer.
-
-        `has_last_answer`: false if the request shows that the answer before it did not come.
-        """
+    def reader(self, sender: FetchSender) -> "FetchingFollower | None":
+        """The follower that has sent a request; None for a consumer."""
         replica_id, broker_epoch = sender
         if replica_id < 0:
             return None
         return FetchingFollower(
             BrokerId(replica_id),
             broker_epoch,
-            has_last_answer=has_last_answer,
             controller=self._controller,
             keeper=self._keeper,
             throttles=self._throttles,
@@ -74,7 +70,6 @@ class FetchingFollower:
     __slots__ = (
         "_broker_epoch",
         "_controller",
-        "_has_last_answer",
         "_is_recorded",
         "_keeper",
         "_may_join",
@@ -88,14 +83,12 @@ class FetchingFollower:
         replica_id: BrokerId,
         broker_epoch: int,
         *,
-        has_last_answer: bool = True,
         controller: Controller,
         keeper: InSyncKeeper,
         throttles: ReplicationThrottles,
     ) -> None:
         self._replica_id = replica_id
         self._broker_epoch = broker_epoch
-        self._has_last_answer = has_last_answer
         self._controller = controller
         self._keeper = keeper
         self._throttles = throttles
@@ -141,7 +134,6 @@ class FetchingFollower:
                 self._broker_epoch,
                 self._may_join,
                 stated if stated < _NOT_STATED else _UNKNOWN,
-                self._has_last_answer,
             )
             if partition.in_sync.take_fetch(self._replica_id, fetch):
                 self._keeper.consider(partition)
@@ -188,10 +180,15 @@ class FetchingFollower:
             return wanted.high_watermark < partition.high_watermark
         return not partition.in_sync.knows_high_watermark(self._replica_id)
 
-    def mark_sent(self, given: Sequence[tuple[Partition, int]]) -> None:
-        """Note the high watermarks in an answer: the next fetch acknowledges them, if it does not state its own."""
+    def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
+        """Note the high watermarks in an answer: the next fetch acknowledges them, if it does not state its own.
+
+        Those in an answer of a session are acknowledged by that session's next fetch, and by no other one: a full fetch
+        that comes instead shows that the answer was lost. Without a session the next fetch has to be believed.
+        """
+        must_note = self._must_note_sent and not has_session
         for partition, size_bytes in given:
             if size_bytes:
                 self._throttles.count_sent(partition, size_bytes)
-            if self._must_note_sent:
+            if must_note:
                 partition.in_sync.note_sent(self._replica_id, partition.high_watermark)

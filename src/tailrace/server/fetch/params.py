@@ -73,7 +73,7 @@ class Reader(Protocol):
         """The facts about the reader that `check` and `read` depend on, beside the partition itself."""
         ...
 
-    def mark_sent(self, given: Sequence[tuple[Partition, int]]) -> None:
+    def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
         """The answer leaves in this turn, in which these partitions were read, with the bytes of each."""
         ...
 
@@ -145,7 +145,7 @@ class FetchingConsumer:
     def conditions(self) -> Hashable:
         return None if self.choice is None else self.choice.client
 
-    def mark_sent(self, given: Sequence[tuple[Partition, int]]) -> None:
+    def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
         pass
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tailrace.fetch_session.session import FetchSession, SessionPartition
+from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionPartition
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchTopic, PartitionData
 from tailrace.replication.outcomes import READ_COMMITTED
@@ -141,6 +141,8 @@ class SessionReading(Reading):
         if self._session.is_open:
             partition.watch(one, params.watched_kinds)
             one.subject = partition
+        if one.high_watermark != UNKNOWN:  # the reader has the full answer that began the session
+            params.reader.acknowledge([(partition, one.high_watermark)])
         return partition
 
     def _readable_end(self, partition: Partition, data: PartitionData) -> int:

@@ -161,6 +161,20 @@ def test_a_high_watermark_in_an_answer_that_was_lost_is_acknowledged_by_no_fetch
     assert [replica for replica, _ in broker.partition.in_sync.serving(1)] == [2]
 
 
+def test_a_high_watermark_in_the_first_answer_of_a_session_is_acknowledged_in_that_session_alone() -> None:
+    broker = LeadingBroker()
+    end = broker.commit(b"a")
+    for replica in (2, 3):
+        broker.follow(replica, 0, high_watermark=0)  # both have lost it again
+    follower = SessionFollower(broker, 2)
+    assert follower.send(end).response.session_id > 0
+    follower.epoch = 0  # that answer has not come, and its session is not known
+    follower.open(end)
+    assert broker.partition.in_sync.serving(end) == []
+    follower.next()
+    assert [replica for replica, _ in broker.partition.in_sync.serving(end)] == [2]
+
+
 def test_answers_with_nothing_but_high_watermarks_keep_a_distance() -> None:
     broker = LeadingBroker()
     two, three = SessionFollower(broker, 2), SessionFollower(broker, 3)
