@@ -297,7 +297,7 @@ class SessionBroker:
         self.partitions = [SmallPartition(number, self.clock, follower=follower) for number in range(partitions)]
         self.sessions = FetchSessions(clock=_as_any(self.clock), slots=slots, random_bytes=SessionIds())
         self.learned_ms = 0
-        """When it heard of the follower's registration."""
+        """The time when it learned of the follower's registration."""
         self.image = SimpleNamespace(brokers={} if follower is None else {follower: Registration(0)})
         self.waiting: list[Waiting] = []
         self.answers: list[Answer] = []

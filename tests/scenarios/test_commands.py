@@ -169,7 +169,16 @@ def test_listings_are_json_for_scripts_and_tables_for_people(topic: str) -> None
         **made,
         "Configs": {},
         "Partitions": [
-            {"Topic": topic, "Partition": number, "Leader": 1, "Replicas": [1], "Isr": [1]} for number in (0, 1)
+            {
+                "Topic": topic,
+                "Partition": number,
+                "Leader": 1,
+                "Replicas": [1],
+                "Isr": [1],
+                "Elr": [],
+                "LastKnownElr": [],
+            }
+            for number in (0, 1)
         ],
     }
     assert json.loads(run("topics", "delete", topic, "-o", "json").out) == [{"Topic": topic}]
