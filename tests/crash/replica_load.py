@@ -78,6 +78,7 @@ class Writer:
                 **_COMMON,
                 "bootstrap.servers": servers,
                 "enable.idempotence": True,
+                "debug": "eos",  # on stderr, which the run keeps: the error after which it raises its epoch
                 "acks": "all",
                 "linger.ms": 5,
                 "message.timeout.ms": 0,
