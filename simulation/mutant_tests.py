@@ -13,6 +13,7 @@ from simulation.mutants import Mutant, mutate_this_process
 _MOST = 3
 """Tests that are named; a run of them tells more."""
 _TESTS_OF = {
+    "fetch_session": "tests/unit/fetch_session",
     "raft": "tests/unit/raft",
     "metadata": "tests/unit/metadata",
     "replication": "tests/unit/replication",

@@ -23,7 +23,7 @@ from typing import NamedTuple
 SOURCE = Path(__file__).parents[1] / "src" / "tailrace"
 """The directory of the package."""
 RELOADED = ("tailrace.raft", "tailrace.metadata", "testkit", "simulation")
-RELOADED_FOR_REPLICAS = ("tailrace.replication", "tailrace.server", "testkit", "simulation")
+RELOADED_FOR_REPLICAS = ("tailrace.fetch_session", "tailrace.replication", "tailrace.server", "testkit", "simulation")
 RELOADED_FOR_NODES = (
     "tailrace.raft",
     "tailrace.metadata",
@@ -48,6 +48,8 @@ WORLDS = {
     "silence": ("replica_cluster.run_silence", RELOADED_FOR_REPLICAS),
     "forgetful": ("forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "log": ("damaged_log.run_seed", RELOADED_FOR_LOGS),
+    "sessions": ("session_walks.run_seed", RELOADED_FOR_REPLICAS),
+    "session scope": ("session_scopes.run_scope", RELOADED_FOR_REPLICAS),
     "bad disk": ("bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
 }

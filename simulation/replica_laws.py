@@ -247,6 +247,9 @@ class ReplicaLaws:
         copy = target.table.find(*name) if is_known else None
         if copy is None or target.failures.is_lost(name) or (target.node_id, name) in self.damaged:
             return  # it has started again or failed since, and the leader does not know it yet
+        leadership = partition.in_sync.leadership
+        if leadership is not None and leadership.replicas[target.node_id].sent_high_watermark >= offset:
+            return  # without a session, before Fetch v18: a follower is believed to have had the last answer
         end_offset = min(copy.high_watermark, copy.log.log_end_offset)
         if not copy.log.log_start_offset <= offset <= end_offset:
             raise Breach(_REDIRECT, f"{detail}, which serves {copy.log.log_start_offset} to {end_offset}")

@@ -297,7 +297,7 @@ class SessionBroker:
         self.partitions = [SmallPartition(number, self.clock, follower=follower) for number in range(partitions)]
         self.sessions = FetchSessions(clock=_as_any(self.clock), slots=slots, random_bytes=SessionIds())
         self.learned_ms = 0
-        """The time when it learned of the follower's registration."""
+        """When it learned the registration of the follower."""
         self.image = SimpleNamespace(brokers={} if follower is None else {follower: Registration(0)})
         self.waiting: list[Waiting] = []
         self.answers: list[Answer] = []

@@ -238,7 +238,9 @@ class SessionLaws:
                     )
             if end_offset > reader.offsets[number]:
                 raise Breach("an acknowledgement is true", f"{number}: {end_offset}, not {reader.offsets[number]}")
-            if progress.acknowledged_high_watermark > reader.marks[number]:
+            # Without a session, before Fetch v18, a follower is believed to have had the last answer.
+            is_believed = progress.sent_high_watermark >= progress.acknowledged_high_watermark
+            if progress.acknowledged_high_watermark > reader.marks[number] and not is_believed:
                 raise Breach(
                     "an acknowledgement is true",
                     f"{number}: high watermark {progress.acknowledged_high_watermark}, not {reader.marks[number]}",

@@ -140,7 +140,7 @@ def plain(parts: "Parts") -> str:
 
 
 def _is_learned_late(parts: "Parts", reader: Any) -> bool:
-    """Whether the leader has learned of the registration after all that it knows of the follower."""
+    """Whether the leader has the registration later than all that it knows of the follower."""
     times = [progress.caught_up_ms for progress in _progresses(parts)] if reader.is_follower else []
     return any(time > parts.broker.learned_ms for time in times)
 

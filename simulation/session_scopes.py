@@ -2,7 +2,8 @@
 
 from typing import Final, NamedTuple
 
-from simulation.session_scope import Budget, Kind
+from simulation.session_scope import Budget, Kind, SessionScope
+from simulation.small_scope import ScopeBreach, explore
 
 
 class NamedScope(NamedTuple):
@@ -28,6 +29,8 @@ SHORT_SCOPES: Final = (
     NamedScope("small answers", Kind(max_bytes=10), Budget(appends=2)),
     NamedScope("small requests", Kind(max_partitions=1), Budget(appends=1)),
     NamedScope("a follower, a loss", Kind(is_follower=True), Budget(appends=1, losses=1)),
+    NamedScope("a follower, two records", Kind(is_follower=True), Budget(appends=2)),
+    NamedScope("an old registration", Kind(partitions=1, is_follower=True), Budget(delays=1, reader_restarts=1)),
     NamedScope("an old follower, a loss", Kind(is_follower=True, version=17), Budget(appends=1, losses=1)),
 )
 """Each of a few hundred worlds."""
@@ -51,3 +54,14 @@ LONG_SCOPES: Final = (
     ),
 )
 """With the short ones a quarter of an hour."""
+
+
+def run_scope(number: int) -> None:
+    """Search the short scope of this number. Raises Breach."""
+    scope = SHORT_SCOPES[number]
+    model = SessionScope(scope.kind)
+    try:
+        explore(model, model.start(scope.budget), max_states=20_000)
+    except ScopeBreach as breach:
+        assert breach.__cause__ is not None
+        raise breach.__cause__ from None

@@ -32,14 +32,11 @@ def run_seed(seed: int) -> Counter[str]:
         readers=chance.choice((1, 1, 2), "swarm", "readers"),
         partitions=chance.choice((1, 2, 3), "swarm", "partitions"),
         is_follower=chance.chance(0.5, "swarm", "follower"),
-        version=chance.choice((13, 15, 18), "swarm", "version"),
+        version=chance.choice((15, 17, 18), "swarm", "version"),
         slots=chance.choice((1, 10), "swarm", "slots"),
         max_bytes=chance.choice((10, 15, 1 << 20), "swarm", "bytes"),
         max_partitions=chance.choice((None, None, 1), "swarm", "slices"),
     )
-    if kind.is_follower:
-        # One that states no high watermark is believed to have had each answer to a fetch without a session.
-        kind = kind._replace(version=18)
     budget = Budget(*(chance.choice((0, 2, 6), "swarm", name) for name in Budget._fields))
     scope = SessionScope(kind, converge_every=CONVERGE_EVERY)
     world = scope.start(budget._replace(appends=10))
