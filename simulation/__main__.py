@@ -17,6 +17,7 @@ from simulation.raft_scope import Budget, RaftScope
 from simulation.raft_scopes import LONG_SCOPES, LongScope
 from simulation.raft_shrink import RaftAttempts
 from simulation.raft_sweep import Sweep, soak, sweep_seeds
+from simulation.replica_sweep import ReplicaSweep, sweep_replicas
 from simulation.session_scope import SessionScope
 from simulation.session_scopes import LONG_SCOPES as LONG_SESSION_SCOPES
 from simulation.session_scopes import SHORT_SCOPES as SHORT_SESSION_SCOPES
@@ -39,6 +40,11 @@ def main() -> int:
     nodes.add_argument("--count", type=int, default=100)
     nodes.add_argument("--processes", type=int, default=2)
     nodes.set_defaults(run=_run_nodes)
+    replicas = commands.add_parser("replicas", help="run brokers that keep copies, until so many seeds count")
+    replicas.add_argument("--first", type=int, default=0)
+    replicas.add_argument("--counted", type=int, default=100)
+    replicas.add_argument("--processes", type=int, default=2)
+    replicas.set_defaults(run=_run_replicas)
     repeat = commands.add_parser("repeat", help="run one seed again and tell what happens")
     repeat.add_argument("seed", type=int)
     repeat.set_defaults(run=_repeat)
@@ -90,6 +96,13 @@ def _run_nodes(options: argparse.Namespace) -> int:
     return 1 if total.failures or missed else 0
 
 
+def _run_replicas(options: argparse.Namespace) -> int:
+    total = sweep_replicas(options.first, options.counted, options.processes, _progress)
+    _say(total.summary())
+    missed = total.missed if total.counted >= 300 else []  # a few seeds need not reach everything
+    return 1 if total.failures or missed else 0
+
+
 def _repeat(options: argparse.Namespace) -> int:
     seed = options.seed
     plan = Plan.of(seed)
@@ -114,7 +127,7 @@ def _soak(options: argparse.Namespace) -> int:
     return 1 if total.failures or missed else 0
 
 
-def _progress(total: Sweep | NodesSweep) -> None:
+def _progress(total: Sweep | NodesSweep | ReplicaSweep) -> None:
     if total.seeds % 100 == 0:
         failed = f", {len(total.failures)} FAILED" if total.failures else ""
         _say(f"{total.seeds} seeds, {total.counted} count{failed}; {total.per_minute:.0f} per minute")

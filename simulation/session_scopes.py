@@ -46,7 +46,12 @@ LONG_SCOPES: Final = (
     NamedScope("two readers, a thief", Kind(readers=2), Budget(appends=1, thefts=1)),
     NamedScope("a follower, two records, a loss", Kind(is_follower=True), Budget(appends=2, losses=1, delays=1)),
     NamedScope("an old follower, two records", Kind(is_follower=True, version=17), Budget(appends=2, losses=1)),
-    NamedScope("a follower restarts late", Kind(is_follower=True), Budget(appends=1, reader_restarts=1, delays=1)),
+    NamedScope(
+        "a follower restarts late",
+        Kind(partitions=1, is_follower=True),
+        Budget(appends=1, reader_restarts=1, delays=1),
+    ),
+    NamedScope("a throttled follower", Kind(is_follower=True), Budget(appends=2, throttles=1)),
     NamedScope(
         "a follower and a consumer, one slot",
         Kind(readers=2, partitions=1, slots=1, is_follower=True),

@@ -35,6 +35,16 @@ SOMETIMES = (
     "in-sync replicas shrunk",
     "in-sync replicas grew",
     "an eligible leader",
+    "session opened",
+    "incremental fetch",
+    "session evicted",
+    "session error 70",
+    "session error 71",
+    "a follower rests",
+    "high watermark sent alone",
+    "consumer redirected",
+    "consumer read from a follower",
+    "consumer left a follower",
 )
 
 
