@@ -9,12 +9,14 @@ A follower serves consumers too, up to its own high watermark (KIP-392). An offs
 78 after `max_wait_ms` if it is below the leader's high watermark, else OFFSET_OUT_OF_RANGE (1). The leader may name
 another replica for a consumer (`server.fetch.replica_choice`); that answer is sent at once, without records.
 
-By version: v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, after which a client looks for the leader too; v7
-sessions (KIP-227; answered here without one: session id 0, which every client accepts); v9 leader epochs; v10 zstd; v11
-the rack of a consumer, which may read from followers from then on, as any with replica id -2 may; v12 the point where a
-reader's log diverges, and the new leader; v13 topic ids; v15 the epoch of a follower's registration; v16 the address of
-the leader (KIP-951); v18 the high watermark of a follower: one that is behind is answered at once (before v18 it is
-what the follower has acknowledged).
+A full fetch names its partitions. An incremental one (KIP-227) names its differences from the one before, and is
+answered with differences (`server.fetch.sessions`).
+
+By version: v6 KAFKA_STORAGE_ERROR, before it NOT_LEADER_OR_FOLLOWER, after which a client looks for the leader too;
+v7 sessions; v9 leader epochs; v10 zstd; v11 the rack of a consumer, which may read from followers from then on, as
+any with replica id -2 may; v12 the point where a reader's log diverges, and the new leader; v13 topic ids; v15 the
+epoch of a follower's registration; v16 the address of the leader (KIP-951); v18 the high watermark of a follower: one
+that is behind is answered at once (before v18 it is what the follower has acknowledged).
 
 A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.follower_readers`).
 """
