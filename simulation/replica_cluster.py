@@ -26,7 +26,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import ElectionType, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.partition import Partition
-from tailrace.testing.disk import SimulatedDisk
+from tailrace.testing.disk import PowerCut, SimulatedDisk
 from testkit.controller_commands import create_topics
 
 TOPIC: Final = "orders"
@@ -218,7 +218,11 @@ class ReplicaCluster:
                 copy.log.condemn("a bit has flipped")
             return
         # As a kill of its process: a power cut may besides take the note of how far the log was flushed.
-        node.files.sync_all("/")
+        try:
+            node.files.sync_all("/")
+        except PowerCut:  # it was to come within some step
+            node.crash()
+            return
         if self.world.chance(0.5, "damage", "blackout"):
             self._black_out()
         else:
