@@ -5,6 +5,8 @@ import pytest
 from simulation import replica_scope
 from simulation.replica_scope import Action, Budget, ReplicaScope, World
 from simulation.small_scope import Explored, ScopeBreach, explore
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership
 from tailrace.replication.replica_progress import ReplicaProgress
 
@@ -71,11 +73,16 @@ def test_a_replica_that_was_refused_is_waited_for_while_a_copy_of_the_proposal_m
 
 
 def test_a_refused_proposal_that_is_forgotten_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(self: Leadership, proposal: InSyncProposal) -> AfterAnswer:
-        self.resume(None)
-        return AfterAnswer.NOTHING
+    on_response = Leadership.on_response
 
-    monkeypatch.setattr(Leadership, "_refused", refused)
+    def forgetful(self: Leadership, proposal: InSyncProposal, outcome: PartitionState | KafkaError) -> AfterAnswer:
+        next_step = on_response(self, proposal, outcome)
+        if self.doubted:
+            self.resume(None)
+            return AfterAnswer.NOTHING
+        return next_step
+
+    monkeypatch.setattr(Leadership, "on_response", forgetful)
     scope = ReplicaScope()
     world = told(scope, scope.start(Budget(writes=1, alarms=2, copies=1)), REFUSED)
     with pytest.raises(AssertionError, match="may lead, and lacks"):

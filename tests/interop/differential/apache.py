@@ -19,7 +19,7 @@ _JAVA = ("java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx
 _UNTIL_STDIN_CLOSES = '"$@" & broker=$!; cat >/dev/null; kill -9 $broker; wait $broker'
 
 
-class _Node:
+class _ApacheNode:
     """One process, with a directory of its own."""
 
     def __init__(self, home: Path, settings: Mapping[str, str], address: str) -> None:
@@ -79,7 +79,7 @@ class ApacheCluster:
         self._settings = settings
         self._racks = racks
         self._directory = tempfile.TemporaryDirectory(prefix="apache-kafka-", ignore_cleanup_errors=True)
-        self._nodes: list[_Node] = []
+        self._nodes: list[_ApacheNode] = []
 
     def __enter__(self) -> Self:
         try:
@@ -125,7 +125,7 @@ class ApacheCluster:
                 **self._settings,
                 "node.id": str(number),
             }
-            self._nodes.append(_Node(Path(self._directory.name, f"node-{number}"), settings, address))
+            self._nodes.append(_ApacheNode(Path(self._directory.name, f"node-{number}"), settings, address))
         for node in self._nodes:
             node.launch()
         for node in self._nodes:

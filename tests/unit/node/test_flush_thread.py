@@ -121,7 +121,7 @@ def test_a_flush_that_fails_is_reported_and_never_tried_again(
         tries.append(ticket)
         raise StorageError("the disk is gone")
 
-    monkeypatch.setattr(FlushTicket, "sync", fail)
+    monkeypatch.setattr(FlushTicket, "sync_content", fail)
     log = open_log(tmp_path / "a-0")
     append(log)
     called: list[str] = []
