@@ -28,6 +28,11 @@ class RackConsumer(Protocol):
     def close(self) -> None: ...
 
 
+METADATA_MAX_AGE_MS = 5_000
+"""kafka-python 3.0.12 that is sent to a replica which its metadata have as offline asks the leader again, and is sent
+there again, until the metadata are too old: five minutes by default."""
+
+
 class KafkaPythonTail:
     def __init__(self, bootstrap: str, topic: str, rack: str) -> None:
         self._consumer = kafka.KafkaConsumer(
@@ -35,6 +40,7 @@ class KafkaPythonTail:
             client_rack=rack,
             auto_offset_reset="latest",
             enable_auto_commit=False,
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
         )
         self._consumer.assign([kafka.TopicPartition(topic, 0)])
 
