@@ -4,9 +4,15 @@
    batch runs before it is in the log; if the write fails, every batch of that turn gets the error.
 2. A staged batch's bytes are the sender's: they are used until `write` returns and never after it.
 3. A batch is written in the leader epoch in which it was staged, or not at all.
+4. When a write fails, an idempotent producer may have sent batches behind those. None is taken before the first one
+   that was not written: they get the error of that write, not OUT_OF_ORDER_SEQUENCE_NUMBER (45). At a 45 librdkafka
+   raises its epoch and sends all that has no answer yet again under new sequences, so that a batch that is stored, and
+   waits for its replicas at a leader that is about to resign, would be stored twice. Kafka never answers so: a failed
+   write takes its whole log directory offline.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader, stamp
@@ -20,10 +26,18 @@ from tailrace.replication.watchers import Change
 from tailrace.storage import AppendBatch
 
 
+class _Unwritten(NamedTuple):
+    """The first batch of a producer that a failed write has left out, and that has not come again."""
+
+    producer_epoch: int
+    base_sequence: int
+    failure: KafkaError
+
+
 class Staging:
     """The batches of one partition that wait for the end of the turn."""
 
-    __slots__ = ("_answers", "_batches", "_in_sync", "_replica", "verifications")
+    __slots__ = ("_answers", "_batches", "_in_sync", "_replica", "_unwritten", "verifications")
 
     def __init__(self, replica: Replica, in_sync: InSyncReplicas) -> None:
         self._replica = replica
@@ -32,6 +46,8 @@ class Staging:
         """Of producers whose transactions have no batch here yet."""
         self._batches: list[AppendBatch] = []
         self._answers: list[tuple[OnDone, Appended | KafkaError]] = []
+        self._unwritten: dict[int, _Unwritten] = {}
+        """By producer id; they are at most the batches of one turn."""
 
     def write(self) -> None:
         """Write what this turn has staged, with one append; then call back, in order; then ask for a flush."""
@@ -46,6 +62,7 @@ class Staging:
                 log.append(batches)
             except KafkaError as failure:
                 log.producers.discard_staged()
+                self._note_unwritten(batches, failure)
                 answers = self._failed(answers, failure)
             else:
                 replica.written_bytes += log.size_bytes - size_bytes
@@ -76,6 +93,7 @@ class Staging:
         header.base_offset = base_offset
         header.partition_leader_epoch = leader_epoch
         if header.producer_id >= 0:
+            self._unwritten.pop(header.producer_id, None)
             log.producers.stage(header, marker)
             if marker is not None:
                 self.verifications.end_by_marker(header.producer_id, header.producer_epoch)
@@ -103,9 +121,18 @@ class Staging:
             for on_done, outcome in answers
         ]
 
+    def _note_unwritten(self, batches: Sequence[AppendBatch], failure: KafkaError) -> None:
+        for batch in batches:
+            header = batch.header
+            if header.producer_id >= 0 and not header.is_control:
+                self._unwritten.setdefault(
+                    header.producer_id, _Unwritten(header.producer_epoch, header.base_sequence, failure)
+                )
+
     def drop(self) -> None:
         """Drop the staged batches, and call back: this broker does not lead any more."""
         answers, self._batches, self._answers = self._answers, [], []
+        self._unwritten.clear()
         if answers:
             log = self._replica.log
             log.producers.discard_staged()
@@ -131,6 +158,8 @@ class Staging:
                 )
             if not producers.is_duplicate(header):
                 self.check_in_transaction(header, verification)
+        if self._unwritten and not producers.is_duplicate(header):
+            self._check_behind_unwritten(header)
         original = producers.check(header)
         if original is None:
             return False
@@ -138,6 +167,15 @@ class Staging:
         log_start_offset = self._replica.log.log_start_offset
         self.stage_answer(on_done, Appended(original.base_offset, original.last_offset, timestamp, log_start_offset))
         return True
+
+    def _check_behind_unwritten(self, header: BatchHeader) -> None:
+        """Raises KafkaError if an earlier batch of the producer was not written, and is to come again first."""
+        first = self._unwritten.get(header.producer_id)
+        if first is None or header.producer_epoch != first.producer_epoch:
+            return
+        if header.base_sequence != first.base_sequence:
+            detail = f"the batch with sequence {first.base_sequence} was not written, and comes first"
+            raise KafkaError(first.failure.code, f"{detail}: {first.failure.detail}")
 
     def check_in_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
         """Raises KafkaError, see `Verifications.check`, unless the producer's transaction is open here or may begin."""

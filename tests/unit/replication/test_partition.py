@@ -125,6 +125,37 @@ def test_a_failed_write_fails_every_batch_of_the_turn_and_leaves_the_log_as_it_w
     assert bench.outcomes == [Appended(1, 1, -1, 0)]
 
 
+@pytest.mark.parametrize("stored", [0, 1])
+def test_behind_a_batch_that_was_not_written_the_next_ones_get_its_error(bench: PartitionBench, stored: int) -> None:
+    for sequence in range(stored):
+        bench.stage(b"stored", producer_id=3, producer_epoch=0, base_sequence=sequence)
+        bench.write()
+    bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=stored)
+    bench.files.fail_at(bench.files.operations + 1)
+    bench.write()
+    for _ in range(2):  # an answer of 45 has librdkafka raise its epoch, and store again what waits for its replicas
+        with pytest.raises(KafkaError, match=f"batch with sequence {stored} was not written") as caught:
+            bench.stage(b"b", producer_id=3, producer_epoch=0, base_sequence=stored + 1)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    bench.stage(b"other", producer_id=4, producer_epoch=0, base_sequence=0)
+    for sequence in range(stored + 2):  # retries of what is stored succeed
+        bench.stage(b"again", producer_id=3, producer_epoch=0, base_sequence=sequence)
+    bench.write()
+    assert codes(bench.outcomes) == [0] * stored + [ErrorCode.KAFKA_STORAGE_ERROR] + [0] * (stored + 3)
+    assert bench.partition.log.log_end_offset == stored + 3
+
+
+def test_a_new_epoch_of_a_producer_may_begin_behind_a_batch_that_was_not_written(bench: PartitionBench) -> None:
+    bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=0)
+    bench.files.fail_at(bench.files.operations + 1)
+    bench.write()
+    bench.stage(b"a", producer_id=3, producer_epoch=1, base_sequence=0)
+    bench.write()
+    bench.stage(b"b", producer_id=3, producer_epoch=1, base_sequence=1)
+    bench.write()
+    assert codes(bench.outcomes) == [ErrorCode.KAFKA_STORAGE_ERROR, 0, 0]
+
+
 def test_a_retry_is_answered_with_the_offsets_of_the_first_try(bench: PartitionBench) -> None:
     for _ in range(2):
         bench.stage(b"a", b"b", producer_id=3, producer_epoch=0, base_sequence=0)
