@@ -173,8 +173,8 @@ class SessionLaws:
         for partition in parts.broker.partitions:
             for watcher in partition.watchers._kinds:
                 member: Any = watcher
-                key = (member.topic, member.wanted.partition)
-                if id(member.session) not in open_sessions or member.session.partitions.get(key) is not member:
+                found = member.session.find(member.topic, member.wanted.partition)
+                if id(member.session) not in open_sessions or found is not member:
                     raise Breach("only open sessions watch", f"{partition.topic_partition}")
         if len(cache) > cache.slots:
             raise Breach("only so many sessions as there are slots", f"{len(cache)}")
@@ -185,7 +185,7 @@ class SessionLaws:
             if not session.is_open or session.epoch != next_epoch(request.session_epoch):
                 raise Breach("a fetch that waits in vain is answered", f"{_told(request)} of {reader.index}")
             self._sometimes.add("a fetch waits")
-            for one in session.partitions.values():
+            for one in session:
                 truth = parts.broker.partitions[one.wanted.partition].truth
                 known = reader.known[one.wanted.partition] if sender.number == reader.awaited else None
                 is_stale = reader.is_follower and known is not None and known[0] != truth.high_watermark
@@ -204,7 +204,7 @@ class SessionLaws:
         taken = next_epoch(requester.epoch) if reader.is_asking else requester.epoch
         if session.epoch == taken:
             self._sometimes.add("both ends agree")
-            there = {one.wanted.partition: one.wanted.fetch_offset for one in session.partitions.values()}
+            there = {one.wanted.partition: one.wanted.fetch_offset for one in session}
             if there != reader.held:
                 raise Breach(_AGREE, f"reader {reader.index} has {reader.held}, the broker has {there}")
 
@@ -259,7 +259,7 @@ def _state(session: FetchSession) -> object:
     """The part of a session that its own reader changes, and nothing else does."""
     return (
         session.epoch,
-        {key: (one.wanted, one.high_watermark, one.log_start_offset) for key, one in session.partitions.items()},
+        {(one.topic, one.wanted.partition): (one.wanted, one.high_watermark, one.log_start_offset) for one in session},
         len(session.unacknowledged),
     )
 

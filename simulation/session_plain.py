@@ -20,7 +20,9 @@ _FAR: Final = 3
 
 SESSION_PARTS: Final = frozenset(
     (
-        "_next_rank",
+        "_last_rank",
+        "_most_due",
+        "_topics",
         "client_host",
         "client_id",
         "conditions",
@@ -34,7 +36,7 @@ SESSION_PARTS: Final = frozenset(
         "last_used_ms",
         "listener",
         "owner",
-        "partitions",
+        "partition_count",
         "saved_bytes",
         "session_id",
         "unacknowledged",
@@ -161,7 +163,7 @@ def _requester(requester: FetchSessionRequester[int, int], names: _Names) -> obj
 
 
 def _session(session: FetchSession, names: _Names) -> object:
-    in_order = sorted(session.partitions.values(), key=lambda one: one.rank)
+    in_order = sorted(session, key=lambda one: one.rank)
     unacknowledged = set(session.unacknowledged)
     visits: Any = session.visits
     return (

@@ -235,7 +235,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
 
     def _check_order(self) -> None:
         for session in self.node.broker.fetch_sessions.cache.sessions():
-            by_rank = sorted(session.partitions.values(), key=lambda one: one.rank)
+            by_rank = sorted(session, key=lambda one: one.rank)
             assert [_key(one) for one in by_rank] == list(self.model.wanted)
 
 

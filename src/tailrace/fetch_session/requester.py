@@ -127,6 +127,9 @@ class FetchSessionRequester(Generic[K, P]):
         for key in named:
             del unsent[key]
             held[key] = wanted[key]
+        for emptied in (leaving, unsent):
+            if not emptied:
+                emptied.clear()  # it keeps the room of what has left it, and the next fetch would walk through it
         return self._request(tuple((key, held[key]) for key in named), forgotten)
 
     def _request(self, partitions: tuple[tuple[K, P], ...], forgotten: tuple[K, ...]) -> SessionRequest[K, P]:

@@ -9,12 +9,12 @@
    each has its turn, however small the answers are.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, next_epoch
-from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
 UNKNOWN: Final = -1
@@ -64,12 +64,6 @@ class SessionPartition:
         if session.listener is not None:
             session.listener.changed(subject, kinds)
 
-    def note_sent(self, data: PartitionData) -> None:
-        """Note an answer on its way. After an error the next one has to say everything again."""
-        is_known = data.error_code == ErrorCode.NONE
-        self.high_watermark = data.high_watermark if is_known else UNKNOWN
-        self.log_start_offset = data.log_start_offset if is_known else UNKNOWN
-
     @property
     def is_known(self) -> bool:
         """Whether the last answer had the offsets of a partition that exists here, and no error."""
@@ -81,13 +75,17 @@ class SessionPartition:
 
 
 _rank_of: Final = attrgetter("rank")
+_SPARSE: Final = 8
+"""So many times as many partitions have been due as are now: those are kept anew."""
 
 
 class FetchSession:
     """The state of one fetcher at the broker."""
 
     __slots__ = (
-        "_next_rank",
+        "_last_rank",
+        "_most_due",
+        "_topics",
         "client_host",
         "client_id",
         "conditions",
@@ -101,7 +99,7 @@ class FetchSession:
         "last_used_ms",
         "listener",
         "owner",
-        "partitions",
+        "partition_count",
         "saved_bytes",
         "session_id",
         "unacknowledged",
@@ -131,7 +129,8 @@ class FetchSession:
         self.created_ms = self.last_used_ms = now_ms
         self.epoch = next_epoch(INITIAL_EPOCH)
         """The epoch of the next request."""
-        self.partitions: dict[tuple[SessionTopic, int], SessionPartition] = {}
+        self._topics: dict[SessionTopic, dict[int, SessionPartition]] = {}
+        self.partition_count = 0
         self.due: dict[SessionPartition, None] = {}
         self.unacknowledged: Sequence[SessionPartition] = ()
         """Those that the last answer names."""
@@ -146,44 +145,60 @@ class FetchSession:
         """Whether the reader may be sent to other replicas (KIP-392)."""
         self.idle_answer_ms = 0
         """The earliest time of the next answer that has nothing but high watermarks."""
-        self._next_rank = 0
+        self._last_rank = 0
+        self._most_due = 0
         self.incremental_fetches = 0
         self.saved_bytes = 0
         """An estimate of the bytes that full fetches would have taken more, requests and answers together."""
 
-    @property
-    def partition_count(self) -> int:
-        return len(self.partitions)
+    def __iter__(self) -> Iterator[SessionPartition]:
+        """All partitions, in no order."""
+        return chain.from_iterable(topic.values() for topic in self._topics.values())
+
+    def find(self, topic: SessionTopic, index: int) -> SessionPartition | None:
+        """The partition, if the session has it."""
+        return self._topics.get(topic, {}).get(index)
 
     # Requests
 
     def name(self, topics: Iterable[FetchTopic]) -> list[SessionPartition]:
         """Take the partitions that a request names, in order: new ones come last, known ones keep their rank."""
         named: list[SessionPartition] = []
-        partitions, uses_topic_ids = self.partitions, self.uses_topic_ids
+        due, uses_topic_ids = self.due, self.uses_topic_ids
         for one in topics:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
+            partitions = self._topics.setdefault(topic, {})
             for wanted in one.partitions:
-                key = (topic, wanted.partition)
-                partition = partitions.get(key)
+                partition = partitions.get(wanted.partition)
                 if partition is None:
-                    partition = partitions[key] = SessionPartition(self, topic, wanted, self._new_rank())
+                    partition = partitions[wanted.partition] = self._new_partition(topic, wanted)
                 else:
                     partition.wanted = wanted
+                due[partition] = None
                 named.append(partition)
-        self.due.update(dict.fromkeys(named))
+            if not partitions:
+                del self._topics[topic]
         return named
+
+    def _new_partition(self, topic: SessionTopic, wanted: FetchPartition) -> SessionPartition:
+        self.partition_count += 1
+        self._last_rank += 1
+        return SessionPartition(self, topic, wanted, self._last_rank)
 
     def forget(self, topics: Iterable[ForgottenTopic]) -> list[SessionPartition]:
         """Remove the partitions that a request forgets; those that were there. The host stops their watches."""
         gone: list[SessionPartition] = []
         for one in topics:
             topic: SessionTopic = bytes(one.topic_id) if self.uses_topic_ids else one.topic
+            partitions = self._topics.get(topic, {})
             for index in one.partitions:
-                partition = self.partitions.pop((topic, index), None)
+                partition = partitions.pop(index, None)
                 if partition is not None:
                     self.due.pop(partition, None)
                     gone.append(partition)
+            if not partitions:
+                self._topics.pop(topic, None)
+        self.partition_count -= len(gone)
         return gone
 
     def begin(self) -> Sequence[SessionPartition]:
@@ -201,27 +216,45 @@ class FetchSession:
         if conditions == self.conditions:
             return False
         self.conditions = conditions
-        self.due.update(dict.fromkeys(self.partitions.values()))
+        self.due.update(dict.fromkeys(self))
         return True
-
-    def _new_rank(self) -> int:
-        self._next_rank += 1
-        return self._next_rank
 
     # Answers
 
     def due_in_order(self) -> list[SessionPartition]:
         """The partitions that are due, by rank."""
+        count = len(self.due)
+        if count > self._most_due:
+            self._most_due = count
+        elif count < self._most_due // _SPARSE:
+            # A dictionary keeps the room of what has left it, and would be walked through from end to end.
+            self.due, self._most_due = dict(self.due), count
         return sorted(self.due, key=_rank_of)
 
     def settle(self, partition: SessionPartition) -> None:
         """The partition is clean: its reader has all of it, and knows its offsets."""
         del self.due[partition]
 
-    def sent(self, named: Sequence[SessionPartition]) -> None:
-        """The answer names these; they stay due until the next request acknowledges it."""
-        self.unacknowledged = named
+    def opened(self, named: Sequence[SessionPartition], answers: Iterable[PartitionData]) -> None:
+        """A full answer, which begins the session, is on its way: it names all of them, in this order."""
+        self.answered(named, answers, rotates=False)
 
-    def move_to_end(self, partition: SessionPartition) -> None:
-        """The answer has records of this partition: it comes behind all others from now on."""
-        partition.rank = self._new_rank()
+    def answered(
+        self, named: Sequence[SessionPartition], answers: Iterable[PartitionData], *, rotates: bool = True
+    ) -> None:
+        """An answer is on its way that names these. They stay due until the next request acknowledges it.
+
+        A partition of which it has records comes behind all others from now on, if it `rotates`. After an error the
+        next answer has to say everything again.
+        """
+        last_rank = self._last_rank
+        for partition, data in zip(named, answers, strict=True):
+            if data.error_code:
+                partition.high_watermark = partition.log_start_offset = UNKNOWN
+                continue
+            partition.high_watermark = data.high_watermark
+            partition.log_start_offset = data.log_start_offset
+            if rotates and data.records:
+                last_rank += 1
+                partition.rank = last_rank
+        self._last_rank, self.unacknowledged = last_rank, named

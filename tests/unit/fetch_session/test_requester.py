@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Iterable
 
 import pytest
@@ -68,6 +69,15 @@ def test_an_incremental_fetch_names_what_is_new_and_what_has_changed() -> None:
     assert request.partitions == (("c", 4), ("d", 1))
     assert take(requester)
     assert requester.request((), ()).partitions == ()
+
+
+def test_a_large_session_leaves_no_room_behind_that_each_later_fetch_would_walk_through() -> None:
+    many = [(str(number), 1) for number in range(5_000)]
+    requester = in_session()
+    requester.request(many, ())
+    take(requester)
+    requester.request([("a", 1)], [key for key, _ in many])
+    assert max(sys.getsizeof(requester._unsent), sys.getsizeof(requester._leaving)) < 1_000
 
 
 def test_a_value_that_is_as_before_by_the_next_fetch_is_not_sent() -> None:

@@ -1,5 +1,7 @@
 """One fetch session at the broker: which partitions are due, in which order, and what answers have said of them."""
 
+import sys
+
 from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionOwner, SessionPartition
 from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
@@ -29,13 +31,14 @@ def topic(*partitions: int, offset: int = 0, name: str = "t") -> FetchTopic:
     )
 
 
-def answer(high_watermark: int, log_start_offset: int, *, error_code: int = 0) -> PartitionData:
+def answer(high_watermark: int, log_start_offset: int, *, error_code: int = 0, records: bytes = b"") -> PartitionData:
     return PartitionData(
         partition_index=0,
         error_code=error_code,
         high_watermark=high_watermark,
         log_start_offset=log_start_offset,
         aborted_transactions=None,
+        records=records,
     )
 
 
@@ -49,7 +52,9 @@ def due(session: FetchSession) -> list[int]:
 
 
 def only(session: FetchSession, number: int, name: str = "t") -> SessionPartition:
-    return session.partitions[name, number]
+    found = session.find(name, number)
+    assert found is not None
+    return found
 
 
 def test_new_partitions_are_due_in_the_order_of_the_request() -> None:
@@ -70,6 +75,15 @@ def test_a_clean_partition_is_due_again_when_it_is_named_or_changes() -> None:
     assert only(session, 2).wanted.fetch_offset == 5
 
 
+def test_a_large_session_at_rest_leaves_no_room_behind_that_each_later_fetch_would_walk_through() -> None:
+    session = new_session()
+    session.name([topic(*range(5_000))])
+    settle_all(session)
+    session.name([topic(7)])
+    assert due(session) == [7]
+    assert sys.getsizeof(session.due) < 1_000
+
+
 def test_a_partition_that_is_named_twice_has_what_was_said_last() -> None:
     session = new_session()
     session.name([topic(0, offset=1), topic(0, offset=2)])
@@ -83,21 +97,24 @@ def test_forgotten_partitions_are_gone_and_unknown_ones_do_no_harm() -> None:
     gone = session.forget([ForgottenTopic(topic="t", partitions=(1, 1, 9)), ForgottenTopic(topic="u", partitions=(0,))])
     assert [one.wanted.partition for one in gone] == [1]
     assert due(session) == [0]
-    assert list(session.partitions) == [("t", 0)]
+    assert [(one.topic, one.wanted.partition) for one in session] == [("t", 0)]
+    assert session.partition_count == 1
+    assert session.find("t", 1) is None
+    assert session.find("u", 0) is None
 
 
 def test_a_session_with_topic_ids_knows_topics_by_these() -> None:
     session = new_session(uses_topic_ids=True)
     session.name([topic(0)])
-    assert list(session.partitions) == [(ID, 0)]
+    assert [(one.topic, one.wanted.partition) for one in session] == [(ID, 0)]
     session.forget([ForgottenTopic(topic_id=ID, partitions=(0,))])
     assert session.partition_count == 0
 
 
-def test_a_partition_that_moves_to_the_end_comes_behind_later_ones_too() -> None:
+def test_a_partition_of_which_an_answer_has_records_comes_behind_all_others() -> None:
     session = new_session()
     session.name([topic(0, 1)])
-    session.move_to_end(only(session, 0))
+    session.answered([only(session, 0), only(session, 1)], [answer(1, 0, records=b"r"), answer(1, 0)])
     assert due(session) == [1, 0]
     session.name([topic(2)])
     assert due(session) == [1, 0, 2]
@@ -116,7 +133,7 @@ def test_the_epoch_rises_with_each_fetch_and_wraps_to_1() -> None:
 def test_an_answer_is_acknowledged_by_the_next_fetch_once() -> None:
     session = new_session()
     session.name([topic(0, 1)])
-    session.sent([only(session, 1)])
+    session.answered([only(session, 1)], [answer(1, 0)])
     assert [one.wanted.partition for one in session.begin()] == [1]
     assert list(session.begin()) == []
 
@@ -133,14 +150,15 @@ def test_other_conditions_have_everything_due_once() -> None:
 
 
 def test_news_are_another_high_watermark_or_log_start_than_the_last_answer_had() -> None:
-    one = SessionPartition(new_session(), "t", FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1), 1)
+    session = new_session()
+    (one,) = session.name([topic(0)])
     data = answer(5, 2)
     assert one.is_news(data)
-    one.note_sent(data)
+    session.opened([one], [data])
     assert not one.is_news(data)
     assert one.is_news(answer(6, 2))
     assert one.is_news(answer(5, 3))
-    one.note_sent(answer(5, 2, error_code=6))
+    session.answered([one], [answer(5, 2, error_code=6)])
     assert (one.high_watermark, one.log_start_offset) == (UNKNOWN, UNKNOWN)
     assert one.is_news(data)  # after an error everything is said again
 

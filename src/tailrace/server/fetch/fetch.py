@@ -132,7 +132,7 @@ class FetchHandler:
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
         self._count_sent(reading, has_session=True)
-        endpoints = self._leader_endpoints(reading, (data for _, data in reading.news))
+        endpoints = self._leader_endpoints(reading, reading.answers)
         return self._sessions.answer(session, reading, endpoints)
 
     def _count_sent(self, reading: Reading, *, has_session: bool) -> None:

@@ -1,7 +1,5 @@
 """One pass over the partitions of a fetch, within its byte budget: those that a request names, or a session's."""
 
-from typing import Final
-
 from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionPartition
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchTopic, PartitionData
@@ -92,42 +90,52 @@ class SessionReading(Reading):
     the next time.
     """
 
-    __slots__ = ("_session", "has_stale_high_watermark", "news")
+    __slots__ = ("_session", "answers", "has_stale_high_watermark", "named")
 
     def __init__(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> None:
         super().__init__(params, is_last=is_last)
         self._session = session
         self.has_stale_high_watermark = False
         """Whether there is a high watermark that the reader does not know."""
-        self.news: list[tuple[SessionPartition, PartitionData]] = []
-        is_replica = params.reader.is_replica
-        for one in session.due_in_order():
-            if self._budget.is_full and not is_replica:
-                break
-            self._look_at(one)
+        self.named: list[SessionPartition] = []
+        """Those with news, in the order of the answer."""
+        self.answers: list[PartitionData] = []
+        """Their news, one for each."""
+        self._look_at_due(is_replica=params.reader.is_replica)
 
     @property
     def ends_wait(self) -> bool:
         """Whether the answer is sent now: it is urgent, or has enough bytes."""
         return self.has_enough
 
-    def _look_at(self, one: SessionPartition) -> None:
-        wanted, partition = one.wanted, one.subject
-        if partition is None or partition.is_closed:
-            try:
-                partition = self._find(one)
-            except KafkaError as error:
-                self.news.append((one, self._refuse(wanted, error).data))
-                return
-        result = self._read(partition, wanted)
-        data = result.data
-        if result.is_urgent or result.size_bytes or one.is_news(data):
-            self.news.append((one, data))
-            if data.high_watermark != one.high_watermark:
-                self.has_stale_high_watermark = True
-            if result.partition is None:
-                self.params.reader.unsettle(partition, self._session.visits)
-        elif wanted.fetch_offset == self._readable_end(partition, data) and self.params.reader.settle(
+    def _look_at_due(self, *, is_replica: bool) -> None:
+        budget, read, named, answers = self._budget, self._read, self.named, self.answers
+        for one in self._session.due_in_order():
+            if budget.is_full and not is_replica:
+                break
+            partition: Partition | None = one.subject
+            if partition is None or partition.is_closed:
+                try:
+                    partition = self._find(one)
+                except KafkaError as error:
+                    named.append(one)
+                    answers.append(self._refuse(one.wanted, error).data)
+                    continue
+            result = read(partition, one.wanted)
+            data = result.data
+            if result.size_bytes or result.is_urgent or one.is_news(data):
+                named.append(one)
+                answers.append(data)
+                if data.high_watermark != one.high_watermark:
+                    self.has_stale_high_watermark = True
+                if result.partition is None:
+                    self.params.reader.unsettle(partition, self._session.visits)
+            else:
+                self._settle(one, partition, data)
+
+    def _settle(self, one: SessionPartition, partition: Partition, data: PartitionData) -> None:
+        """Have a partition without news clean if its reader has all of it."""
+        if one.wanted.fetch_offset == self._readable_end(partition, data) and self.params.reader.settle(
             partition, self._session.visits
         ):
             self._session.settle(one)
@@ -153,32 +161,24 @@ class SessionReading(Reading):
 
     def commit(self) -> tuple[FetchableTopicResponse, ...]:
         """The topics of the answer, which is on its way."""
-        session = self._session
-        for one, data in self.news:
-            one.note_sent(data)
-            if data.records:
-                session.move_to_end(one)
-        session.sent([one for one, _ in self.news])
-        return _by_topic(self.news)
+        self._session.answered(self.named, self.answers)
+        return tuple(
+            [
+                FetchableTopicResponse(topic=topic, partitions=partitions)
+                if isinstance(topic, str)
+                else FetchableTopicResponse(topic_id=topic, partitions=partitions)
+                for topic, partitions in self._by_topic()
+            ]
+        )
 
-
-_NO_TOPIC: Final = object()
-
-
-def _by_topic(news: list[tuple[SessionPartition, PartitionData]]) -> tuple[FetchableTopicResponse, ...]:
-    """The answers in their order; those of one topic that follow each other are together."""
-    topics: list[tuple[str | bytes, list[PartitionData]]] = []
-    last: object = _NO_TOPIC
-    for one, data in news:
-        if one.topic != last:
-            last = one.topic
-            topics.append((one.topic, []))
-        topics[-1][1].append(data)
-    return tuple(
-        [
-            FetchableTopicResponse(topic=topic, partitions=partitions)
-            if isinstance(topic, str)
-            else FetchableTopicResponse(topic_id=topic, partitions=partitions)
-            for topic, partitions in topics
-        ]
-    )
+    def _by_topic(self) -> list[tuple[str | bytes, list[PartitionData]]]:
+        """The answers in their order; those of one topic that follow each other are together."""
+        topics: list[tuple[str | bytes, list[PartitionData]]] = []
+        topic: str | bytes | None = None
+        partitions: list[PartitionData] = []
+        for one, data in zip(self.named, self.answers, strict=True):
+            if one.topic != topic:
+                topic, partitions = one.topic, []
+                topics.append((topic, partitions))
+            partitions.append(data)
+        return topics

@@ -93,12 +93,9 @@ class FetchSessions:
         if session is None:
             return NO_SESSION
         named = session.name(request.topics)
-        answers = (data for topic in reading.topics for data in topic.partitions)
-        for one, data in zip(named, answers, strict=True):
-            one.note_sent(data)
+        session.opened(named, (data for topic in reading.topics for data in topic.partitions))
         session.put_under(params.conditions)
         _adapt(session, params.reader)
-        session.sent(named)
         self.cache.resized(session, 0)
         _logger.debug("event=fetch-session-opened session=%d partitions=%d", session.session_id, len(named))
         return session.session_id
@@ -131,12 +128,12 @@ class FetchSessions:
             if one.subject is not None:
                 params.reader.unsettle(one.subject, session.visits)
             _unwatch(one)
-        params.reader.acknowledge([(one.subject, one.high_watermark) for one in acknowledged if one.is_known])
+        params.reader.acknowledge((one.subject, one.high_watermark) for one in acknowledged if one.is_known)
         fits = self.cache.resized(session, partitions_before)
         self.cache.used(session, self._clock.monotonic_ms())
         session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
         _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, request.session_epoch)
-        if not (fits and session.partitions):
+        if not (fits and session.partition_count):
             self.cache.remove(session)
         return session
 
@@ -155,7 +152,7 @@ class FetchSessions:
         if now_ms >= session.idle_answer_ms:
             session.idle_answer_ms = now_ms + IDLE_ANSWER_MS
             return True
-        first, _ = reading.news[0]
+        first = reading.named[0]
         self._clock.call_at(session.idle_answer_ms, lambda: _changed_again(first))
         return False
 
@@ -165,7 +162,7 @@ class FetchSessions:
         """The answer to an incremental fetch, which is on its way."""
         if session.is_open:
             self.cache.used(session, self._clock.monotonic_ms())
-        session.saved_bytes += (session.partition_count - len(reading.news)) * _ANSWER_BYTES
+        session.saved_bytes += (session.partition_count - len(reading.named)) * _ANSWER_BYTES
         return FetchResponse(
             session_id=session.session_id if session.is_open else NO_SESSION,
             responses=reading.commit(),
@@ -201,7 +198,7 @@ def _changed_again(one: SessionPartition) -> None:
 
 def _brokers_changed(sessions: Iterable[FetchSession], changed: frozenset[BrokerId]) -> Iterator[None]:
     for session in sessions:
-        for one in tuple(session.partitions.values()):
+        for one in tuple(session):
             partition: Partition | None = one.subject
             state = None if partition is None else partition.state
             if state is not None and not changed.isdisjoint(state.replicas):
@@ -221,7 +218,7 @@ def _removed(session: FetchSession) -> None:
 
 
 def _unwatch_all(session: FetchSession) -> None:
-    for one in session.partitions.values():
+    for one in session:
         _unwatch(one)
 
 
