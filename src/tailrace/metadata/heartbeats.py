@@ -86,6 +86,15 @@ class Heartbeats:
         if contact is not None:
             contact.session_end_ms = min(contact.session_end_ms, now_ms + max(timeout_ms, 2 * contact.gap_ms))
 
+    def refused(self, broker_id: BrokerId, now_ms: int, timeout_ms: int) -> None:
+        """A broker's node refuses connections. Of one without a heartbeat since `restart` the session has this length.
+
+        It is the controller before this one perhaps, which was killed: it has been silent for an election already.
+        """
+        contact = self._contacts.get(broker_id)
+        if contact is not None and not contact.is_heard:
+            contact.session_end_ms = min(contact.session_end_ms, max(now_ms, contact.since_ms + timeout_ms))
+
     def forget(self, broker_id: BrokerId) -> None:
         """A broker is fenced, gone or may stop: its silence is expected."""
         self._contacts.pop(broker_id, None)

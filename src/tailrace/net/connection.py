@@ -300,12 +300,17 @@ class Connection(asyncio.BufferedProtocol):
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
 
 
+class ConnectionRefused(KafkaError):
+    """No process listens at the address, though its machine answers."""
+
+
 async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000) -> Connection:
     """Open a connection and get the server's API versions.
 
     A server that hangs up on ApiVersions v3, or answers it in a form of its own, is asked again in version 0.
-    Raises KafkaError(NETWORK_EXCEPTION) that names the address and what to look at.
+    Raises KafkaError(NETWORK_EXCEPTION) that names the address and what to look at; of it ConnectionRefused.
     """
+    failure = KafkaError
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             try:
@@ -315,10 +320,12 @@ async def connect(address: Address, *, client_id: str, timeout_ms: int = 10_000)
     except TimeoutError:
         detail = f"{address} did not answer within {timeout_ms} ms: is it a Kafka port, and is it reachable from here?"
     except OSError as fault:
+        if isinstance(fault, ConnectionRefusedError):
+            failure = ConnectionRefused
         detail = f"cannot connect to {address}: {fault.strerror or fault}"
     except UnicodeError as fault:  # of a name with an empty part, or one of more than 63 characters
         detail = f"cannot connect to {address}: {fault}"
-    raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
+    raise failure(ErrorCode.NETWORK_EXCEPTION, detail)
 
 
 async def _open(address: Address, client_id: str, version: int, timeout_ms: int) -> Connection:

@@ -61,7 +61,7 @@ class ConnectionPool:
             if ready is not None:
                 return ready
             if slot.fault is not None and slot.failures > failures:
-                raise KafkaError(slot.fault.code, slot.fault.detail)
+                raise type(slot.fault)(slot.fault.code, slot.fault.detail)
             return await self._connect(slot, address)
 
     async def _connect(self, slot: _Slot, address: Address) -> Connection:

@@ -213,6 +213,7 @@ class MetadataQuorum:
             directory=self._metadata_directory,
             log=self._log,
         )
+        self.peers.on_refused = self.controller.node_refuses
 
     def _own_endpoint(self, listener: Listener) -> VoterListener:
         addresses, founder = self._config.addresses, self._config.quorum.founders.get(self._key.id)

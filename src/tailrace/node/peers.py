@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.net.connection import Address, Connection
+from tailrace.net.connection import Address, Connection, ConnectionRefused
 from tailrace.net.pool import ConnectionPool
 from tailrace.net.turns import Turns
 from tailrace.protocol.registry import Api, PeerConnection, api_of
@@ -52,6 +52,8 @@ class Peers:
         """By node and connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
+        self.on_refused: Callable[[int], None] = lambda node_id: None
+        """Called in a turn when a node refuses a connection: no process listens there."""
 
     def send(
         self,
@@ -90,7 +92,9 @@ class Peers:
         if connection is not None:
             self._ask(connection, request, api, finish, oldest_version, wanted_ms)
             return
-        task = self._loop.create_task(self._connect_and_ask(address, request, api, finish, oldest_version, wanted_ms))
+        task = self._loop.create_task(
+            self._connect_and_ask(address, node_id, request, api, finish, oldest_version, wanted_ms)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -102,7 +106,14 @@ class Peers:
         self._pool.close()
 
     async def _connect_and_ask(
-        self, address: Address, request: Any, api: Api, finish: OnReply, oldest_version: int, timeout_ms: int
+        self,
+        address: Address,
+        node_id: int,
+        request: Any,
+        api: Api,
+        finish: OnReply,
+        oldest_version: int,
+        timeout_ms: int,
     ) -> None:
         deadline = self._loop.time() + timeout_ms / 1000
         try:
@@ -110,6 +121,8 @@ class Peers:
                 connection = await self._pool.get(address, api.connection)
         except (KafkaError, TimeoutError) as fault:
             _logger.debug("event=peer-not-reached address=%s reason=%s", address, fault)
+            if isinstance(fault, ConnectionRefused) and not self._is_closed:
+                self._turns.run(lambda: self.on_refused(node_id))
             finish(None)
             return
         left_ms = max(1, round((deadline - self._loop.time()) * 1000))

@@ -73,6 +73,20 @@ def test_a_closed_connection_shortens_a_session_and_a_heartbeat_extends_it() -> 
     assert heartbeats.silent(10_000) == [ONE]
 
 
+def test_a_node_that_refuses_connections_has_a_short_session_until_its_first_heartbeat() -> None:
+    heartbeats = Heartbeats(SESSION_MS)
+    heartbeats.restart([ONE, TWO], 0)
+    heartbeats.refused(ONE, 100, 1_000)
+    assert heartbeats.silent(1_000) == [ONE]
+    heartbeats.refused(TWO, 1_500, 1_000)
+    assert heartbeats.silent(1_500) == [ONE, TWO]
+    heartbeats.touch(ONE, 1_600)
+    heartbeats.refused(ONE, 1_700, 1_000)  # its last process, perhaps
+    assert heartbeats.silent(1_700) == [TWO]
+    heartbeats.refused(BrokerId(3), 0, 1_000)  # it is unknown
+    assert heartbeats.silent(1_700) == [TWO]
+
+
 def test_a_heartbeat_that_has_come_prolongs_a_session_and_begins_none() -> None:
     heartbeats = Heartbeats(1000)
     heartbeats.touch(BrokerId(1), 0)

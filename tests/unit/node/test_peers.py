@@ -1,6 +1,7 @@
 """Requests to other nodes over sockets: one answer each, in a turn, and none waits behind a long poll."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -105,6 +106,22 @@ def test_an_answer_comes_back_and_connections_are_used_again() -> None:
         for _ in range(3):
             assert await bench.ask(VOTE) == VoteResponse(topics=())
         assert len(bench.voter.connections) == 1
+
+    run(story)
+
+
+def test_a_node_that_refuses_connections_is_reported_and_one_without_an_address_is_not() -> None:
+    async def story(bench: PeersBench) -> None:
+        refused: list[int] = []
+        bench.peers.on_refused = refused.append
+        await bench.listen()
+        with socket.socket() as bound:  # the port is taken, and nothing listens there
+            bound.bind(("127.0.0.1", 0))
+            bench.addresses[3] = Address(*bound.getsockname())
+            assert await bench.ask(VOTE, 3) is None
+        assert await bench.ask(VOTE, 4) is None
+        assert await bench.ask(VOTE, 2) is not None
+        assert refused == [3]
 
     run(story)
 

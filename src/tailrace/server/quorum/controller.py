@@ -460,6 +460,10 @@ class QuorumController:
         """Shorten the session of a broker: the connection of its heartbeats was closed."""
         self._host.perform(lambda: self._sessions.shorten(broker_id))
 
+    def node_refuses(self, node_id: int) -> None:
+        """Shorten the session of the broker of this node, if it has not had contact yet: no process listens there."""
+        self._host.perform(lambda: self._sessions.refused(BrokerId(node_id)))
+
 
 def _log_refusal(answer: ControllerResponse | KafkaError) -> None:
     if isinstance(answer, KafkaError):

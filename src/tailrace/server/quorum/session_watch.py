@@ -11,7 +11,7 @@ from tailrace.server.callbacks import Alarm
 from tailrace.server.ports import Clock
 
 GONE_BROKER_MS: Final = 1_000
-"""The rest of a broker's session when the connection of its heartbeats is closed."""
+"""The rest of a broker's session when the connection of its heartbeats is closed, or its node refuses connections."""
 _SLEEP_LINE_MS: Final = 60_000
 
 _logger = logging.getLogger("tailrace.server")
@@ -73,4 +73,10 @@ class SessionWatch:
         """Shorten the session of a broker: the connection of its heartbeats was closed."""
         if self.is_on:
             self._heartbeats.shorten(broker_id, self._clock.monotonic_ms(), GONE_BROKER_MS)
+            self.reschedule()
+
+    def refused(self, broker_id: BrokerId) -> None:
+        """Shorten the session of a broker without a heartbeat yet: no process listens at its node."""
+        if self.is_on:
+            self._heartbeats.refused(broker_id, self._clock.monotonic_ms(), GONE_BROKER_MS)
             self.reschedule()

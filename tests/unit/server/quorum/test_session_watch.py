@@ -4,8 +4,30 @@ import pytest
 
 from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
 from tailrace.model.ids import BrokerId
-from tailrace.server.quorum.session_watch import SessionWatch
+from tailrace.server.quorum.session_watch import GONE_BROKER_MS, SessionWatch
 from tailrace.testing.clock import ManualClock
+
+
+def test_a_node_without_a_process_loses_its_session_early_while_the_controller_is_active() -> None:
+    clock = ManualClock()
+    heartbeats = Heartbeats(10_000)
+    watch = SessionWatch(heartbeats, clock=clock, later=lambda task: task())
+    silent: list[BrokerId] = []
+
+    def fence() -> None:
+        for broker_id in heartbeats.silent(clock.monotonic_ms()):
+            silent.append(broker_id)
+            heartbeats.forget(broker_id)
+
+    watch.on_silence = fence
+    heartbeats.restart([BrokerId(1), BrokerId(2)], clock.monotonic_ms())
+    watch.refused(BrokerId(1))  # not active yet
+    watch.start()
+    clock.advance(GONE_BROKER_MS)
+    assert silent == []
+    watch.refused(BrokerId(1))
+    clock.advance(1)
+    assert silent == [BrokerId(1)]
 
 
 def test_a_controller_that_sleeps_again_and_again_says_so_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
