@@ -43,7 +43,7 @@ class ChangeListener(Protocol):
 class SessionPartition:
     """One partition of a session. It watches its subject: a change makes it due."""
 
-    __slots__ = ("high_watermark", "log_start_offset", "rank", "session", "subject", "topic", "wanted")
+    __slots__ = ("_waiting", "high_watermark", "log_start_offset", "rank", "session", "subject", "topic", "wanted")
 
     def __init__(self, session: "FetchSession", topic: SessionTopic, wanted: FetchPartition, rank: int) -> None:
         self.session: FetchSession = session
@@ -56,6 +56,7 @@ class SessionPartition:
         self.log_start_offset = UNKNOWN
         self.subject: Any = None
         """The partition that the host has found for it; None before that."""
+        self._waiting: tuple[FetchPartition, int] | None = None
 
     def changed(self, subject: Any, kinds: int, /) -> None:
         """Take note of a change of the subject."""
@@ -63,6 +64,13 @@ class SessionPartition:
         session.due[self] = None
         if session.listener is not None:
             session.listener.changed(subject, kinds)
+
+    def has_waited(self, wait_ms: int) -> bool:
+        """Whether the reader has waited so long for this offset, over all of its fetches. Called at each of them."""
+        now_ms = self.session.last_used_ms
+        if self._waiting is None or self._waiting[0] is not self.wanted:
+            self._waiting = (self.wanted, now_ms)
+        return now_ms - self._waiting[1] >= wait_ms
 
     @property
     def is_known(self) -> bool:

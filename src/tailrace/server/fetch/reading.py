@@ -5,6 +5,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchTopic, PartitionData
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
+from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.params import FetchParams
 from tailrace.server.fetch.partition_reader import FetchedPartition, PartitionReader
 
@@ -131,14 +132,25 @@ class SessionReading(Reading):
                 if result.partition is None:
                     self.params.reader.unsettle(partition, self._session.visits)
             else:
-                self._settle(one, partition, data)
+                self._without_news(one, partition, data)
 
-    def _settle(self, one: SessionPartition, partition: Partition, data: PartitionData) -> None:
-        """Have a partition without news clean if its reader has all of it."""
+    def _without_news(self, one: SessionPartition, partition: Partition, data: PartitionData) -> None:
+        """Have the partition clean if its reader has all of it. One above the high watermark waits: but not for ever,
+        though each fetch is answered early with news of other partitions."""
         if one.wanted.fetch_offset == self._readable_end(partition, data) and self.params.reader.settle(
             partition, self._session.visits
         ):
             self._session.settle(one)
+        elif (
+            one.wanted.fetch_offset > data.high_watermark
+            and not self.params.reader.is_replica
+            and one.has_waited(wait_ms(self.params.request))
+        ):
+            result = self._reader.read(partition, one.wanted, self._budget, is_last=True)
+            if result.is_urgent:
+                self.is_urgent = True
+                self.named.append(one)
+                self.answers.append(result.data)
 
     def _find(self, one: SessionPartition) -> Partition:
         """Find the partition anew, and have its changes make it due. Raises KafkaError as `PartitionTable.get`."""

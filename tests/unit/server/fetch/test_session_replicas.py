@@ -19,7 +19,7 @@ from tailrace.protocol.messages.fetch import (
 from tailrace.server.fetch.sessions import IDLE_ANSWER_MS
 from testkit.data_path import Exchange, topic_id_of
 from testkit.ports import RecordingConnection
-from testkit.replica_reads import EPOCHS, LEADER_EPOCH, LeadingBroker
+from testkit.replica_reads import EPOCHS, LEADER_EPOCH, FollowingBroker, LeadingBroker
 from testkit.session_reader import SessionReader, answers
 
 
@@ -332,3 +332,20 @@ def test_a_high_watermark_of_a_partition_that_is_forgotten_at_once_is_not_acknow
     assert data.high_watermark == 1
     two.forget()
     assert broker.partition.in_sync.serving(1) == []
+
+
+def test_an_offset_above_both_ends_is_an_error_in_time_though_each_fetch_is_answered_early() -> None:
+    bench = FollowingBroker()
+    bench.node.create(partition=1)
+    reader = SessionReader(bench.node)
+    reader.open({1: 0})
+    found = []
+    for number in range(5):
+        waiting = reader.send({1: number} if number else {0: 7}, max_wait_ms=500)
+        assert waiting.is_answered is (number == 4)
+        bench.clock.advance(200)
+        bench.node.produce("orders", b"news", partition=1, acks=1)
+        found.append({one.partition_index: one.error_code for one in answers(waiting.response)})
+        reader.epoch += 1
+    # The first answer has the high watermark of the new partition too; the wait begins then.
+    assert found == [{1: 0, 0: 0}, {1: 0}, {1: 0}, {1: 0}, {0: ErrorCode.OFFSET_OUT_OF_RANGE}]
