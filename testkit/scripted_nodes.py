@@ -8,6 +8,7 @@ from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
+from tailrace.protocol.declaration import replace
 from tailrace.protocol.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -129,7 +130,9 @@ class _ScriptedConnection:
     def offers(self, request_type: type[Any], version: int = 0) -> bool:
         return version <= self.version_of(request_type)
 
-    async def ask(self, request: Any, response_type: type[Any], **_: object) -> Any:
+    async def ask(self, request: Any, response_type: type[Any], *, max_version: int = 0x7FFF, **_: object) -> Any:
+        if isinstance(request, FetchRequest) and max_version < 11:
+            request = replace(request, rack_id="")  # such a version has none
         self._nodes.asked.append((self._node_id, request))
         return await self._nodes.answer(self._node_id, request)
 

@@ -24,6 +24,8 @@ from tailrace.protocol.records.record import read_records
 from tailrace.protocol.schema import Buffer
 
 LAST_WITH_NAMES = 12
+LAST_BY_LEADER = 10
+"""The last version in which a leader names no other replica to read from, whatever its selector would choose."""
 """The last version of Fetch that names topics by name, not by id (KIP-516)."""
 NEWEST = 17
 _ABORT = 0
@@ -81,7 +83,12 @@ class VisibleBatches(NamedTuple):
 
 
 async def fetch(
-    connection: Connection, wanted: Sequence[PartitionFetch], options: FetchOptions, *, timeout_ms: int
+    connection: Connection,
+    wanted: Sequence[PartitionFetch],
+    options: FetchOptions,
+    *,
+    timeout_ms: int,
+    max_version: int = NEWEST,
 ) -> list[Fetched]:
     """Fetch from one node, without a fetch session. Faults of single partitions are in their results."""
     names = {want.topic_id: want.topic_partition.topic for want in wanted}
@@ -90,7 +97,7 @@ async def fetch(
         fetch_request(wanted, options),
         FetchResponse,
         timeout_ms=timeout_ms + options.max_wait_ms,
-        max_version=NEWEST if has_ids else LAST_WITH_NAMES,
+        max_version=max_version if has_ids else min(max_version, LAST_WITH_NAMES),
     )
     return read_answer(response, wanted, options)
 

@@ -5,8 +5,9 @@
 2. Records below the log's start are lost. The error names the lost range, whether the records were deleted before the
    read or during it.
 3. The next fetch is sent before the last one is returned, so that network and reader work at the same time.
-4. Records come from the replica that the leader names for the rack (KIP-392), also those of later ranges, for
-   metadata.max.age.ms at most. After a fault of that replica the leader serves, and receives no rack for a minute.
+4. Records come from the replica that the leader names (KIP-392), for the rack or by a selector of its own, also those
+   of later ranges, for metadata.max.age.ms at most. After a fault of that replica, or a few answers without records
+   that the range must have, the leader serves for a minute, and is asked in a version in which it names none.
 5. A topic is gone if it stays absent from metadata. One answer is no proof: a node may not have applied the topic yet.
 """
 
@@ -16,6 +17,8 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from tailrace.client.fetching import (
+    LAST_BY_LEADER,
+    NEWEST,
     STALE_LEADER,
     Fetched,
     FetchOptions,
@@ -23,6 +26,7 @@ from tailrace.client.fetching import (
     fetch,
 )
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from tailrace.client.reading.replica_leases import LEAST_LEASE_MS
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -33,6 +37,8 @@ _SMALLEST_FETCH_BYTES = 65_536
 _USE = "fetch"
 
 _AVOIDANCE_MS = 60_000
+_MOST_EMPTY_ANSWERS = 3
+"""The answers in a row that a replica may give without records of a range: each has waited max.wait.ms."""
 
 UNKNOWN_WAIT_MS = 5_000
 """The time for which a partition must be absent from metadata to count as gone."""
@@ -89,7 +95,7 @@ class _NearReplicas:
 
     def name(self, partition: TopicPartition, node: int, now_ms: int) -> None:
         """The leader has named this node."""
-        self._nodes[partition] = node, now_ms + self._lease_ms
+        self._nodes[partition] = node, now_ms + max(self._lease_ms, LEAST_LEASE_MS)
 
     def node_of(self, partition: TopicPartition, now_ms: int) -> int | None:
         """The node to read from; None for the leader."""
@@ -102,7 +108,7 @@ class _NearReplicas:
         self._avoided_until_ms[partition] = now_ms + _AVOIDANCE_MS
 
     def may_be_named(self, partition: TopicPartition, now_ms: int) -> bool:
-        """Whether the leader receives the rack. It names no replica to a fetch without one."""
+        """Whether the leader may name a replica, which it would do at once, or has to answer itself."""
         return now_ms >= self._avoided_until_ms.get(partition, now_ms)
 
 
@@ -209,6 +215,8 @@ class _Reading:
         self._bytes_read = 0
         self._node: int | None = None
         """The replica that the last fetch went to; None for the leader."""
+        self._empty_answers = 0
+        """Of a replica, in a row."""
         self._last_fault: KafkaError | None = None
 
     @property
@@ -242,11 +250,23 @@ class _Reading:
         except KafkaError as fault:
             await self._on_fault(fault)
             return None
-        if fetched.preferred_read_replica >= 0 and not fetched.buffers and self._options.rack:
+        if fetched.preferred_read_replica >= 0 and not fetched.buffers:  # a selector may choose without a rack, too
             replica = fetched.preferred_read_replica
             self._near_replicas.name(self._topic_partition, replica, self._router.now_ms())
             return None
-        return fetched if fetched.next_offset > self._offset else None
+        if fetched.next_offset > self._offset:
+            self._empty_answers = 0
+            return fetched
+        self._count_empty_answer()
+        return None
+
+    def _count_empty_answer(self) -> None:
+        """A replica that stands still has no fault: after a few empty answers the leader is asked."""
+        if self._node is not None:
+            self._empty_answers += 1
+            if self._empty_answers >= _MOST_EMPTY_ANSWERS:
+                self._empty_answers = 0
+                self._near_replicas.leave(self._topic_partition, self._router.now_ms())
 
     async def _ask(self) -> Fetched:
         router, partition = self._router, self._topic_partition
@@ -260,15 +280,17 @@ class _Reading:
             leader_epoch=info.leader_epoch,
             max_bytes=self._bytes_to_ask(),
         )
-        options, now_ms = self._options, router.now_ms()
+        max_version, now_ms = NEWEST, router.now_ms()
         self._node = self._near_replicas.node_of(partition, now_ms)
         if self._node is not None:
             connection = await router.node_connection(self._node, _USE)
         else:
             connection = await router.leader_connection(partition, _USE)
             if not self._near_replicas.may_be_named(partition, now_ms):
-                options = options._replace(rack="")
-        answers = await fetch(connection, (wanted,), options, timeout_ms=router.request_timeout_ms)
+                max_version = LAST_BY_LEADER
+        answers = await fetch(
+            connection, (wanted,), self._options, timeout_ms=router.request_timeout_ms, max_version=max_version
+        )
         if not answers:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{connection.address} does not answer for {partition}")
         return answers[0]
@@ -335,9 +357,10 @@ class _Reading:
             )
 
     def _stalled(self) -> KafkaError:
+        server = "the leader" if self._node is None else f"broker {self._node}"
         detail = (
             f"{self._topic_partition}: no record at or after offset {self._offset} (of a range up to {self._end}) "
-            f"within {self._timeout_ms} ms"
+            f"within {self._timeout_ms} ms, from {server} at last"
         )
         if self._last_fault is not None:
             detail += f"; last error {self._last_fault}"

@@ -12,6 +12,7 @@ from tailrace.client import ranged_fetch
 from tailrace.client.ranged_fetch import AsyncRangedFetch
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.declaration import replace
 from tailrace.protocol.headers import decode_request_header, encode_response
 from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
@@ -69,8 +70,14 @@ class ScriptedLeader:
         request = decode(FetchRequest, version, frame, position)
         offset = request.topics[0].partitions[0].fetch_offset
         self.offsets.append(offset)
-        answer = self._fetch(offset, request.rack_id)
-        return FetchResponse(responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(answer,)),))
+        answer = self._fetch(offset, request.rack_id if version >= 11 else "")
+        if version < 11:
+            answer = replace(answer, preferred_read_replica=-1)
+        elif answer.preferred_read_replica >= 0:
+            answer = replace(answer, records=None)
+        return FetchResponse(
+            responses=(FetchableTopicResponse(topic=PARTITION.topic, topic_id=TOPIC_ID, partitions=(answer,)),)
+        )
 
     @staticmethod
     def _no_offsets() -> ListOffsetsResponse:
@@ -289,6 +296,39 @@ def test_a_range_beyond_the_end_of_the_near_replica_waits_for_it() -> None:
         first, *others = replicas.served
         assert first == 1
         assert set(others) == {2}
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("rack", ["", "a"])
+def test_a_leader_whose_selector_goes_by_something_else_than_the_rack_serves_when_the_replica_is_gone(
+    rack: str,
+) -> None:
+    """KIP-392: a selector may choose 'using e.g. the client address'."""
+
+    def fetch(offset: int, rack: str) -> PartitionData:
+        return _data(_batch(offset), replica=2)
+
+    offsets, _ = _read(fetch, 0, 3, rack=rack, timeout_ms=5_000)
+    assert offsets == [0, 1, 2]
+
+
+def test_the_leader_serves_where_the_near_replica_stands_still() -> None:
+    async def run() -> None:
+        replicas = TwoReplicas()
+        replicas.follower.epochs = [0] * 3
+        assert await replicas.read(0, 5) == [0, 1, 2, 3, 4]
+        assert replicas.served == [1, 2, 2, 2, 2, 2, 2, 1, 1]
+
+    asyncio.run(run())
+
+
+def test_a_range_that_no_replica_has_names_the_last_that_was_asked() -> None:
+    async def run() -> None:
+        replicas = TwoReplicas()
+        replicas.reader._timeout_ms = 0
+        with pytest.raises(KafkaError, match=r"no record at or after offset 10 .* from the leader at last"):
+            await replicas.read(10, 11)
 
     asyncio.run(run())
 

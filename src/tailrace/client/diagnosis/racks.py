@@ -80,13 +80,13 @@ class RackSurvey:
 def diagnose_rack(survey: RackSurvey, rack: str, *, fetch_version: int | None = None) -> Iterator[Finding]:
     """The findings for a client with this `client.rack` (empty: none), whose newest Fetch this is, if it is known.
 
-    Without a rack on either side nothing else is examined.
+    Without a rack on either side, or with a client that leaders have to serve, no partition is examined.
     """
     client = _judge_client(survey, rack, fetch_version)
     yield client
     racks = list(_judge_racks(survey, rack))
     yield from racks
-    if not rack or any(finding.verdict is Verdict.FAILED for finding in racks):
+    if any(finding.verdict is Verdict.FAILED for finding in (client, *racks)):
         return
     judged = [(topic, _judge_topic(survey, topic, rack)) for topic in survey.topics]
     yield from _judge_redirects(survey, rack, _unserved_leaders(judged))

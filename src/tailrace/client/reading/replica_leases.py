@@ -17,6 +17,9 @@ AVOIDANCE_MS: Final = 60_000
 """The time after a fault of a follower in which a leader receives no rack; twice as long after each further fault,
 at most a lease, until a follower has served."""
 
+LEAST_LEASE_MS: Final = 1_000
+"""A lease lasts so long at least: one that is over before the first fetch would have the leader asked for ever."""
+
 _PATIENT: Final = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
 """Faults of a follower that pass by themselves: it lags behind, or the client's metadata does."""
 _MAX_STRIKES: Final = 3
@@ -27,7 +30,7 @@ class ReplicaLeases:
     """The leases of one consumer, and the leaders that do not receive its rack now."""
 
     def __init__(self, *, lease_ms: int) -> None:
-        self._lease_ms = lease_ms
+        self._lease_ms = max(lease_ms, LEAST_LEASE_MS)
         self._leases: deque[tuple[int, ConsumedPartition]] = deque()
         """(end in ms, partition), in order."""
         self._avoidance_ms: dict[int, int] = {}
