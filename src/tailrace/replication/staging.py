@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.batch import BatchHeader, stamp
@@ -25,13 +25,24 @@ from tailrace.replication.verification import UNNAMED, Verification, Verificatio
 from tailrace.replication.watchers import Change
 from tailrace.storage import AppendBatch
 
+MOST_UNWRITTEN: Final = 1_000
+"""Producers of a partition whose unwritten batches are known; beyond that the oldest are forgotten."""
+_SEQUENCES: Final = 1 << 31
+"""Sequence numbers begin again at 0 behind the largest."""
+
 
 class _Unwritten(NamedTuple):
     """The first batch of a producer that a failed write has left out, and that has not come again."""
 
     producer_epoch: int
     base_sequence: int
-    failure: KafkaError
+    code: ErrorCode
+    detail: str
+
+    def is_before(self, header: BatchHeader) -> bool:
+        """Whether a batch of this producer follows it in the same epoch."""
+        distance = (header.base_sequence - self.base_sequence) % _SEQUENCES
+        return header.producer_epoch == self.producer_epoch and 0 < distance < _SEQUENCES // 2
 
 
 class Staging:
@@ -47,7 +58,7 @@ class Staging:
         self._batches: list[AppendBatch] = []
         self._answers: list[tuple[OnDone, Appended | KafkaError]] = []
         self._unwritten: dict[int, _Unwritten] = {}
-        """By producer id; they are at most the batches of one turn."""
+        """By producer id."""
 
     def write(self) -> None:
         """Write what this turn has staged, with one append; then call back, in order; then ask for a flush."""
@@ -93,7 +104,9 @@ class Staging:
         header.base_offset = base_offset
         header.partition_leader_epoch = leader_epoch
         if header.producer_id >= 0:
-            self._unwritten.pop(header.producer_id, None)
+            unwritten = self._unwritten.get(header.producer_id)
+            if unwritten is not None and header.producer_epoch >= unwritten.producer_epoch:
+                del self._unwritten[header.producer_id]
             log.producers.stage(header, marker)
             if marker is not None:
                 self.verifications.end_by_marker(header.producer_id, header.producer_epoch)
@@ -122,12 +135,19 @@ class Staging:
         ]
 
     def _note_unwritten(self, batches: Sequence[AppendBatch], failure: KafkaError) -> None:
+        """Note the first batch of each producer. The failure itself would keep the senders' buffers, by its frames."""
+        unwritten = self._unwritten
         for batch in batches:
             header = batch.header
-            if header.producer_id >= 0 and not header.is_control:
-                self._unwritten.setdefault(
-                    header.producer_id, _Unwritten(header.producer_epoch, header.base_sequence, failure)
+            if header.producer_id < 0 or header.is_control:
+                continue
+            known = unwritten.get(header.producer_id)
+            if known is None or known.producer_epoch < header.producer_epoch:
+                unwritten[header.producer_id] = _Unwritten(
+                    header.producer_epoch, header.base_sequence, failure.code, failure.detail
                 )
+        while len(unwritten) > MOST_UNWRITTEN:
+            del unwritten[next(iter(unwritten))]
 
     def drop(self) -> None:
         """Drop the staged batches, and call back: this broker does not lead any more."""
@@ -150,6 +170,8 @@ class Staging:
         Raises what `ProducerState.check` and `check_in_transaction` raise.
         """
         producers = self._replica.log.producers
+        if self._unwritten and not producers.is_duplicate(header):
+            self._check_behind_unwritten(header)
         if header.is_transactional:
             if verification is UNNAMED:
                 raise KafkaError(
@@ -158,8 +180,6 @@ class Staging:
                 )
             if not producers.is_duplicate(header):
                 self.check_in_transaction(header, verification)
-        if self._unwritten and not producers.is_duplicate(header):
-            self._check_behind_unwritten(header)
         original = producers.check(header)
         if original is None:
             return False
@@ -171,11 +191,9 @@ class Staging:
     def _check_behind_unwritten(self, header: BatchHeader) -> None:
         """Raises KafkaError if an earlier batch of the producer was not written, and is to come again first."""
         first = self._unwritten.get(header.producer_id)
-        if first is None or header.producer_epoch != first.producer_epoch:
-            return
-        if header.base_sequence != first.base_sequence:
+        if first is not None and first.is_before(header):
             detail = f"the batch with sequence {first.base_sequence} was not written, and comes first"
-            raise KafkaError(first.failure.code, f"{detail}: {first.failure.detail}")
+            raise KafkaError(first.code, f"{detail}: {first.detail}")
 
     def check_in_transaction(self, header: BatchHeader, verification: Verification | None) -> None:
         """Raises KafkaError, see `Verifications.check`, unless the producer's transaction is open here or may begin."""

@@ -7,6 +7,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.replication.outcomes import READ_COMMITTED, READ_UNCOMMITTED, Appended
 from tailrace.replication.partition import Partition
+from tailrace.replication.staging import MOST_UNWRITTEN
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.replication.watchers import Change
 from tailrace.storage import ReadLimits
@@ -143,6 +144,47 @@ def test_behind_a_batch_that_was_not_written_the_next_ones_get_its_error(bench: 
     bench.write()
     assert codes(bench.outcomes) == [0] * stored + [ErrorCode.KAFKA_STORAGE_ERROR] + [0] * (stored + 3)
     assert bench.partition.log.log_end_offset == stored + 3
+
+
+def test_a_batch_before_the_unwritten_one_is_no_batch_behind_it(bench: PartitionBench) -> None:
+    bench.stage(b"b", producer_id=3, producer_epoch=0, base_sequence=1)  # sequence 0 was refused before it was staged
+    bench.files.fail_at(bench.files.operations + 1)
+    bench.write()
+    for sequence in (0, 1):
+        bench.stage(b"again", producer_id=3, producer_epoch=0, base_sequence=sequence)
+        bench.write()
+    assert codes(bench.outcomes) == [ErrorCode.KAFKA_STORAGE_ERROR, 0, 0]
+
+
+def test_sequences_that_have_begun_again_at_0_are_behind_the_unwritten_one_too(bench: PartitionBench) -> None:
+    bench.stage(b"a", producer_id=3, producer_epoch=0, base_sequence=0x7FFFFFFF)
+    bench.files.fail_at(bench.files.operations + 1)
+    bench.write()
+    with pytest.raises(KafkaError, match="was not written"):
+        bench.stage(b"b", producer_id=3, producer_epoch=0, base_sequence=0)
+
+
+def test_a_failed_write_keeps_no_buffer_of_a_sender_and_knows_so_many_producers(bench: PartitionBench) -> None:
+    batch = bytearray(batch_of(b"a", producer_id=3, producer_epoch=0, base_sequence=0))
+    now_ms = bench.clock.now_ms()
+    bench.partition.append_as_leader(batch, acks=1, produce_version=9, now_ms=now_ms, on_done=bench.outcomes.append)
+    for producer_id in range(MOST_UNWRITTEN + 5):
+        bench.stage(b"a", producer_id=10 + producer_id, producer_epoch=0, base_sequence=0)
+    bench.files.fail_at(bench.files.operations + 1)
+    bench.write()
+    batch.extend(b"the buffer is free again")
+    bench.stage(b"b", producer_id=3, producer_epoch=0, base_sequence=1)  # the oldest is forgotten
+    with pytest.raises(KafkaError, match="was not written"):
+        bench.stage(b"b", producer_id=10 + MOST_UNWRITTEN, producer_epoch=0, base_sequence=1)
+
+
+def test_a_late_batch_of_an_older_epoch_does_not_end_the_wait_for_the_unwritten_one(bench: PartitionBench) -> None:
+    bench.stage(b"a", producer_id=3, producer_epoch=1, base_sequence=0)
+    bench.files.fail_at(bench.files.operations + 1)
+    bench.write()
+    bench.stage(b"late", producer_id=3, producer_epoch=0, base_sequence=7)
+    with pytest.raises(KafkaError, match="was not written"):
+        bench.stage(b"b", producer_id=3, producer_epoch=1, base_sequence=1)
 
 
 def test_a_new_epoch_of_a_producer_may_begin_behind_a_batch_that_was_not_written(bench: PartitionBench) -> None:
