@@ -56,6 +56,8 @@ class Heartbeats:
             return 0
         asleep_ms = now_ms - before - WATCH_INTERVAL_MS
         for contact in self._contacts.values():
+            if not contact.is_heard:
+                contact.since_ms += asleep_ms
             contact.session_end_ms = min(contact.session_end_ms + asleep_ms, now_ms + self.session_timeout_ms)
         return asleep_ms
 

@@ -72,6 +72,10 @@ class ControllerPlaces:
             return tried
         return places[0] if places else None
 
+    def is_present(self, node_id: int, address: Address) -> bool:
+        """Whether this is the present address of the node: that in the log, or without one that in the settings."""
+        return self._places_of(node_id)[:1] == [address]
+
     def found(self, node_id: int) -> Address | None:
         """The address at which this node last answered as the leader; None if it never has, or another node does."""
         return self._found.get(node_id)

@@ -213,7 +213,11 @@ class MetadataQuorum:
             directory=self._metadata_directory,
             log=self._log,
         )
-        self.peers.on_refused = self.controller.node_refuses
+        self.peers.on_refused = self._refused
+
+    def _refused(self, node_id: int, address: Address) -> None:
+        if self._places.is_present(node_id, address):
+            self.controller.node_refuses(node_id)
 
     def _own_endpoint(self, listener: Listener) -> VoterListener:
         addresses, founder = self._config.addresses, self._config.quorum.founders.get(self._key.id)

@@ -52,8 +52,8 @@ class Peers:
         """By node and connection."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self.on_refused: Callable[[int], None] = lambda node_id: None
-        """Called in a turn when a node refuses a connection: no process listens there."""
+        self.on_refused: Callable[[int, Address], None] = lambda node_id, address: None
+        """Called in a turn when the address of a node refuses a connection: no process listens there."""
 
     def send(
         self,
@@ -122,7 +122,7 @@ class Peers:
         except (KafkaError, TimeoutError) as fault:
             _logger.debug("event=peer-not-reached address=%s reason=%s", address, fault)
             if isinstance(fault, ConnectionRefused) and not self._is_closed:
-                self._turns.run(lambda: self.on_refused(node_id))
+                self._turns.run(lambda: self.on_refused(node_id, address))
             finish(None)
             return
         left_ms = max(1, round((deadline - self._loop.time()) * 1000))

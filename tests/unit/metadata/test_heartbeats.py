@@ -87,6 +87,15 @@ def test_a_node_that_refuses_connections_has_a_short_session_until_its_first_hea
     assert heartbeats.silent(1_700) == [TWO]
 
 
+def test_a_sleep_of_the_controller_is_no_silence_of_a_node_that_refuses_connections() -> None:
+    heartbeats = Heartbeats(SESSION_MS)
+    heartbeats.restart([ONE], 0)
+    heartbeats.awake(2_150)
+    heartbeats.refused(ONE, 2_150, 1_000)
+    assert heartbeats.silent(2_150) == []
+    assert heartbeats.next_deadline_ms == 2_150 - WATCH_INTERVAL_MS + 1_000
+
+
 def test_a_heartbeat_that_has_come_prolongs_a_session_and_begins_none() -> None:
     heartbeats = Heartbeats(1000)
     heartbeats.touch(BrokerId(1), 0)

@@ -121,6 +121,14 @@ def test_an_answer_from_a_place_that_was_left_moves_nothing() -> None:
         assert looked.address_of(2) == TOLD
 
 
+def test_the_present_address_is_that_of_the_log_or_without_one_that_of_the_settings() -> None:
+    assert places().is_present(2, STATED)
+    assert not places().is_present(2, TOLD)
+    looked = ControllerPlaces(node_id=1, founders={2: TOLD}, places=(), voters=lambda: None)
+    assert looked.is_present(2, TOLD)
+    assert not looked.is_present(3, TOLD)
+
+
 def test_an_address_that_is_no_longer_named_is_left() -> None:
     stated = [voters(STATED)]
     looked = ControllerPlaces(node_id=1, founders={2: TOLD}, places=(), voters=lambda: stated[0])

@@ -113,7 +113,7 @@ def test_an_answer_comes_back_and_connections_are_used_again() -> None:
 def test_a_node_that_refuses_connections_is_reported_and_one_without_an_address_is_not() -> None:
     async def story(bench: PeersBench) -> None:
         refused: list[int] = []
-        bench.peers.on_refused = refused.append
+        bench.peers.on_refused = lambda node_id, address: refused.append(node_id)
         await bench.listen()
         with socket.socket() as bound:  # the port is taken, and nothing listens there
             bound.bind(("127.0.0.1", 0))
