@@ -29,6 +29,7 @@ SESSION_PARTS: Final = frozenset(
         "created_ms",
         "due",
         "epoch",
+        "has_long_names",
         "idle_answer_ms",
         "incremental_fetches",
         "is_open",

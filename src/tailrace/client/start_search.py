@@ -115,8 +115,8 @@ class StartSearch:
             truncation = self._assigned.truncation(rest[0])
             if truncation is not None:
                 raise LogTruncation(rest[0], **truncation._asdict())
-            offset = self._assigned.position(rest[0])
-            lost = "no offset to start from" if offset is None else f"offset {offset} is out of range"
+            position = self._assigned.position(rest[0])
+            lost = "no offset to start from" if position is None else f"offset {position} is out of range"
             detail = f"{rest[0]}: {lost}, and auto.offset.reset is none"
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, detail)
         if committed:

@@ -15,6 +15,8 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, next_epoch
+from tailrace.model.partitions import MAX_TOPIC_NAME
+from tailrace.protocol.declaration import replace
 from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
 UNKNOWN: Final = -1
@@ -100,6 +102,7 @@ class FetchSession:
         "created_ms",
         "due",
         "epoch",
+        "has_long_names",
         "idle_answer_ms",
         "incremental_fetches",
         "is_open",
@@ -139,6 +142,8 @@ class FetchSession:
         """The epoch of the next request."""
         self._topics: dict[SessionTopic, dict[int, SessionPartition]] = {}
         self.partition_count = 0
+        self.has_long_names = False
+        """Whether it was to have topics with names that none can have. It must end: they would take much memory."""
         self.due: dict[SessionPartition, None] = {}
         self.unacknowledged: Sequence[SessionPartition] = ()
         """Those that the last answer names."""
@@ -176,7 +181,10 @@ class FetchSession:
         for one in topics:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
             partitions = self._topics.setdefault(topic, {})
-            for wanted in one.partitions:
+            self.has_long_names |= len(topic) > MAX_TOPIC_NAME
+            for stated in one.partitions:
+                # Unknown fields may be large, and mean nothing here.
+                wanted = replace(stated, unknown_tags=()) if stated.unknown_tags else stated  # type: ignore[attr-defined]
                 partition = partitions.get(wanted.partition)
                 if partition is None:
                     partition = partitions[wanted.partition] = self._new_partition(topic, wanted)
@@ -252,12 +260,12 @@ class FetchSession:
     ) -> None:
         """An answer is on its way that names these. They stay due until the next request acknowledges it.
 
-        A partition of which it has records comes behind all others from now on, if it `rotates`. After an error the
-        next answer has to say everything again.
+        A partition of which it has records comes behind all others from now on, if it `rotates`. After an error or a
+        divergence, in which readers look at nothing else, the next answer has to say everything again.
         """
         last_rank = self._last_rank
         for partition, data in zip(named, answers, strict=True):
-            if data.error_code:
+            if data.error_code or data.diverging_epoch.epoch >= 0:
                 partition.high_watermark = partition.log_start_offset = UNKNOWN
                 continue
             partition.high_watermark = data.high_watermark

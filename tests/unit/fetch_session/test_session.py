@@ -3,7 +3,8 @@
 import sys
 
 from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionOwner, SessionPartition
-from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
+from tailrace.protocol.declaration import replace
+from tailrace.protocol.messages.fetch import DivergingEpoch, FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
 OWNER = SessionOwner("User:ANONYMOUS", "PLAINTEXT", -1)
 ID = b"0123456789abcdef"
@@ -161,6 +162,16 @@ def test_news_are_another_high_watermark_or_log_start_than_the_last_answer_had()
     session.answered([one], [answer(5, 2, error_code=6)])
     assert (one.high_watermark, one.log_start_offset) == (UNKNOWN, UNKNOWN)
     assert one.is_news(data)  # after an error everything is said again
+    session.answered([one], [data])
+    session.answered([one], [replace(data, diverging_epoch=DivergingEpoch(epoch=1, end_offset=4))])
+    assert (one.high_watermark, one.log_start_offset) == (UNKNOWN, UNKNOWN)
+
+
+def test_a_partition_keeps_no_unknown_fields_of_the_request() -> None:
+    session = new_session()
+    wanted = FetchPartition(partition=0, fetch_offset=3, partition_max_bytes=100)
+    (one,) = session.name([FetchTopic(topic="t", partitions=(replace(wanted, unknown_tags=((9, b"x" * 60_000),)),))])
+    assert one.wanted == wanted
 
 
 def test_a_change_reaches_the_request_that_waits() -> None:

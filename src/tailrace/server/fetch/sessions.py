@@ -97,6 +97,9 @@ class FetchSessions:
         session.put_under(params.conditions)
         _adapt(session, params.reader)
         self.cache.resized(session, 0)
+        if session.has_long_names:
+            self.cache.remove(session)
+            return NO_SESSION
         _logger.debug("event=fetch-session-opened session=%d partitions=%d", session.session_id, len(named))
         return session.session_id
 
@@ -105,7 +108,7 @@ class FetchSessions:
     def begin(self, params: FetchParams) -> FetchSession:
         """The session of an incremental fetch, with the changes of the request.
 
-        A session that has become empty or too large is closed: the answer then says so by its session id. Raises
+        A session that has become empty, or too large, is closed: the answer then says so by its session id. Raises
         KafkaError as `FetchSessionCache.check`; the session is as before then.
         """
         request = params.request
@@ -133,7 +136,7 @@ class FetchSessions:
         self.cache.used(session, self._clock.monotonic_ms())
         session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
         _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, request.session_epoch)
-        if not (fits and session.partition_count):
+        if not (fits and session.partition_count) or session.has_long_names:
             self.cache.remove(session)
         return session
 

@@ -232,6 +232,18 @@ def test_a_session_that_grows_beyond_the_limit_is_closed_and_its_data_count(
     )
 
 
+def test_a_topic_name_that_no_topic_can_have_gets_no_session_and_ends_one(node: DataPath) -> None:
+    long = SessionReader(node, version=12, topic="n" * 250)
+    assert long.send({0: 0}).response.session_id == 0
+    reader = SessionReader(node, version=12)
+    reader.open({0: 0})
+    reader.topic = long.topic
+    response = reader.send({0: 0}).response
+    assert (response.error_code, response.session_id) == (0, 0)
+    assert [one.error_code for one in answers(response)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert len(node.broker.fetch_sessions.cache) == 0
+
+
 def test_records_that_become_committed_later_are_given_then() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
