@@ -15,7 +15,7 @@ state would change. From then on it is fetched until a controller has decided.
 """
 
 import logging
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -102,7 +102,7 @@ class ReplicaFailures:
         self._clock = clock
         self._failed: dict[TopicPartition, _Failed] = {}
         self._is_directory_stalled = False
-        self._to_look_at: dict[TopicPartition, None] = {}
+        self._to_look_at: OrderedDict[TopicPartition, None] = OrderedDict()
         self._last_copies: dict[TopicPartition, None] = {}  # stalled, and no other replica could replace them
         self._left: dict[TopicPartition, _Left] = {}
         self._paused: dict[TopicPartition, PartitionState] = {}  # `on_leaving` was called, and no other callback since
@@ -277,8 +277,7 @@ class ReplicaFailures:
 
     def _proposing(self, proposed: list[_ProposedLeave]) -> Iterator[None]:
         while self._to_look_at and len(proposed) < MOST_PER_COMMAND:
-            topic_partition = next(iter(self._to_look_at))
-            del self._to_look_at[topic_partition]
+            topic_partition, _ = self._to_look_at.popitem(last=False)
             one = self._due(topic_partition)
             if one is not None:
                 proposed.append(one)

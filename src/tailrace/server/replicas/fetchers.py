@@ -9,6 +9,7 @@ ISR again.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -192,7 +193,8 @@ class ReplicaFetchers:
         self._failed_before = 0  # failed fetches of hosts that are closed
         self._leaders: dict[PartitionKey, _Leader] = {}
         self._names: dict[PartitionKey, TopicPartition] = {}
-        self._to_begin: dict[PartitionKey, None] = {}  # to be followed; the partition is not looked up yet
+        # To be followed, and not looked up yet. (The first of a dictionary is found behind all that have left it.)
+        self._to_begin: OrderedDict[PartitionKey, None] = OrderedDict()
         self._unmade: dict[PartitionKey, None] = {}  # to be followed; the log is new and not durable yet
         self._missing: dict[PartitionKey, None] = {}  # looked up, and not here yet
         self._retry = Alarm(clock, self._look_again)
@@ -363,8 +365,7 @@ class ReplicaFetchers:
     def _next_to_begin(self) -> PartitionKey | None:
         if self._is_closed or not self._to_begin:
             return None
-        key = next(iter(self._to_begin))
-        del self._to_begin[key]
+        key, _ = self._to_begin.popitem(last=False)
         return key
 
     def _begin(self, key: PartitionKey) -> None:
@@ -403,7 +404,7 @@ class ReplicaFetchers:
 
     def _begin_too(self, keys: dict[PartitionKey, None]) -> None:
         is_idle = not self._to_begin
-        self._to_begin |= keys
+        self._to_begin.update(keys)
         if is_idle:
             self._begin_all()
 

@@ -10,7 +10,7 @@ when that one has its outcome, and a refused one after a while.
 """
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
@@ -62,7 +62,7 @@ class InSyncKeeper:
         self._partitions = partitions
         self._clock = clock
         self._interval_ms = max(1, replica_lag_time_max_ms // 2)
-        self._waiting: dict[Partition, None] = {}
+        self._waiting: OrderedDict[Partition, None] = OrderedDict()
         self._unseen: deque[Partition] = deque()  # to be checked for lagging replicas
         self._image = EMPTY_IMAGE
         self._gone: set[BrokerId] = set()
@@ -160,8 +160,7 @@ class InSyncKeeper:
 
     def _next_partition(self) -> Partition | None:
         if self._waiting:
-            partition = next(iter(self._waiting))
-            del self._waiting[partition]
+            partition, _ = self._waiting.popitem(last=False)
             return partition
         return self._unseen.popleft() if self._unseen else None
 
@@ -217,6 +216,6 @@ class InSyncKeeper:
             self._next_try.set(self._clock.monotonic_ms() + RECONSIDERED_AFTER_MS)
 
     def _try_again(self) -> None:
-        self._waiting |= self._refused
+        self._waiting.update(self._refused)
         self._refused.clear()
         self._proposals.plan()
