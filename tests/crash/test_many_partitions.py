@@ -57,6 +57,21 @@ def wait_until_in_sync(admin: Admin) -> float:
         time.sleep(0.2)
 
 
+def wait_until_led_by_others(admin: Admin, gone: int) -> float:
+    """Wait until no partition is led by this broker, and each has a leader; returns the seconds."""
+    began = time.monotonic()
+    while True:
+        try:
+            leaders = [one.leader for topic in admin.describe_topics() for one in topic.partitions]
+        except KafkaError:
+            leaders = [gone]  # the node that was asked is the one that is gone
+        seconds = time.monotonic() - began
+        if gone not in leaders and -1 not in leaders:
+            return seconds
+        assert seconds < DEADLINE_S, f"{leaders.count(gone)} partitions are led by a dead broker"
+        time.sleep(0.2)
+
+
 def fenced(cluster: Cluster) -> list[tuple[int, str]]:
     """The brokers that were fenced, and the reasons, by the logs of all controllers."""
     logs = "\n".join(map(cluster.log_text, cluster.node_ids))
@@ -84,11 +99,17 @@ def test_many_partitions_are_created_fail_over_and_come_back_and_no_live_broker_
             cluster.restart(restarted)
             restarted_s = time.monotonic() - began
             whole_s = wait_until_in_sync(admin)
-        others = [(node, why) for node, why in fenced(cluster) if node != restarted]
+            killed = cluster.controller_id
+            cluster.kill(killed)
+            moved_s = wait_until_led_by_others(admin, killed)
+            cluster.start(killed)
+            back_s = wait_until_in_sync(admin)
+        others = [(node, why) for node, why in fenced(cluster) if node not in (restarted, killed)]
         assert others == []
         stalled = [node for node in cluster.node_ids if "event=log-directory-stalled" in cluster.log_text(node)]
         assert stalled == []
     print(  # noqa: T201
         f"{PARTITIONS} partitions: created in {created_s:.1f} s, in sync {in_sync_s:.1f} s later; a node restarted in"
-        f" {restarted_s:.1f} s, in sync {whole_s:.1f} s later"
+        f" {restarted_s:.1f} s, in sync {whole_s:.1f} s later; the controller's node killed, its partitions led by"
+        f" others after {moved_s:.1f} s, in sync {back_s:.1f} s after it was back"
     )
