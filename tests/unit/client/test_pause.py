@@ -1,10 +1,14 @@
 """Partitions of a consumer that are paused, and its metrics. The nodes are scripted."""
 
+import asyncio
+
 import pytest
 
 from tailrace.client.blocking import MetricName
 from tailrace.client.consumer import ConsumerRecord
 from tailrace.client.consumer_metrics import NO_REPLICA
+from tailrace.client.errors import LogTruncation
+from tailrace.client.reading.position import PositionState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest
@@ -121,6 +125,79 @@ def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is() ->
                 await call(BOTH)
             assert caught.value.code is ErrorCode.INVALID_REQUEST
         assert bench.consumer.paused() == frozenset()
+
+    run_bench(test)
+
+
+# records that a loop has polled ahead, in a log that does not have the position behind them
+
+
+async def _put_back(bench: ConsumerBench, state: PositionState, log_start: int, epochs: list[int]) -> None:
+    """A loop has received record 0 of four, the log changes to this, and then the partition is paused."""
+    leader = bench.replicas[1]
+    leader.batch_records = 4
+    while (record := bench.consumer.next_ahead()) is None:
+        await bench.consumer.poll_ahead(0.05)
+    assert record.offset == 0
+    leader.log_start, leader.epochs, leader.batch_records = log_start, epochs, 1
+    position = bench.consumer._assigned.by_name[ORDERS].position
+    async with asyncio.timeout(60):
+        while position.state is not state:  # noqa: ASYNC110 - a poll would decide the position
+            await asyncio.sleep(0)
+    await bench.consumer.pause([ORDERS])
+    for _ in range(5):
+        assert await bench.consumer.poll(0.02) == []
+    assert bench.consumer._positions()[ORDERS].offset == 1
+
+
+def test_records_that_a_pause_puts_back_survive_a_reset() -> None:
+    async def test(bench: ConsumerBench) -> None:
+        await _put_back(bench, PositionState.AWAITING_RESET, 7, [0] * 9)
+        await bench.consumer.resume([ORDERS])
+        assert await bench.read(3) == [1, 2, 3]
+        assert bench.consumer._positions()[ORDERS].offset == 4
+        assert await bench.read(2) == [7, 8]
+        assert bench.consumer._positions()[ORDERS].offset == 9
+
+    run_bench(test, auto_offset_reset="earliest")
+
+
+def test_records_that_a_pause_puts_back_come_before_the_error_of_a_consumer_without_a_reset_policy() -> None:
+    async def test(bench: ConsumerBench) -> None:
+        await _put_back(bench, PositionState.AWAITING_RESET, 7, [0] * 9)
+        await bench.consumer.resume([ORDERS])
+        assert await bench.read(3) == [1, 2, 3]
+        for _ in range(2):
+            with pytest.raises(KafkaError, match=r"auto\.offset\.reset is none"):
+                await bench.read(1)
+        assert bench.consumer._positions()[ORDERS].offset == 4
+
+    run_bench(test)
+
+
+def test_records_that_a_pause_puts_back_survive_a_truncation_below_the_diverging_offset() -> None:
+    async def test(bench: ConsumerBench) -> None:
+        await _put_back(bench, PositionState.AWAITING_VALIDATION, 0, [0, 0])
+        bench.replicas[1].epochs += [7, 7, 7]
+        await bench.consumer.resume([ORDERS])
+        assert await bench.read(1) == [1]
+        assert bench.consumer._positions()[ORDERS] == (2, 0, "")
+        assert await bench.read(3) == [2, 3, 4]
+        assert bench.consumer._positions()[ORDERS] == (5, 7, "")
+
+    run_bench(test, auto_offset_reset="latest")
+
+
+def test_a_truncation_without_a_reset_policy_is_an_error_after_the_records_that_a_pause_has_put_back() -> None:
+    async def test(bench: ConsumerBench) -> None:
+        await _put_back(bench, PositionState.AWAITING_VALIDATION, 0, [0, 0])
+        await bench.consumer.resume([ORDERS])
+        assert await bench.read(1) == [1]
+        for _ in range(2):
+            with pytest.raises(LogTruncation) as caught:
+                await bench.read(1)
+            assert (caught.value.offset, caught.value.diverging_offset) == (4, 2)
+        assert bench.consumer._positions()[ORDERS].offset == 2
 
     run_bench(test)
 

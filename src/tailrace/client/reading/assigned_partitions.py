@@ -51,7 +51,7 @@ class AssignedPartitions:
         """The state of this partition may have changed, or its assignment."""
         partition = self._partitions.get(name)
         position = None if partition is None else partition.position
-        _put(self._undecided, name, position is not None and position.is_undecided)
+        _put(self._undecided, name, partition is not None and partition.awaits_start)
         _put(self._unvalidated, name, position is not None and position.state is PositionState.AWAITING_VALIDATION)
         is_ready = partition is not None and not partition.is_drained and not partition.is_paused
         _put(self._ready, name, is_ready)
@@ -94,7 +94,7 @@ class AssignedPartitions:
         return True
 
     def undecided(self) -> dict[TopicPartition, bool]:
-        """The partitions without a usable position; True for those whose offset is not in the log."""
+        """The partitions without a usable position or a record; True for those whose offset is not in the log."""
         return {name: self._partitions[name].position.state is PositionState.AWAITING_RESET for name in self._undecided}
 
     def truncation(self, name: TopicPartition) -> Truncation | None:
@@ -150,8 +150,8 @@ class AssignedPartitions:
             return None  # it was sought or revoked meanwhile
         partition = self._partitions[name]
         truncation = partition.position.validated(epoch, end_offset, leader_epoch=leader_epoch, resets=resets)
-        if truncation is not None and partition.position.state is PositionState.FETCHING:
-            partition.follow_position()
+        if truncation is not None and truncation.diverging_offset is not None:
+            partition.truncate(truncation.diverging_offset)
         self.note(name)
         return truncation
 

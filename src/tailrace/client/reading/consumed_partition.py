@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tailrace.client.fetching import Fetched
-from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition
+from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import iter_batches
@@ -71,14 +71,30 @@ class ConsumedPartition:
     def is_drained(self) -> bool:
         return not self._batches and not self._records
 
+    @property
+    def awaits_start(self) -> bool:
+        """Whether a committed offset or the reset policy has to decide the position now.
+
+        Records that were put back come first: they stand before the position, and a new one would drop them.
+        """
+        return self.position.is_undecided and self.is_drained
+
     def start_at(self, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid_under: int = UNKNOWN_EPOCH) -> None:
         """Read on from here: fetched records are dropped. For the rest see `FetchPosition.start_at`."""
         self.position.start_at(offset, epoch, valid_under=valid_under)
         self._resume_at_position()
 
-    def follow_position(self) -> None:
-        """Read on where the position is now: a validation has moved it back."""
-        self._resume_at_position()
+    def truncate(self, end: int) -> None:
+        """The log has lost the records from this offset on: of those that were put back, only the others stay.
+
+        With a reset policy the position is at this offset already, without one it awaits a seek.
+        """
+        while self._records and self._records[-1].offset >= end:
+            self._records.pop()
+        while self._records and self._epochs and self._epochs[-1][0] >= end:
+            self._epochs.pop()
+        if self.is_drained and self.position.state is PositionState.FETCHING:
+            self._resume_at_position()
 
     def _resume_at_position(self) -> None:
         self.next_offset = self.position.offset
@@ -104,9 +120,11 @@ class ConsumedPartition:
             self._epochs.append((offset, epoch))
 
     def _settle(self) -> None:
-        """All records are returned: the next one is where the next fetch begins."""
-        assert self.next_offset is not None, "records come from a position"
-        if self.position.offset >= self.next_offset:
+        """All records are returned: the next one is where the next fetch begins.
+
+        That may be below them, after a reset. A position that the log does not have is none to read on from.
+        """
+        if not self.position.is_undecided:
             self.next_offset = self.position.offset
             self._note_epoch(self.next_offset - 1, self.position.offset_epoch)
 
