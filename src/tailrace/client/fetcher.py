@@ -68,7 +68,8 @@ class Fetcher:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions; those assigned before keep their positions."""
-        self.assigned.assign(partitions)
+        for name in self.assigned.assign(partitions):
+            self._leases.forget(name)
         self._seen_version = None
         self._troubles.clear()
         self._changed.set()

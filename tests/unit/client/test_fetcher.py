@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import warnings
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
+from tailrace.client.reading import assigned_partitions
+from tailrace.client.reading.consumed_partition import ConsumedPartition
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -149,6 +152,39 @@ def test_a_bug_in_a_fetch_is_raised_to_the_reader() -> None:
         with pytest.raises(KafkaError, match="a mistake") as caught:
             await _values(fetcher, router)
         assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
+        await fetcher.close()
+
+    asyncio.run(run())
+
+
+def test_a_partition_that_leaves_is_not_kept_by_its_lease_and_has_no_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its unread batches are views of a whole answer, up to fetch.max.bytes."""
+
+    class Traced(ConsumedPartition):
+        __slots__ = ("__weakref__",)
+
+    monkeypatch.setattr(assigned_partitions, "ConsumedPartition", Traced)
+
+    async def run() -> None:
+        async def answer(node_id: int) -> PartitionData:
+            return _data(b"v", b"w") if node_id == REPLICA else _data(replica=REPLICA)
+
+        router = TwoNodeRouter(answer)
+        fetcher = _fetcher(router)
+        fetcher.assign([PARTITION])
+        fetcher.assigned.seek(PARTITION, 0)
+        while not fetcher.assigned.has_ready:
+            assert fetcher.take(0) == []
+            await fetcher.wait(router.now_ms() + 10_000)
+        partition = fetcher.assigned.get(PARTITION)
+        assert partition is not None
+        assert (partition.replica, partition.is_drained) == (REPLICA, False)
+        fetcher.assign(())
+        assert partition.is_drained
+        traced = weakref.ref(partition)
+        del partition
+        gc.collect()
+        assert traced() is None
         await fetcher.close()
 
     asyncio.run(run())

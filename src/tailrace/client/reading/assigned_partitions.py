@@ -38,14 +38,21 @@ class AssignedPartitions:
         """The partition, if it is assigned."""
         return self._partitions.get(name)
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; those assigned before keep their positions and pauses."""
+    def assign(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Read exactly these partitions; those assigned before keep their positions and pauses.
+
+        Returns the partitions that leave; their records are dropped.
+        """
         before = self._partitions
         self._partitions = {name: before.get(name) or ConsumedPartition(name) for name in sorted(partitions)}
         self.topics = frozenset(name.topic for name in self._partitions)
         self.paused = self.paused.intersection(self._partitions)
         for name in {**before, **self._partitions}:
             self.note(name)
+        left = [name for name in before if name not in self._partitions]
+        for name in left:
+            before[name].drop_records()
+        return left
 
     def note(self, name: TopicPartition) -> None:
         """The state of this partition may have changed, or its assignment."""

@@ -99,11 +99,15 @@ class ConsumedPartition:
     def _resume_at_position(self) -> None:
         self.next_offset = self.position.offset
         self.reset_replica = None
-        self._batches.clear()
-        self._records.clear()
+        self.drop_records()
         self._epochs.clear()
         if self.position.offset_epoch >= 0:
             self._epochs.append((-1, self.position.offset_epoch))
+
+    def drop_records(self) -> None:
+        """Release the fetched records: unread batches keep the whole answer that they came with in memory."""
+        self._batches.clear()
+        self._records.clear()
 
     def store(self, fetched: Fetched) -> None:
         """Keep the records of an answer to a fetch at the position."""

@@ -7,11 +7,11 @@
    change of replica and a metadata request a minute.
 """
 
-from collections import deque
 from typing import Final
 
 from tailrace.client.reading.consumed_partition import ConsumedPartition
 from tailrace.model.errors import ErrorCode
+from tailrace.model.partitions import TopicPartition
 
 AVOIDANCE_MS: Final = 60_000
 """The time after a fault of a follower in which a leader receives no rack; twice as long after each further fault,
@@ -31,8 +31,8 @@ class ReplicaLeases:
 
     def __init__(self, *, lease_ms: int) -> None:
         self._lease_ms = max(lease_ms, LEAST_LEASE_MS)
-        self._leases: deque[tuple[int, ConsumedPartition]] = deque()
-        """(end in ms, partition), in order."""
+        self._leased: dict[TopicPartition, ConsumedPartition] = {}
+        """The partitions with a lease, in the order of its end."""
         self._avoidance_ms: dict[int, int] = {}
         """By leader, the length of the next avoidance."""
         self._rackless_until_ms: dict[int, int] = {}
@@ -40,22 +40,30 @@ class ReplicaLeases:
     def begin(self, partition: ConsumedPartition, replica: int, now_ms: int) -> None:
         """Read this partition from the follower that the leader has just named."""
         partition.change_replica(replica, lease_end_ms=now_ms + self._lease_ms)
-        self._leases.append((partition.lease_end_ms, partition))
+        self.forget(partition.name)  # the order is that of the insertions
+        self._leased[partition.name] = partition
 
     def end_expired(self, now_ms: int) -> list[ConsumedPartition]:
         """Return to the leaders where the lease is over. Returns these partitions."""
         ended = []
-        while self._leases and self._leases[0][0] <= now_ms:
-            end_ms, partition = self._leases.popleft()
-            if partition.replica is not None and partition.lease_end_ms == end_ms:
-                partition.change_replica(None)
-                ended.append(partition)
+        for partition in self._leased.values():
+            if partition.lease_end_ms > now_ms:
+                break
+            ended.append(partition)
+        for partition in ended:
+            partition.change_replica(None)
+            self.forget(partition.name)
         return ended
+
+    def forget(self, name: TopicPartition) -> None:
+        """End the lease without a change of replica: the partition is not read any more."""
+        self._leased.pop(name, None)
 
     def leave(self, partition: ConsumedPartition, leader: int | None, now_ms: int) -> None:
         """Return to the leader before the lease is over: the follower has a fault. `leader` is None if unknown."""
         if partition.replica is not None:
             partition.change_replica(None)
+            self.forget(partition.name)
             if leader is not None:
                 self.avoid(leader, now_ms)
 

@@ -32,6 +32,24 @@ def test_a_lease_that_was_left_does_not_end_the_next_one_early() -> None:
     assert partition.replica == REPLICA
 
 
+def test_a_partition_that_is_not_read_any_more_has_no_lease() -> None:
+    leases, partition, other = ReplicaLeases(lease_ms=LEASE_MS), _partition(0), _partition(1)
+    for each in (partition, other):
+        leases.begin(each, REPLICA, 0)
+    leases.forget(partition.name)
+    leases.forget(_partition(2).name)
+    assert leases.end_expired(LEASE_MS) == [other]
+
+
+def test_a_lease_of_a_partition_that_is_assigned_again_is_its_own() -> None:
+    leases, before, after = ReplicaLeases(lease_ms=LEASE_MS), _partition(), _partition()
+    leases.begin(before, REPLICA, 0)
+    leases.forget(before.name)
+    leases.begin(after, REPLICA, 10)
+    assert leases.end_expired(LEASE_MS) == []
+    assert leases.end_expired(LEASE_MS + 10) == [after]
+
+
 def test_a_leader_is_not_told_the_rack_after_a_fault_of_its_follower_each_time_for_longer() -> None:
     leases, partition = ReplicaLeases(lease_ms=LEASE_MS), _partition()
     now_ms = 0
