@@ -82,6 +82,7 @@ class AsyncConsumer:
         client_id: str = "tailrace-consumer",
     ) -> None:
         reset = _parse_reset(auto_offset_reset)
+        _check_count("max.poll.records", max_poll_records)
         self._router = Router(
             bootstrap_servers,
             client_id=client_id,
@@ -234,19 +235,20 @@ class AsyncConsumer:
         """The next records, in order of offset per partition; an empty list after `timeout` seconds without any.
 
         The call declares the records of the call before as processed: they may be committed, and partitions may move
-        to other members. Raises KafkaError for a fault that a retry does not cure, and when no broker at all has
-        answered for bootstrap.timeout.ms of polling.
+        to other members. Raises KafkaError for a fault that a retry does not cure, when no broker at all has answered
+        for bootstrap.timeout.ms of polling, and for `max_records` below 1 (INVALID_CONFIG).
         """
         began_ms = self._router.now_ms()
         deadline_ms = began_ms + int(timeout * 1000)
         self._check_open()
+        limit = self._max_poll_records if max_records is None else max_records
+        _check_count("max_records", limit)
         if not self._knows_what_to_read:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
         if self._initial_topics:
             await self.subscribe(self._initial_topics)
         self._auto_commit_if_due()
         self._notices.begin_poll(began_ms)
-        limit = self._max_poll_records if max_records is None else max_records
         while True:
             if await self._is_ready(deadline_ms):
                 records = self._take(limit)
@@ -469,3 +471,9 @@ def _parse_reset(name: str) -> int | None:
     if name not in resets:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"auto.offset.reset {name!r}; known are {', '.join(resets)}")
     return resets[name]
+
+
+def _check_count(setting: str, records: int) -> None:
+    """Refuse a poll that could return no record: it would look for records without a pause until its deadline."""
+    if records < 1:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{setting} {records}; a poll returns at least one record")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tailrace.client.blocking import Consumer
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -101,3 +102,32 @@ def test_a_poll_after_a_pause_does_not_raise_for_what_failed_before_it(
                 await poll_on(consumer)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_poll_of_no_record_is_refused(count: int) -> None:
+    """It would look for records without a pause until the deadline, and never take one."""
+
+    async def run() -> None:
+        async with AsyncConsumer("127.0.0.1:1") as consumer:
+            await consumer.assign([BUSY])
+            with pytest.raises(KafkaError, match=f"max_records {count}; ") as caught:
+                await consumer.poll(0.05, max_records=count)
+            assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+    asyncio.run(run())
+    with Consumer("127.0.0.1:1") as blocking:
+        blocking.assign([BUSY])
+        with pytest.raises(KafkaError, match=f"max_records {count}; ") as caught:
+            blocking.poll(0.05, max_records=count)
+        assert caught.value.code is ErrorCode.INVALID_CONFIG
+
+
+@pytest.mark.parametrize("count", [0, -1])
+@pytest.mark.parametrize("kind", [AsyncConsumer, Consumer])
+def test_a_consumer_whose_polls_give_no_record_is_refused(
+    kind: type[AsyncConsumer] | type[Consumer], count: int
+) -> None:
+    with pytest.raises(KafkaError, match=rf"max\.poll\.records {count}; ") as caught:
+        kind("127.0.0.1:1", max_poll_records=count)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
