@@ -416,28 +416,40 @@ class AsyncConsumer:
         return await fetch_group_offsets(self._router, self._group, partitions)
 
     async def close(self) -> None:
-        """Commit (with auto commit), leave the group, close the connections. May be called again."""
+        """Commit (with auto commit), leave the group, close the connections. May be called again.
+
+        A cancelled call commits and leaves no more, but still closes the connections, within a second.
+        """
         if self._is_closed:
             return
         self._is_closed = True
-        if self._member is not None and self._is_subscribed:
-            await self._member.leave()
-        elif self._auto_commit:
-            await self._try_commit()
+        try:
+            if self._member is not None and self._is_subscribed:
+                await self._member.leave()
+            elif self._auto_commit:
+                await self._try_commit()
+        finally:
+            await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        self._cancel_tasks()
+        try:
+            await self._fetcher.close()
+        finally:
+            self._router.close()
+
+    def _cancel_tasks(self) -> None:
+        """Cancel the search, the comparison and the commit that run beside the poll."""
         self._search.cancel()
         self._validator.cancel()
         self._drop_auto_commit()
-        await self._fetcher.close()
-        self._router.close()
 
     async def abandon(self) -> None:
         """Stop at once, without a commit and without leaving the group. For the end of the interpreter."""
         self._is_closed = True
         if self._member is not None:
             await self._member.stop()
-        self._search.cancel()
-        self._validator.cancel()
-        self._drop_auto_commit()
+        self._cancel_tasks()
         await self._fetcher.stop()
         self._router.close()
         await asyncio.sleep(0)  # cancelled tasks end now
@@ -453,9 +465,7 @@ class AsyncConsumer:
     def assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
         """Read these partitions: the group has assigned them to this consumer."""
         self._has_lost_partitions = False
-        self._search.cancel()
-        self._validator.cancel()
-        self._drop_auto_commit()
+        self._cancel_tasks()
         self._ahead.clear()
         self._fetcher.assign(partitions)
 
