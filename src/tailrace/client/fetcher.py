@@ -133,7 +133,11 @@ class Fetcher:
     def _place(self, name: TopicPartition) -> None:
         """Have the next fetch of this partition sent to the node that serves it."""
         partition = self.assigned.get(name)
-        found = None if partition is None else self._next_fetch(partition)
+        found = None
+        if partition is not None and _is_to_be_fetched(partition):
+            found = self._next_fetch(partition)
+        else:
+            self._troubles.pop(name, None)  # no fetch would end it
         before = self._places.get(name)
         if before is not None and (found is None or found[0] != before):
             self._nodes[before].drop(name)
@@ -147,8 +151,6 @@ class Fetcher:
 
     def _next_fetch(self, partition: ConsumedPartition) -> tuple[int, PartitionFetch] | None:
         name, view = partition.name, self._router.view
-        if partition.is_paused or not partition.is_drained or partition.position.state is not PositionState.FETCHING:
-            return None
         try:
             leader = view.leader(name)
         except KafkaError as fault:
@@ -159,6 +161,7 @@ class Fetcher:
             self._leave_replica(partition)
         leader_epoch = view.partition(name).leader_epoch
         if not self.assigned.check_leader(partition, leader_epoch):
+            self._troubles.pop(name, None)  # now it is the comparison that may have one
             return None
         wanted = PartitionFetch(
             topic_partition=name,
@@ -182,7 +185,8 @@ class Fetcher:
             self._troubles.pop(None, None)
         except KafkaError as fault:
             if fault.code.retriable or fault.code == ErrorCode.BROKER_NOT_AVAILABLE:
-                self._troubles[None] = fault
+                if self.assigned.topics:  # without any there is no next fetch or refresh, which would end it
+                    self._troubles[None] = fault
                 for topic in self.assigned.topics:
                     self._router.view.mark_stale(topic)
                 await asyncio.sleep(self._router.retry_backoff_ms / 1000)
@@ -325,3 +329,8 @@ class Fetcher:
             async with asyncio.timeout(CLOSE_MS / 1000):
                 ends = (end_session(self._router, node_id, node) for node_id, node in self._nodes.items())
                 await asyncio.gather(*ends, return_exceptions=True)
+
+
+def _is_to_be_fetched(partition: ConsumedPartition) -> bool:
+    """Whether its next records must come from a node."""
+    return partition.is_drained and not partition.is_paused and partition.position.state is PositionState.FETCHING

@@ -62,6 +62,18 @@ def _fetcher(router: Router) -> Fetcher:
     )
 
 
+def _refusal(code: ErrorCode) -> PartitionData:
+    return PartitionData(partition_index=0, error_code=code, high_watermark=9, aborted_transactions=None, records=None)
+
+
+async def _until(fetcher: Fetcher, router: Router, holds: Callable[[], bool]) -> None:
+    """Poll until this holds; there are no records."""
+    async with asyncio.timeout(20):
+        while not holds():
+            assert fetcher.take(10) == []
+            await fetcher.wait(router.now_ms() + 5)
+
+
 async def _values(fetcher: Fetcher, router: Router) -> list[bytes | None]:
     """Records that come within some seconds."""
     deadline_ms = router.now_ms() + 10_000
@@ -185,6 +197,83 @@ def test_a_partition_that_leaves_is_not_kept_by_its_lease_and_has_no_records(mon
         del partition
         gc.collect()
         assert traced() is None
+        await fetcher.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda fetcher: fetcher.assigned.pause([PARTITION]),
+        lambda fetcher: fetcher.assign(()),
+    ],
+    ids=["paused", "not assigned"],
+)
+def test_the_trouble_of_a_partition_ends_when_it_is_not_fetched_any_more(leave: Callable[[Fetcher], None]) -> None:
+    async def run() -> None:
+        async def answer(node_id: int) -> PartitionData:
+            return _refusal(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        router = TwoNodeRouter(answer)
+        fetcher = _fetcher(router)
+        fetcher.assign([PARTITION])
+        fetcher.assigned.seek(PARTITION, 0)
+        await _until(fetcher, router, lambda: fetcher.trouble is not None)
+        leave(fetcher)
+        await _until(fetcher, router, lambda: fetcher.trouble is None and not fetcher._fetches)
+        assert fetcher.trouble is None
+        await fetcher.close()
+
+    asyncio.run(run())
+
+
+def test_the_trouble_of_a_partition_without_a_leader_lasts_until_it_is_paused() -> None:
+    async def run() -> None:
+        async def answer(node_id: int) -> PartitionData:
+            raise AssertionError("there is no leader to ask")
+
+        router = TwoNodeRouter(answer)
+        router.leaders[PARTITION] = -1
+        router.describe()
+        fetcher = _fetcher(router)
+        fetcher.assign([PARTITION])
+        fetcher.assigned.seek(PARTITION, 0)
+        await _until(fetcher, router, lambda: fetcher.trouble is not None)
+        refreshes = router.metadata_requests
+        await _until(fetcher, router, lambda: router.metadata_requests > refreshes + 3)
+        assert fetcher.trouble is not None
+        fetcher.assigned.pause([PARTITION])
+        refreshes = router.metadata_requests
+        await _until(fetcher, router, lambda: router.metadata_requests > refreshes + 3)
+        assert fetcher.trouble is None
+        fetcher.assigned.resume([PARTITION])
+        assert fetcher.take(10) == []
+        assert fetcher.trouble is not None
+        await fetcher.close()
+
+    asyncio.run(run())
+
+
+def test_a_fetch_that_fails_after_the_last_partition_has_left_is_no_trouble() -> None:
+    async def run() -> None:
+        asked, may_fail = asyncio.Event(), asyncio.Event()
+
+        async def answer(node_id: int) -> PartitionData:
+            asked.set()
+            await may_fail.wait()
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, "the node is gone")
+
+        router = TwoNodeRouter(answer)
+        fetcher = _fetcher(router)
+        fetcher.assign([PARTITION])
+        fetcher.assigned.seek(PARTITION, 0)
+        assert fetcher.take(10) == []
+        await asked.wait()
+        fetcher.assign(())
+        may_fail.set()
+        await _until(fetcher, router, lambda: not fetcher._fetches)
+        assert fetcher.trouble is None
         await fetcher.close()
 
     asyncio.run(run())
