@@ -2,7 +2,7 @@
 
 1. A partition is fetched when it has a valid position and all its fetched records have been returned. An answer is used
    only if the partition is still read from that node and its position is the offset of the fetch: after a seek, a
-   rebalance or a change of leader it is dropped.
+   rebalance or a change of leader it is dropped. After a pause it is kept for the time when the pause is over.
 2. A turn costs as much as there is news, see `reading.assigned_partitions`; all partitions are looked at only if there
    are new metadata.
 3. Each node has a fetch session (KIP-227): a fetch names the changes since the last one, see `reading.node_fetches`.
@@ -45,6 +45,9 @@ class Fetcher:
         self._nodes: dict[int, NodeFetches] = {}
         self._places: dict[TopicPartition, int] = {}
         """The node at which each partition is read now."""
+        self._paused_places: dict[TopicPartition, int] = {}
+        """The node at which a partition was read when it was paused, until it is read anew: its fetch may be in flight,
+        and the answer counts."""
         self._unknown_replicas: set[BrokerId] = set()
         """The leader has named them, and they are not in the metadata."""
         self._leases = ReplicaLeases(lease_ms=router.view.max_age_ms)
@@ -70,6 +73,7 @@ class Fetcher:
         """Read exactly these partitions; those assigned before keep their positions."""
         for name in self.assigned.assign(partitions):
             self._leases.forget(name)
+            self._paused_places.pop(name, None)
         self._seen_version = None
         self._troubles.clear()
         self._changed.set()
@@ -135,6 +139,7 @@ class Fetcher:
         partition = self.assigned.get(name)
         found = None
         if partition is not None and _is_to_be_fetched(partition):
+            self._paused_places.pop(name, None)
             found = self._next_fetch(partition)
         else:
             self._troubles.pop(name, None)  # no fetch would end it
@@ -142,6 +147,8 @@ class Fetcher:
         if before is not None and (found is None or found[0] != before):
             self._nodes[before].drop(name)
             del self._places[name]
+            if partition is not None and partition.is_paused:
+                self._paused_places[name] = before
         if found is not None:
             node_id, wanted = found
             self._places[name] = node_id
@@ -241,12 +248,13 @@ class Fetcher:
         """Keep the answer for one partition; True if it must be fetched again after a pause."""
         name = fetched.topic_partition
         partition = self.assigned.get(name)
-        if partition is None or not partition.is_drained or self._places.get(name) != node:
+        if partition is None or not self._is_read_at(node, partition):
             return False
         if partition.position.state is not PositionState.FETCHING or partition.position.offset != fetched.offset:
             return False
         if fetched.fault is not None:
-            return self._on_fault(partition, fetched, fetched.fault)
+            # Without a place it is paused: a fault that lasts until it is resumed meets the next fetch too.
+            return name in self._places and self._on_fault(partition, fetched, fetched.fault)
         self._troubles.pop(name, None)
         partition.strikes = 0
         partition.readable_end, partition.log_start_offset = fetched.readable_end, fetched.log_start_offset
@@ -259,6 +267,20 @@ class Fetcher:
             self.bytes_consumed += fetched.size_bytes
             self.assigned.note(name)
         return False
+
+    def _is_read_at(self, node: int, partition: ConsumedPartition) -> bool:
+        """Whether an answer of this node counts: the partition is read there, or would be if it were not paused."""
+        name, view = partition.name, self._router.view
+        if name in self._places:
+            return self._places[name] == node
+        if self._paused_places.get(name) != node:
+            return False
+        try:
+            leader, leader_epoch = view.leader(name).node_id, view.partition(name).leader_epoch
+        except KafkaError:
+            return False
+        serves = node == (leader if partition.replica is None else partition.replica)
+        return serves and partition.position.is_valid_under(leader_epoch)
 
     def _on_fault(self, partition: ConsumedPartition, fetched: Fetched, fault: KafkaError) -> bool:
         name, code = partition.name, fault.code

@@ -277,3 +277,123 @@ def test_a_fetch_that_fails_after_the_last_partition_has_left_is_no_trouble() ->
         await fetcher.close()
 
     asyncio.run(run())
+
+
+# a pause during a fetch
+
+
+class PausedFetch:
+    """A fetch that was sent, and whose partition was paused then; its answer waits for `land`."""
+
+    def __init__(self, data: PartitionData) -> None:
+        self._data = data
+        self._asked, self._may_answer = asyncio.Event(), asyncio.Event()
+        self.router = TwoNodeRouter(self._answer)
+        self.fetcher = _fetcher(self.router)
+
+    async def _answer(self, node_id: int) -> PartitionData:
+        self._asked.set()
+        await self._may_answer.wait()
+        return self._data
+
+    async def send(self) -> None:
+        self.fetcher.assign([PARTITION])
+        self.fetcher.assigned.seek(PARTITION, 0)
+        assert self.fetcher.take(10) == []
+        await self._asked.wait()
+        self.fetcher.assigned.pause([PARTITION])
+        assert self.fetcher.take(10) == []
+
+    async def land(self) -> None:
+        self._may_answer.set()
+        await _until(self.fetcher, self.router, lambda: not self.fetcher._fetches)
+        assert self.router.served == [LEADER]
+
+    def resume(self) -> list[bytes | None]:
+        """The records that are there without a fetch."""
+        self.fetcher.assigned.resume([PARTITION])
+        return [record.value for _, record in self.fetcher.take(10)]
+
+
+def _run_paused_fetch(test: Callable[[PausedFetch], Awaitable[None]], data: PartitionData | None = None) -> None:
+    async def run() -> None:
+        paused = PausedFetch(data or _data(b"v", b"w"))
+        await paused.send()
+        await test(paused)
+        await paused.fetcher.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_comes_after_a_pause_is_returned_after_it_without_another_fetch() -> None:
+    async def test(paused: PausedFetch) -> None:
+        await paused.land()
+        assert paused.resume() == [b"v", b"w"]
+        assert paused.router.served == [LEADER]
+        assert paused.fetcher.bytes_consumed > 0
+
+    _run_paused_fetch(test)
+
+
+def test_an_answer_that_comes_when_a_pause_is_over_is_returned_too() -> None:
+    async def test(paused: PausedFetch) -> None:
+        assert paused.resume() == []
+        await paused.land()
+        assert [record.value for _, record in paused.fetcher.take(10)] == [b"v", b"w"]
+
+    _run_paused_fetch(test)
+
+
+def test_a_fault_that_comes_after_a_pause_is_left_to_the_next_fetch() -> None:
+    async def test(paused: PausedFetch) -> None:
+        await paused.land()
+        assert paused.fetcher.trouble is None
+        paused.fetcher.assigned.resume([PARTITION])
+        await _until(paused.fetcher, paused.router, lambda: paused.fetcher.trouble is not None)
+
+    for code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.KAFKA_STORAGE_ERROR):
+        _run_paused_fetch(test, _refusal(code))
+
+
+def _revoke(paused: PausedFetch) -> None:
+    """And assign it again, at the same offset, which the leader has just named."""
+    paused.fetcher.assign(())
+    paused.fetcher.assign([PARTITION])
+    assert paused.fetcher.assigned.start_at(PARTITION, 0, valid_under=0)
+    paused.fetcher.assigned.pause([PARTITION])
+
+
+def _seek(paused: PausedFetch) -> None:
+    paused.fetcher.assigned.seek(PARTITION, 1)
+
+
+def _move(paused: PausedFetch) -> None:
+    """The cluster has no leader epochs that would tell."""
+    paused.router.leaders[PARTITION] = REPLICA
+    paused.router.describe()
+
+
+def _elect_again(paused: PausedFetch) -> None:
+    """The leader led in another epoch when it answered."""
+    paused.router.epochs[PARTITION] = 2
+    paused.router.describe()
+
+
+def _depose(paused: PausedFetch) -> None:
+    paused.router.leaders[PARTITION] = -1
+    paused.router.describe()
+
+
+@pytest.mark.parametrize("change", [_revoke, _seek, _move, _elect_again, _depose])
+def test_an_answer_that_comes_after_a_pause_is_dropped_when_it_is_not_the_one_for_this_position(
+    change: Callable[[PausedFetch], None],
+) -> None:
+    async def test(paused: PausedFetch) -> None:
+        change(paused)
+        await paused.land()
+        partition = paused.fetcher.assigned.get(PARTITION)
+        assert partition is not None
+        assert partition.is_drained
+        assert paused.resume() == []
+
+    _run_paused_fetch(test)

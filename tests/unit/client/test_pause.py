@@ -1,6 +1,7 @@
 """Partitions of a consumer that are paused, and its metrics. The nodes are scripted."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,33 @@ def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is() ->
                 await call(BOTH)
             assert caught.value.code is ErrorCode.INVALID_REQUEST
         assert bench.consumer.paused() == frozenset()
+
+    run_bench(test)
+
+
+def test_an_answer_that_comes_after_a_pause_follows_the_records_that_the_pause_has_put_back() -> None:
+    async def test(bench: ConsumerBench) -> None:
+        leader, may_answer = bench.replicas[1], asyncio.Event()
+        leader.batch_records, leader.epochs = 4, [0] * 8
+        while bench.consumer.next_ahead() is None:
+            await bench.consumer.poll_ahead(0.05)
+        answer = leader.answer
+
+        async def late(request: Any) -> Any:
+            await may_answer.wait()
+            return await answer(request)
+
+        leader.answer = late  # type: ignore[method-assign]
+        while bench.fetched_offsets(1)[-1] != 4:  # noqa: ASYNC110 - a poll would return the records
+            await asyncio.sleep(0)
+        await bench.consumer.pause([ORDERS])
+        assert await bench.consumer.poll(0.02) == []
+        may_answer.set()
+        assert await bench.consumer.poll(0.02) == []
+        assert bench.consumer._positions()[ORDERS].offset == 1
+        await bench.consumer.resume([ORDERS])
+        assert await bench.read(7) == [1, 2, 3, 4, 5, 6, 7]
+        assert bench.fetched_offsets(1).count(4) == 1
 
     run_bench(test)
 

@@ -101,6 +101,10 @@ class FetchPosition:
                 self._valid_under = leader_epoch
         return self.state is PositionState.FETCHING
 
+    def is_valid_under(self, leader_epoch: int) -> bool:
+        """Whether a fetch under this leader epoch may have begun here: nothing has to be compared or noted first."""
+        return self.state is PositionState.FETCHING and leader_epoch in (UNKNOWN_EPOCH, self._valid_under)
+
     def refused(self, log_start_offset: int, *, by_leader: bool) -> Recourse:
         """OFFSET_OUT_OF_RANGE, with the log start of the replica that says so, -1 if it does not give it.
 

@@ -54,6 +54,13 @@ def test_a_committed_position_with_an_epoch_is_validated_before_its_first_fetch(
     assert not position.check_leader(5)
 
 
+def test_a_position_is_valid_under_the_leader_epoch_of_its_last_fetch_alone() -> None:
+    position = _at(10, 3, leader_epoch=5)
+    assert [position.is_valid_under(epoch) for epoch in (4, 5, 6, -1)] == [False, True, False, True]
+    assert not position.check_leader(6)
+    assert not position.is_valid_under(5)
+
+
 def test_a_server_without_leader_epochs_has_no_position_validated() -> None:
     position = FetchPosition()
     position.start_at(10, 3)
