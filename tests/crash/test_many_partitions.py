@@ -19,6 +19,7 @@ import pytest
 
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import BrokerId
 from tailrace.testing import Cluster
 
 MANY = int(os.environ.get("MANY_PARTITIONS", "0"))
@@ -57,7 +58,7 @@ def wait_until_in_sync(admin: Admin) -> float:
         time.sleep(0.2)
 
 
-def wait_until_led_by_others(admin: Admin, gone: int) -> float:
+def wait_until_led_by_others(admin: Admin, gone: BrokerId) -> float:
     """Wait until no partition is led by this broker, and each has a leader; returns the seconds."""
     began = time.monotonic()
     while True:
@@ -101,7 +102,7 @@ def test_many_partitions_are_created_fail_over_and_come_back_and_no_live_broker_
             whole_s = wait_until_in_sync(admin)
             killed = cluster.controller_id
             cluster.kill(killed)
-            moved_s = wait_until_led_by_others(admin, killed)
+            moved_s = wait_until_led_by_others(admin, BrokerId(killed))
             cluster.start(killed)
             back_s = wait_until_in_sync(admin)
         others = [(node, why) for node, why in fenced(cluster) if node not in (restarted, killed)]
