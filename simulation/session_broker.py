@@ -342,7 +342,9 @@ class SessionBroker:
         reader.mark_recorded()
         if reader.is_replica:
             reader._must_note_sent = bool(request.topics) and version < 18
-        params = FetchParams(request, context, reader=reader, table=_as_any(self), fetch_max_bytes=_FETCH_MAX_BYTES)
+        params = FetchParams(
+            request, context, sender=named, reader=reader, table=_as_any(self), fetch_max_bytes=_FETCH_MAX_BYTES
+        )
         # With min_bytes 1 a fetch waits on only while nothing has become readable: so its counts are those of now.
         first: Any = SimpleNamespace(
             params=params, available_bytes=0, given=[(partition, 0) for partition in self.partitions]

@@ -77,7 +77,9 @@ class FetchHandler:
         reader = replica or FetchingConsumer(
             version, replica_id=sender.replica_id, choice=self._choices.of_consumer(request, context)
         )
-        params = FetchParams(request, context, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes)
+        params = FetchParams(
+            request, context, sender=sender, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes
+        )
         if is_full(request.session_epoch):
             return self._answer_full(params)
         try:
@@ -90,7 +92,7 @@ class FetchHandler:
 
     def _answer_full(self, params: FetchParams) -> FetchResponse | None:
         request, context = params.request, params.context
-        self._sessions.close_named(request, context)
+        self._sessions.close_named(params)
         timeout_ms = wait_ms(request)
         may_wait = timeout_ms > 0 and params.wanted_bytes > 0
         if params.reader.is_replica and self._sessions.will_open(params):
@@ -122,6 +124,7 @@ class FetchHandler:
         if may_wait and not sessions.may_answer(session, reading):
 
             def end_wait(last: SessionReading) -> None:
+                sessions.used(session)
                 context.respond(self._incremental_response(session, last))
 
             waiting = WaitingSession(reading, session, sessions=sessions, end_wait=end_wait)

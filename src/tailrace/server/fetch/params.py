@@ -154,15 +154,16 @@ class FetchParams:
 
     __slots__ = (
         "_fetch_max_bytes",
+        "_kinds",
         "_table",
         "context",
         "isolation",
         "reader",
         "request",
+        "sender",
         "topics",
         "version",
         "wanted_bytes",
-        "watched_kinds",
     )
 
     def __init__(
@@ -170,11 +171,13 @@ class FetchParams:
         request: FetchRequest,
         context: RequestContext,
         *,
+        sender: FetchSender,
         reader: Reader,
         table: PartitionTable,
         fetch_max_bytes: int,
     ) -> None:
         self.request = request
+        self.sender = sender
         self._table = table
         self._fetch_max_bytes = fetch_max_bytes
         self.context = context
@@ -184,8 +187,14 @@ class FetchParams:
         self.isolation = request.isolation_level
         self.wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
         """The bytes that the request waits for; 0 or less: it does not wait."""
-        self.watched_kinds = _watched_kinds(reader, self.isolation, self.version)
+        self._kinds = 0
+
+    @property
+    def watched_kinds(self) -> int:
         """The changes of a partition that may end the wait, or make it due in a session."""
+        if not self._kinds:
+            self._kinds = _watched_kinds(self.reader, self.isolation, self.version)
+        return self._kinds
 
     def budget(self) -> FetchBudget:
         """The byte budget of one answer."""

@@ -174,6 +174,8 @@ class SessionReading(Reading):
     def commit(self) -> tuple[FetchableTopicResponse, ...]:
         """The topics of the answer, which is on its way."""
         self._session.answered(self.named, self.answers)
+        if not self.named:
+            return ()
         return tuple(
             [
                 FetchableTopicResponse(topic=topic, partitions=partitions)

@@ -23,9 +23,8 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEn
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.server.callbacks import run_in_slices
-from tailrace.server.context import RequestContext
 from tailrace.server.fetch.follower_readers import FetchingFollower
-from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams, Reader, sender_of
+from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams, Reader
 from tailrace.server.fetch.reading import FullReading, SessionReading
 from tailrace.server.ports import Clock
 
@@ -59,10 +58,11 @@ class FetchSessions:
 
     # Full fetches
 
-    def close_named(self, request: FetchRequest, context: RequestContext) -> None:
+    def close_named(self, params: FetchParams) -> None:
         """Close the session that a full fetch names, if it belongs to its sender."""
-        if request.session_id != NO_SESSION:
-            session = self.cache.find(request.session_id, _owner(request, context))
+        session_id = params.request.session_id
+        if session_id != NO_SESSION:
+            session = self.cache.find(session_id, _owner(params))
             if session is not None:
                 _logger.debug("event=fetch-session-closed session=%d epoch=%d", session.session_id, session.epoch)
                 self.cache.remove(session)
@@ -82,7 +82,7 @@ class FetchSessions:
         if request.session_epoch != INITIAL_EPOCH:
             return NO_SESSION
         session = self.cache.open(
-            _owner(request, context),
+            _owner(params),
             sum(len(topic.partitions) for topic in request.topics),
             is_privileged=_is_privileged(params),
             uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
@@ -115,7 +115,7 @@ class FetchSessions:
         session = self.cache.check(
             request.session_id,
             request.session_epoch,
-            _owner(request, params.context),
+            _owner(params),
             uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
         )
         listener, session.listener = session.listener, None
@@ -126,19 +126,25 @@ class FetchSessions:
         if session.put_under(params.conditions):
             _unwatch_all(session)
             _adapt(session, params.reader)
-        named = session.name(request.topics)
-        for one in session.forget(request.forgotten_topics_data):
+        named = session.name(request.topics) if request.topics else ()
+        for one in session.forget(request.forgotten_topics_data) if request.forgotten_topics_data else ():
             if one.subject is not None:
                 params.reader.unsettle(one.subject, session.visits)
             _unwatch(one)
-        params.reader.acknowledge((one.subject, one.high_watermark) for one in acknowledged if one.is_known)
-        fits = self.cache.resized(session, partitions_before)
-        self.cache.used(session, self._clock.monotonic_ms())
+        if acknowledged:
+            params.reader.acknowledge((one.subject, one.high_watermark) for one in acknowledged if one.is_known)
+        fits = session.partition_count == partitions_before or self.cache.resized(session, partitions_before)
+        self.used(session)
         session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
         _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, request.session_epoch)
         if not (fits and session.partition_count) or session.has_long_names:
             self.cache.remove(session)
         return session
+
+    def used(self, session: FetchSession) -> None:
+        """A request of the session was taken, or answered after a wait."""
+        if session.is_open:
+            self.cache.used(session, self._clock.monotonic_ms())
 
     def fetched(self, session: FetchSession) -> None:
         """All that is due was read: the fetch counts for the clean partitions too."""
@@ -163,8 +169,6 @@ class FetchSessions:
         self, session: FetchSession, reading: SessionReading, endpoints: tuple[NodeEndpoint, ...]
     ) -> FetchResponse:
         """The answer to an incremental fetch, which is on its way."""
-        if session.is_open:
-            self.cache.used(session, self._clock.monotonic_ms())
         session.saved_bytes += (session.partition_count - len(reading.named)) * _ANSWER_BYTES
         return FetchResponse(
             session_id=session.session_id if session.is_open else NO_SESSION,
@@ -184,9 +188,9 @@ class FetchSessions:
         return None
 
 
-def _owner(request: FetchRequest, context: RequestContext) -> SessionOwner:
-    connection, sender = context.connection, sender_of(request, context.api_version)
-    return SessionOwner(connection.principal, connection.listener_name, max(sender.replica_id, UNKNOWN))
+def _owner(params: FetchParams) -> SessionOwner:
+    connection, replica_id = params.context.connection, params.sender.replica_id
+    return SessionOwner(connection.principal, connection.listener_name, replica_id if replica_id >= 0 else UNKNOWN)
 
 
 def _is_privileged(params: FetchParams) -> bool:

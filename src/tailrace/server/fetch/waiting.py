@@ -75,9 +75,9 @@ class WaitingFetch:
 
     def watch(self, watcher: Watcher) -> None:
         if self._watched_by is not watcher:
-            self._watched_by = watcher
+            self._watched_by, kinds = watcher, self._params.watched_kinds
             for partition in self._partitions:
-                partition.watch(watcher, self._params.watched_kinds)
+                partition.watch(watcher, kinds)
 
     def unwatch(self, watcher: Watcher) -> None:
         if self._watched_by is watcher:
