@@ -84,7 +84,7 @@ class Fetcher:
         for start in range(SLICE, count, SLICE):
             self.incremental(range(start, min(start + SLICE, count)))
 
-    def incremental_frame(self, changed: Iterable[int] = ()) -> bytes:
+    def incremental_frame(self, changed: Iterable[int] = (), *, max_bytes: int = MAX_BYTES) -> bytes:
         """The session's next fetch, which names the places that have changed; each frame must be taken."""
         session = (self.session_id, self._epoch)
         self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
@@ -92,7 +92,7 @@ class Fetcher:
             frame = bytearray(self._idle)
             _SESSION.pack_into(frame, self._session_at, *session)
             return bytes(frame)
-        return framed(self._request(session, changed), self._version)
+        return framed(self._request(session, changed, max_bytes=max_bytes), self._version)
 
     def incremental(self, changed: Iterable[int] = ()) -> Exchange:
         """One fetch of the session. Raises RefusedFetch if the broker does not know it as we do."""
@@ -111,6 +111,18 @@ class Fetcher:
         self._wire.socket.sendall(frame)
         self.answer = self._wire.receive()
         return Exchange(len(frame), len(self.answer) + _PREFIX_BYTES, self._clock() - before)
+
+    def take_row(self, frames: Sequence[bytes]) -> list[Exchange]:
+        """Send frames together, and read the answers; each has its part of the CPU time."""
+        before = self._clock()
+        self._wire.socket.sendall(b"".join(frames))
+        answers = []
+        for _ in frames:
+            self.answer = self._wire.receive()
+            self.check_session()
+            answers.append(len(self.answer) + _PREFIX_BYTES)
+        cpu_s = (self._clock() - before) / len(frames)
+        return [Exchange(len(frame), size, cpu_s) for frame, size in zip(frames, answers, strict=True)]
 
     def check_session(self) -> None:
         """Raises RefusedFetch if the last answer is not of this session."""
@@ -134,7 +146,7 @@ class Fetcher:
             raise RefusedFetch("no session")
         return int(session_id)
 
-    def _request(self, session: tuple[int, int], chosen: Iterable[int]) -> FetchRequest:
+    def _request(self, session: tuple[int, int], chosen: Iterable[int], *, max_bytes: int = MAX_BYTES) -> FetchRequest:
         by_topic: dict[tuple[str, bytes], list[FetchPartition]] = {}
         for number in chosen:
             topic, topic_id, partition = self.places[number]
@@ -148,7 +160,7 @@ class Fetcher:
         return FetchRequest(
             max_wait_ms=0,
             min_bytes=0,
-            max_bytes=MAX_BYTES,
+            max_bytes=max_bytes,
             session_id=session[0],
             session_epoch=session[1],
             topics=tuple(

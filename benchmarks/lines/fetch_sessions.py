@@ -20,6 +20,8 @@ CHANGES = (0, 1, 100, 10_000)
 PER_TOPIC = 1_000
 VALUE_BYTES = 100
 FETCHES = {0: 10_000, 1: 10_000, 100: 200, 10_000: 10}
+ROW = 16
+"""Fetches that are sent together where one is short: a broker at work has no wake-up for each, and its code cached."""
 """Fetches of a round, by changes: the most, as many as fit into LONGEST_S."""
 LEAST_FETCHES = 5
 LONGEST_S = 10.0
@@ -41,10 +43,13 @@ CONDITIONS = (
     "offsets, as a consumer does, and its answer has them. Full: a fetch outside of a session names all partitions, "
     f"which have nothing new. {FULL_AGAIN.capitalize()}: the changed partitions are fetched at the same offsets "
     "outside of the session too, before the session's fetch and after it in turn, since the second of two reads of the "
-    "same records is cheaper. Bytes: the whole frames. CPU: of the node's "
-    "process, all threads, for each exchange; net of an echo of the same sizes on a node's event loop. Appends are not "
-    "in it, and what the process does besides is. A round has as many fetches as fit into "
-    f"{LONGEST_S:g} s, {FETCHES[1]:,} at most, fewer of many changes."
+    f"same records is cheaper. 0 and 1 changed: {ROW} fetches are sent together, so that the node is at work as in a "
+    f"busy cluster. {ROW} partitions have changed then; answers of one byte have one batch each, and each fetch names "
+    f"the partition of the answer before. One more takes the last news, and its time counts for the {ROW}. Bytes: the "
+    "whole frames. CPU: of the node's process, all threads, for each exchange; net of an echo of the same sizes on a "
+    "node's event loop, but for fetches that are sent together. Appends are not in it, and what the process does "
+    f"besides is. A round has as many fetches as fit into {LONGEST_S:g} s, {FETCHES[1]:,} at most, fewer of many "
+    "changes."
 )
 
 
@@ -158,6 +163,9 @@ class _Run:
         self._record(f"{size:,} partitions, full", self._peer.name, exchanges)
 
     def _incremental(self, wire: Wire, fetcher: Fetcher, places: list[Place], changed: int) -> None:
+        if changed <= 1:
+            self._rows(wire, fetcher, places, changed)
+            return
         chosen = spread(changed, len(places))
         append = appending_frame([places[number] for number in chosen], self._records)
         exchanges, again = [], []
@@ -186,10 +194,40 @@ class _Run:
         if again:
             self._record(_test(len(places), changed), f"{self._peer.name}, {FULL_AGAIN}", again)
 
-    def _record(self, test: str, server: str, exchanges: list[Exchange]) -> None:
+    def _rows(self, wire: Wire, fetcher: Fetcher, places: list[Place], changed: int) -> None:
+        """Fetches with no change, or with one each, sent in rows: of one byte, so that an answer has one batch."""
+        chosen = spread(min(ROW, len(places)), len(places)) if changed else []
+        append = appending_frame([places[number] for number in chosen], self._records)
+        exchanges: list[Exchange] = []
+        began = time.perf_counter()
+        while len(exchanges) < FETCHES[changed]:
+            if len(exchanges) >= LEAST_FETCHES and time.perf_counter() - began > LONGEST_S:
+                break
+            if not changed:
+                exchanges += fetcher.take_row([fetcher.incremental_frame() for _ in range(ROW)])
+                continue
+            for number in chosen:
+                fetcher.offsets[number] = self._ends[number]
+            fetcher.incremental(chosen)  # all are at their ends, and clean
+            fetcher.incremental()
+            wire.socket.sendall(append)
+            wire.receive()
+            frames = []
+            for behind in (None, *chosen):  # each names the one before; the last one has nothing left
+                if behind is not None:
+                    self._ends[behind] += 1
+                    fetcher.offsets[behind] = self._ends[behind]
+                frames.append(fetcher.incremental_frame(() if behind is None else (behind,), max_bytes=1))
+            row = fetcher.take_row(frames)
+            whole_s = sum(exchange.cpu_s for exchange in row)
+            exchanges += [row[1]._replace(cpu_s=whole_s / len(chosen))] * len(chosen)
+        assert fetcher.answered_partitions() == 0, "each change is answered once"
+        self._record(_test(len(places), changed), self._peer.name, exchanges, are_in_rows=True)
+
+    def _record(self, test: str, server: str, exchanges: list[Exchange], *, are_in_rows: bool = False) -> None:
         request, answer = exchanges[-1].request_bytes, exchanges[-1].answer_bytes
         cpu_s = sum(exchange.cpu_s for exchange in exchanges) / len(exchanges)
-        echo_s = self._echo.cpu_seconds(request, answer, len(exchanges))
+        echo_s = 0.0 if are_in_rows else self._echo.cpu_seconds(request, answer, len(exchanges))
         self._rounds.record(
             test, server, request_B=request, answer_B=answer, cpu_us=cpu_s * 1e6, net_cpu_us=(cpu_s - echo_s) * 1e6
         )
