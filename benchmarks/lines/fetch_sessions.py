@@ -71,8 +71,9 @@ def measure(rounds: Rounds, most: int) -> Section:
                     f"{KAFKA}, {size:,} partitions,", f"above {room[KAFKA]:,} it has too few files or maps here"
                 )
             for _ in rounds:
-                for run in rounds.in_turn(taking_part):
-                    run.round(size)
+                for run in rounds.in_turn(tuple(taking_part)):
+                    if not run.takes_part(size):
+                        taking_part.remove(run)
     return _section(rounds, most)
 
 
@@ -143,7 +144,21 @@ class _Run:
         self._records = batch(1, VALUE_BYTES)
         time.sleep(SETTLE_S)
 
-    def round(self, size: int) -> None:
+    def takes_part(self, size: int) -> bool:
+        """Whether a round of this size ended. Apache Kafka may leave a Produce of 10,000 partitions without an answer.
+
+        Raises OSError of a node of ours.
+        """
+        try:
+            self._round(size)
+        except OSError as fault:
+            if self._peer.name == TAILRACE:
+                raise
+            self._rounds.miss(f"{self._peer.name}, {size:,} partitions,", f"{fault} after a minute without an answer")
+            return False
+        return True
+
+    def _round(self, size: int) -> None:
         places = self._places[:size]
         with Wire(self._peer.address) as wire:
             fetcher = Fetcher(wire, places, clock=self._peer.process.cpu_clock)
