@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, next_epoch
 from tailrace.model.partitions import MAX_TOPIC_NAME
-from tailrace.protocol.declaration import replace
+from tailrace.protocol.declaration import replace, unknown_tags
 from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
 UNKNOWN: Final = -1
@@ -184,7 +184,7 @@ class FetchSession:
             self.has_long_names |= len(topic) > MAX_TOPIC_NAME
             for stated in one.partitions:
                 # Unknown fields may be large, and mean nothing here.
-                wanted = replace(stated, unknown_tags=()) if stated.unknown_tags else stated  # type: ignore[attr-defined]
+                wanted = replace(stated, unknown_tags=()) if unknown_tags(stated) else stated
                 partition = partitions.get(wanted.partition)
                 if partition is None:
                     partition = partitions[wanted.partition] = self._new_partition(topic, wanted)

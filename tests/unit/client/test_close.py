@@ -1,7 +1,6 @@
 """The close of a consumer that is cut off while it waits for the group's coordinator. The nodes are scripted."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -11,13 +10,27 @@ from tailrace.protocol.messages.fetch import FetchRequest
 from testkit.scripted_consumer import ORDERS, ConsumerBench
 
 
-async def _hang(*_: object, **__: object) -> None:
-    await asyncio.Event().wait()
+class _Hanging:
+    """A call that never returns, and notes that it has begun."""
+
+    def __init__(self) -> None:
+        self.has_begun = asyncio.Event()
+
+    async def __call__(self, *_: object, **__: object) -> None:
+        self.has_begun.set()
+        await asyncio.Event().wait()
 
 
-async def _reader(monkeypatch: pytest.MonkeyPatch) -> tuple[ConsumerBench, list[str]]:
-    """A member of a group that has read; its coordinator hangs. And a list with an entry when its router closes."""
-    monkeypatch.setattr(consumer_module, "commit_group_offsets", _hang)
+async def _begun(closing: asyncio.Task[None], call: _Hanging) -> None:
+    """Return when the close hangs in this call."""
+    async with asyncio.timeout(20):
+        await call.has_begun.wait()
+    assert not closing.done()
+
+
+async def _reader(monkeypatch: pytest.MonkeyPatch, commit: _Hanging) -> tuple[ConsumerBench, list[str]]:
+    """A member of a group that has read; its commit hangs. And a list with an entry when its router closes."""
+    monkeypatch.setattr(consumer_module, "commit_group_offsets", commit)
     bench = ConsumerBench([ORDERS], group="g", auto_commit_interval_ms=300_000)
     bench.replicas[1].session_id = 8
     closed: list[str] = []
@@ -38,7 +51,7 @@ def test_a_close_that_runs_out_of_time_ends_the_fetches_and_closes_the_connectio
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
-        bench, closed = await _reader(monkeypatch)
+        bench, closed = await _reader(monkeypatch, _Hanging())
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.02):
                 await bench.consumer.close()
@@ -54,11 +67,12 @@ def test_a_close_that_is_cancelled_while_it_leaves_the_group_closes_the_connecti
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def run() -> None:
-        bench, closed = await _reader(monkeypatch)
-        monkeypatch.setattr(GroupMember, "leave", _hang)
+        bench, closed = await _reader(monkeypatch, _Hanging())
+        leave = _Hanging()
+        monkeypatch.setattr(GroupMember, "leave", leave)
         bench.consumer._is_subscribed = True
         closing = asyncio.create_task(bench.consumer.close())
-        await asyncio.sleep(0)
+        await _begun(closing, leave)
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
         assert closing.cancelled()
@@ -70,19 +84,13 @@ def test_a_close_that_is_cancelled_while_it_leaves_the_group_closes_the_connecti
 
 def test_a_close_that_is_cancelled_twice_closes_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
-        bench, closed = await _reader(monkeypatch)
-        is_ending = asyncio.Event()
-
-        async def end_session(*_: Any) -> None:
-            is_ending.set()
-            await _hang()
-
+        commit, end_session = _Hanging(), _Hanging()
+        bench, closed = await _reader(monkeypatch, commit)
         monkeypatch.setattr("tailrace.client.fetcher.end_session", end_session)
         closing = asyncio.create_task(bench.consumer.close())
-        await asyncio.sleep(0)
+        await _begun(closing, commit)
         closing.cancel()
-        async with asyncio.timeout(20):
-            await is_ending.wait()
+        await _begun(closing, end_session)
         closing.cancel()
         await asyncio.gather(closing, return_exceptions=True)
         assert closed == ["router"]

@@ -130,21 +130,25 @@ def test_a_partition_that_is_not_assigned_cannot_be_paused_and_then_none_is() ->
     run_bench(test)
 
 
-def test_an_answer_that_comes_after_a_pause_follows_the_records_that_the_pause_has_put_back() -> None:
+def test_an_answer_that_comes_after_a_pause_follows_the_records_that_the_pause_has_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test(bench: ConsumerBench) -> None:
-        leader, may_answer = bench.replicas[1], asyncio.Event()
+        leader, asked, may_answer = bench.replicas[1], asyncio.Event(), asyncio.Event()
         leader.batch_records, leader.epochs = 4, [0] * 8
-        while bench.consumer.next_ahead() is None:
-            await bench.consumer.poll_ahead(0.05)
         answer = leader.answer
 
         async def late(request: Any) -> Any:
-            await may_answer.wait()
+            if bench.fetched_offsets(1)[-1] == 4:
+                asked.set()
+                await may_answer.wait()
             return await answer(request)
 
-        leader.answer = late  # type: ignore[method-assign]
-        while bench.fetched_offsets(1)[-1] != 4:  # noqa: ASYNC110 - a poll would return the records
-            await asyncio.sleep(0)
+        monkeypatch.setattr(leader, "answer", late)
+        while bench.consumer.next_ahead() is None:
+            await bench.consumer.poll_ahead(0.05)
+        async with asyncio.timeout(60):
+            await asked.wait()
         await bench.consumer.pause([ORDERS])
         assert await bench.consumer.poll(0.02) == []
         may_answer.set()
@@ -169,9 +173,11 @@ async def _put_back(bench: ConsumerBench, state: PositionState, log_start: int, 
     assert record.offset == 0
     leader.log_start, leader.epochs, leader.batch_records = log_start, epochs, 1
     position = bench.consumer._assigned.by_name[ORDERS].position
+    fetched = bench.consumer._fetcher._changed  # a poll would decide the position
     async with asyncio.timeout(60):
-        while position.state is not state:  # noqa: ASYNC110 - a poll would decide the position
-            await asyncio.sleep(0)
+        while position.state is not state:
+            fetched.clear()
+            await fetched.wait()
     await bench.consumer.pause([ORDERS])
     for _ in range(5):
         assert await bench.consumer.poll(0.02) == []
