@@ -11,13 +11,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tailrace.client.blocking import Admin, NewTopic
+from tailrace.client.cluster_view import PartitionInfo
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.testing import Cluster
@@ -41,36 +42,29 @@ def busy_processes(count: int) -> Iterator[None]:
             process.wait()
 
 
-def wait_until_in_sync(admin: Admin) -> float:
-    """Wait until every replica of every partition is in sync; returns the seconds."""
+def seconds_until_none(admin: Admin, lacks: Callable[[PartitionInfo], bool], what: str) -> float:
+    """Wait until no partition lacks it; returns the seconds. From outside a cluster can only be asked again."""
     began = time.monotonic()
     while True:
         try:
-            missing = sum(
-                len(one.in_sync_replicas) < 3 for topic in admin.describe_topics() for one in topic.partitions
-            )
+            missing = sum(lacks(one) for topic in admin.describe_topics() for one in topic.partitions)
         except KafkaError:
-            missing = -1  # the node that was asked has only just come back
+            missing = -1  # the node that was asked is gone, or has only just come back
         seconds = time.monotonic() - began
         if not missing:
             return seconds
-        assert seconds < DEADLINE_S, f"{missing} partitions lack a replica in sync"
+        assert seconds < DEADLINE_S, f"{missing} partitions lack {what}"
         time.sleep(0.2)
+
+
+def wait_until_in_sync(admin: Admin) -> float:
+    """Wait until every replica of every partition is in sync; returns the seconds."""
+    return seconds_until_none(admin, lambda one: len(one.in_sync_replicas) < 3, "a replica in sync")
 
 
 def wait_until_led_by_others(admin: Admin, gone: BrokerId) -> float:
     """Wait until no partition is led by this broker, and each has a leader; returns the seconds."""
-    began = time.monotonic()
-    while True:
-        try:
-            leaders = [one.leader for topic in admin.describe_topics() for one in topic.partitions]
-        except KafkaError:
-            leaders = [gone]  # the node that was asked is the one that is gone
-        seconds = time.monotonic() - began
-        if gone not in leaders and -1 not in leaders:
-            return seconds
-        assert seconds < DEADLINE_S, f"{leaders.count(gone)} partitions are led by a dead broker"
-        time.sleep(0.2)
+    return seconds_until_none(admin, lambda one: one.leader in (gone, -1), "a leader that is alive")
 
 
 def fenced(cluster: Cluster) -> list[tuple[int, str]]:
