@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, next_epoch
 from tailrace.model.partitions import MAX_TOPIC_NAME
-from tailrace.protocol.declaration import replace, unknown_tags
+from tailrace.protocol.declaration import replace
 from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
 UNKNOWN: Final = -1
@@ -85,6 +85,7 @@ class SessionPartition:
 
 
 _rank_of: Final = attrgetter("rank")
+_unknown_tags_of: Final = attrgetter("unknown_tags")
 _SPARSE: Final = 8
 """So many times as many partitions have been due as are now: those are kept anew."""
 
@@ -182,9 +183,7 @@ class FetchSession:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
             partitions = self._topics.setdefault(topic, {})
             self.has_long_names |= len(topic) > MAX_TOPIC_NAME
-            for stated in one.partitions:
-                # Unknown fields may be large, and mean nothing here.
-                wanted = replace(stated, unknown_tags=()) if unknown_tags(stated) else stated
+            for wanted in _without_unknown_tags(one.partitions):
                 partition = partitions.get(wanted.partition)
                 if partition is None:
                     partition = partitions[wanted.partition] = self._new_partition(topic, wanted)
@@ -274,3 +273,10 @@ class FetchSession:
                 last_rank += 1
                 partition.rank = last_rank
         self._last_rank, self.unacknowledged = last_rank, named
+
+
+def _without_unknown_tags(partitions: Sequence[FetchPartition]) -> Sequence[FetchPartition]:
+    """The same without the fields that are not known here: they may be large, and mean nothing."""
+    if not any(map(_unknown_tags_of, partitions)):
+        return partitions
+    return [replace(one, unknown_tags=()) for one in partitions]

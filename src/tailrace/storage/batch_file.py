@@ -22,6 +22,7 @@ _SMALLEST_LENGTH: Final = HEADER_SIZE - LENGTH_OFFSET
 MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 """The largest distance of an offset from the first of its file, so that an index entry can hold it."""
 _SPAN_WALK_BYTES: Final = 4096 + HEADER_SIZE
+_FIRST_READ_BYTES: Final = 4096
 _WALK_BYTES: Final = 65536
 
 
@@ -215,10 +216,12 @@ class BatchFile:
         """
         max_bytes, min_one_message = limits.max_bytes, limits.min_one_message
         end_offset = expected.end_offset
-        wanted = max_bytes if max_bytes >= HEADER_SIZE or not min_one_message else HEADER_SIZE
-        if not min_one_message and wanted > _SPAN_WALK_BYTES and self._first_exceeds(position, max_bytes):
+        # The first batch is given whatever its size: a small one comes with the read that tells its size.
+        wanted = max_bytes if max_bytes >= _FIRST_READ_BYTES or not min_one_message else _FIRST_READ_BYTES
+        rest = self.size_bytes - position
+        if not min_one_message and _SPAN_WALK_BYTES < wanted < rest and self._first_exceeds(position, max_bytes):
             return ReadResult([], 0, -1, -1, position)
-        data = self.file.lend(min(wanted, self.size_bytes - position), position)
+        data = self.file.lend(min(wanted, rest), position)
         if len(data) < _SPAN.size:
             if min_one_message or wanted >= HEADER_SIZE:
                 raise self.corrupt(position, "the file ends inside a batch")
@@ -228,7 +231,7 @@ class BatchFile:
         if next_offset < 0:
             next_offset = first_offset
         size = length + LENGTH_OFFSET
-        if length < _SMALLEST_LENGTH or delta < 0 or position + size > self.size_bytes:
+        if length < _SMALLEST_LENGTH or delta < 0 or size > rest:
             raise self.corrupt(position, "no whole batch starts here")
         if first_offset + delta >= expected.log_end_offset:
             raise self.corrupt(position, f"a batch up to offset {first_offset + delta} is beyond the end of the log")
@@ -238,6 +241,8 @@ class BatchFile:
             data = self.file.lend(size, position)
             if len(data) != size:
                 raise self.corrupt(position, "the file ends inside a batch")
+        elif len(data) > max_bytes:
+            data = data[: max(size, max_bytes)]
         end, next_offset = self.walk_over(data, position, expected, next_offset)
         after = position + end
         if len(data) - end < HEADER_SIZE and after < self.size_bytes:

@@ -21,6 +21,8 @@ from tailrace.storage.read_buffers import ReadBuffers
 
 DEFAULT_MAX_OPEN_FILES = 4096
 _READ_BYTES = 1 << 16
+_COPIED_BYTES = 4096
+"""Up to this size new bytes are cheaper than a buffer that is looked for: they come from the allocator's cache."""
 _REWRITE_BYTES = 1 << 20
 _NOT_OFFERED = (errno.ENOSYS, errno.EPERM, errno.EOPNOTSUPP)
 """The errors of a sandbox for system calls that it blocks: no disk has failed."""
@@ -71,6 +73,8 @@ class OsFile:
             raise storage_error("read", self._path, fault) from fault
 
     def lend(self, length: int, position: int) -> Buffer:
+        if length <= _COPIED_BYTES:
+            return self.pread(length, position)
         descriptor = self._descriptor if self._descriptor >= 0 else self._reopen()
         self.used = True
         view = memoryview(self._files.read_buffers.lend(length))

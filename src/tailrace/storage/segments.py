@@ -80,7 +80,8 @@ class Segments:
             if place is None:
                 return None
         segment, position = place
-        self.keep_loaded(segment)
+        if segment is not self.active:
+            self.keep_loaded(segment)
         result = segment.read(position, limits, expected, first_offset=first_offset)
         if result.size_bytes:
             # A reader comes back for the next batches: then no index is searched.

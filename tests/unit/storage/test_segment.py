@@ -1,5 +1,6 @@
 """One segment file and its indexes, on a real disk."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,31 @@ def test_a_large_read_ends_at_a_batch_whatever_its_limit(tmp_path: Path) -> None
             assert result.size_bytes == wanted * size == result.end_position
             assert not wanted or result.next_offset == BASE + 3 * wanted
             assert sum(map(len, result.records)) == result.size_bytes
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        pytest.param(ReadLimits(BASE + 57, 1), id="less than the batch"),
+        pytest.param(ReadLimits(BASE + 57, 1 << 20, min_one_message=False), id="all that is left"),
+    ],
+)
+def test_a_small_batch_at_the_end_takes_one_read_of_the_file(
+    tmp_path: Path, limits: ReadLimits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment = segment_in(tmp_path, 20)
+    size = segment.size_bytes // 20
+    reads: list[tuple[int, int]] = []
+    pread = os.pread
+
+    def recorded(descriptor: int, length: int, position: int) -> bytes:
+        reads.append((length, position))
+        return pread(descriptor, length, position)
+
+    monkeypatch.setattr(os, "pread", recorded)
+    result = segment.read(19 * size, limits, Expected(BASE + 60, BASE + 60, -1, EpochCache()))
+    assert (result.size_bytes, result.next_offset) == (size, BASE + 60)
+    assert reads == [(size, 19 * size)]
 
 
 def test_a_cut_keeps_the_indexes_right(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEn
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.follower_readers import FollowerReaders
-from tailrace.server.fetch.params import FetchingConsumer, FetchParams, sender_of
+from tailrace.server.fetch.params import CONSUMER, FetchingConsumer, FetchParams, FetchSender, sender_of
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
 from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
@@ -69,14 +69,12 @@ class FetchHandler:
         self._choices = choices
         self._sent = sent
         self._endpoints = endpoints
+        self._consumers: dict[int, FetchingConsumer] = {}
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
         version, table = context.api_version, self._partitions
         sender = sender_of(request, version)
-        replica = self._followers.reader(sender)
-        reader = replica or FetchingConsumer(
-            version, replica_id=sender.replica_id, choice=self._choices.of_consumer(request, context)
-        )
+        reader = self._followers.reader(sender) or self._consumer(sender, request, context)
         params = FetchParams(
             request, context, sender=sender, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes
         )
@@ -87,6 +85,16 @@ class FetchHandler:
         except KafkaError as refusal:
             return FetchResponse(error_code=refusal.code, responses=())
         return self._answer_incremental(params, session)
+
+    def _consumer(self, sender: FetchSender, request: FetchRequest, context: RequestContext) -> FetchingConsumer:
+        """The reader of a consumer's fetch. One that is never sent elsewhere has no state: there is one per version."""
+        version, choice = context.api_version, self._choices.of_consumer(request, context)
+        if choice is not None or sender.replica_id != CONSUMER:
+            return FetchingConsumer(version, replica_id=sender.replica_id, choice=choice)
+        consumer = self._consumers.get(version)
+        if consumer is None:
+            consumer = self._consumers[version] = FetchingConsumer(version)
+        return consumer
 
     # Full fetches
 

@@ -19,6 +19,8 @@ FIRST_WITH_ZSTD: Final = 10
 FIRST_FROM_FOLLOWERS: Final = 11
 FIRST_WITH_TOPIC_IDS: Final = 13
 FIRST_WITH_REPLICA_STATE: Final = 15
+CONSUMER: Final = -1
+"""The replica id of a consumer."""
 DEBUGGING_REPLICA: Final = -2
 """The replica id of a client that asks for what this very replica has, whether it leads or not."""
 
@@ -104,7 +106,7 @@ class FetchingConsumer:
 
     __slots__ = ("_wants_leader", "choice", "must_check")
 
-    def __init__(self, version: int, *, replica_id: int = -1, choice: ReplicaChoice | None = None) -> None:
+    def __init__(self, version: int, *, replica_id: int = CONSUMER, choice: ReplicaChoice | None = None) -> None:
         """`replica_id` is negative."""
         self.must_check = version < FIRST_WITH_ZSTD
         self._wants_leader = version < FIRST_FROM_FOLLOWERS and replica_id != DEBUGGING_REPLICA

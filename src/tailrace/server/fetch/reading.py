@@ -111,8 +111,10 @@ class SessionReading(Reading):
 
     def _look_at_due(self, *, is_replica: bool) -> None:
         budget, read, named, answers = self._budget, self._read, self.named, self.answers
-        for one in self._session.due_in_order():
-            if budget.is_full and not is_replica:
+        reader, session = self.params.reader, self._session
+        may_have_all = not is_replica and reader.choice is None and not reader.must_check
+        for one in session.due_in_order():
+            if not budget.left_bytes and budget.is_full and not is_replica:
                 break
             partition: Partition | None = one.subject
             if partition is None or partition.is_closed:
@@ -122,6 +124,9 @@ class SessionReading(Reading):
                     named.append(one)
                     answers.append(self._refuse(one.wanted, error).data)
                     continue
+            if may_have_all and one.high_watermark == partition.high_watermark and self._has_all(one, partition):
+                session.settle(one)
+                continue
             result = read(partition, one.wanted)
             data = result.data
             if result.size_bytes or result.is_urgent or one.is_news(data):
@@ -130,9 +135,18 @@ class SessionReading(Reading):
                 if data.high_watermark != one.high_watermark:
                     self.has_stale_high_watermark = True
                 if result.partition is None:
-                    self.params.reader.unsettle(partition, self._session.visits)
+                    reader.unsettle(partition, session.visits)
             else:
                 self._without_news(one, partition, data)
+
+    def _has_all(self, one: SessionPartition, partition: Partition) -> bool:
+        """Whether a read would find no news for a consumer that knows the high watermark: usual for a new offset."""
+        wanted = one.wanted
+        return (
+            wanted.last_fetched_epoch < 0
+            and partition.is_read_up_to(wanted.fetch_offset, self.params.isolation, wanted.current_leader_epoch)
+            and one.log_start_offset == partition.log.log_start_offset
+        )
 
     def _without_news(self, one: SessionPartition, partition: Partition, data: PartitionData) -> None:
         """Have the partition clean if its reader has all of it. One above the high watermark waits: but not for ever,

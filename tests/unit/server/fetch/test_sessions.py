@@ -10,7 +10,7 @@ from tailrace.protocol.messages.fetch import (
     FetchRequest,
     FetchTopic,
 )
-from tailrace.replication.outcomes import PartitionRead
+from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
@@ -56,19 +56,57 @@ def test_an_answer_names_the_partition_with_records_alone(reader: SessionReader,
 def test_a_clean_partition_is_not_read(reader: SessionReader, node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
     reader.open(ALL)
     reader.next()
+    reads = recorded_reads(monkeypatch)
+    assert reader.next() == []
+    node.produce("orders", b"a", partition=3)
+    reader.next()
+    assert reads == [3]
+
+
+@pytest.mark.parametrize("isolation", [0, READ_COMMITTED])
+def test_a_partition_that_is_named_at_its_end_is_clean_without_a_read(
+    node: DataPath, monkeypatch: pytest.MonkeyPatch, isolation: int
+) -> None:
+    reader = SessionReader(node)
+    reader.open(ALL, isolation=isolation)
+    reader.next(isolation=isolation)
+    node.produce("orders", b"a", partition=2)
+    assert numbers(reader.next(isolation=isolation)) == [2]
+    reads = recorded_reads(monkeypatch)
+    assert reader.next({2: 1}, isolation=isolation) == reader.next(isolation=isolation) == []
+    assert reads == []
+    (data,) = reader.next({2: 0}, isolation=isolation)  # it goes back
+    assert data.records
+    assert reads == [2]
+
+
+def test_a_partition_that_is_named_at_its_end_is_read_if_it_has_news(
+    node: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = SessionReader(node)
+    reader.open(ALL)
+    reader.next()
+    node.produce("orders", b"a", partition=2)
+    reader.next()
+    node.table.get("orders", 2).delete_records(1)
+    node.end_turn()
+    reads = recorded_reads(monkeypatch)
+    (data,) = reader.next({2: 1})
+    assert (data.log_start_offset, data.records) == (1, b"")
+    assert reads == [2]
+
+
+def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions that are read from now on."""
     reads: list[int] = []
-    partition_type = type(node.table.get("orders", 0))
-    read = partition_type.read
+    read = Partition.read
 
     def recorded(partition: Partition, limits: ReadLimits) -> PartitionRead:
         reads.append(partition.topic_partition.partition)
         return read(partition, limits)
 
-    monkeypatch.setattr(partition_type, "read", recorded)
-    assert reader.next() == []
-    node.produce("orders", b"a", partition=3)
-    reader.next()
-    assert reads == [3]
+    monkeypatch.setattr(Partition, "read", recorded)
+    return reads
 
 
 def test_a_waiting_session_wakes_for_records_and_watches_nothing_twice(reader: SessionReader, node: DataPath) -> None:
