@@ -88,7 +88,7 @@ class Fetcher:
         """The session's next fetch, which names the places that have changed; each frame must be taken."""
         session = (self.session_id, self._epoch)
         self._epoch = 1 if self._epoch == MAX_EPOCH else self._epoch + 1
-        if not changed:
+        if not changed and max_bytes == MAX_BYTES:
             frame = bytearray(self._idle)
             _SESSION.pack_into(frame, self._session_at, *session)
             return bytes(frame)
