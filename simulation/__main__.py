@@ -10,20 +10,21 @@ from pathlib import Path
 
 from simulation.mutant_tests import noticed_by, unit_tests_of
 from simulation.mutants import Mutant, all_mutants, hunt, store_seed, store_unit_tests
-from simulation.quorum_sweep import NodesSweep, sweep_nodes
+from simulation.quorum_sweep import sweep_nodes
 from simulation.raft_cluster import RaftCluster
 from simulation.raft_plan import Plan
 from simulation.raft_scope import Budget, RaftScope
 from simulation.raft_scopes import LONG_SCOPES, LongScope
 from simulation.raft_shrink import RaftAttempts
-from simulation.raft_sweep import Sweep, soak, sweep_seeds
-from simulation.replica_sweep import ReplicaSweep, sweep_replicas
+from simulation.raft_sweep import soak, sweep_seeds
+from simulation.replica_sweep import sweep_replicas
 from simulation.session_scope import SessionScope
 from simulation.session_scopes import LONG_SCOPES as LONG_SESSION_SCOPES
 from simulation.session_scopes import SHORT_SCOPES as SHORT_SESSION_SCOPES
 from simulation.session_scopes import NamedScope
 from simulation.shrink import attempt, explain
 from simulation.small_scope import A, Explored, Model, ScopeBreach, W, explore
+from simulation.sweep import Sweep
 
 
 def main() -> int:
@@ -127,7 +128,7 @@ def _soak(options: argparse.Namespace) -> int:
     return 1 if total.failures or missed else 0
 
 
-def _progress(total: Sweep | NodesSweep | ReplicaSweep) -> None:
+def _progress(total: Sweep) -> None:
     if total.seeds % 100 == 0:
         failed = f", {len(total.failures)} FAILED" if total.failures else ""
         _say(f"{total.seeds} seeds, {total.counted} count{failed}; {total.per_minute:.0f} per minute")

@@ -5,16 +5,18 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Self
 
 import tailrace.raft
 from simulation.raft_cluster import RaftCluster
 from simulation.raft_plan import Plan
 from simulation.raft_shrink import RaftAttempts
 from simulation.shrink import attempt, explain
+from simulation.sweep import Sweep
 
 BLOCK = 20
 """Seeds that a process runs before it tells how it went."""
@@ -65,66 +67,27 @@ STATES = (
 """The states that a few hundred seeds must reach."""
 
 
-@dataclass(slots=True)
-class Sweep:
-    """The results of some seeds."""
+@dataclass
+class RaftSweep(Sweep):
+    """Seeds of quorums."""
 
-    seeds: int = 0
-    counted: int = 0
-    """Those that were eventful enough (`RaftCluster.counts`)."""
-    events: int = 0
+    states = STATES
+
     acked: int = 0
-    seconds: float = 0.0
-    """By the clock on the wall, all processes together."""
-    sometimes: Counter[str] = field(default_factory=Counter)
-    faults: Counter[str] = field(default_factory=Counter)
-    """In how many seeds there was such a fault."""
-    failures: dict[str, str] = field(default_factory=dict)
-    """By seed, in words."""
+    """Acknowledged writes."""
 
-    def add(self, other: "Sweep") -> None:
-        """These seeds too."""
-        self.seeds += other.seeds
-        self.counted += other.counted
-        self.events += other.events
+    def add(self, other: Self) -> None:
+        super().add(other)
         self.acked += other.acked
-        self.sometimes.update(other.sometimes)
-        self.faults.update(other.faults)
-        self.failures.update(other.failures)
-
-    def as_dict(self) -> dict[str, object]:
-        """By the names of the fields, for a file."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
-    def per_minute(self) -> float:
-        return self.seeds / self.seconds * 60 if self.seconds else 0.0
-
-    @property
-    def missed(self) -> list[str]:
-        """States that should have been reached and were not."""
-        return [state for state in STATES if not self.sometimes[state]]
-
-    def summary(self) -> str:
-        """For people."""
-        reached = ", ".join(f"{state} {count}" for state, count in sorted(self.sometimes.items()))
-        mix = ", ".join(f"{fault} {count * 100 // max(self.seeds, 1)} %" for fault, count in self.faults.most_common())
-        outcome = f"{self.seeds} seeds, {self.counted} count, {len(self.failures)} failed"
-        work = f"{self.events} events, {self.acked} acknowledged writes; {self.per_minute:.0f} seeds per minute"
-        return "\n".join(
-            [
-                *self.failures.values(),
-                f"{outcome}; {work}",
-                f"seeds with faults: {mix}",
-                f"reached, how often: {reached}",
-                f"not reached: {', '.join(self.missed) or 'nothing'}",
-            ]
-        )
+    def work(self) -> str:
+        return f"{super().work}, {self.acked} acknowledged writes"
 
 
-def run_block(seeds: range) -> Sweep:
+def run_block(seeds: range) -> RaftSweep:
     """Run these seeds here."""
-    sweep = Sweep()
+    sweep = RaftSweep()
     for seed in seeds:
         gc.collect()
         gc.disable()  # a run makes little garbage in cycles, and looking for it takes a tenth of the time
@@ -135,7 +98,7 @@ def run_block(seeds: range) -> Sweep:
     return sweep
 
 
-def _run(seed: int, sweep: Sweep) -> None:
+def _run(seed: int, sweep: RaftSweep) -> None:
     cluster = RaftCluster(seed, Plan.of(seed))
     try:
         cluster.run()
@@ -143,7 +106,7 @@ def _run(seed: int, sweep: Sweep) -> None:
         attempts = RaftAttempts(seed)
         failure = attempt(attempts, cluster.plan)
         broken = f"seed {seed}: {error!r}; {cluster.describe()}"
-        sweep.failures[str(seed)] = broken if failure is None else explain(attempts, failure)
+        sweep.failures.append(broken if failure is None else explain(attempts, failure))
     sweep.seeds += 1
     sweep.counted += cluster.counts
     sweep.events += cluster.world.events
@@ -152,7 +115,7 @@ def _run(seed: int, sweep: Sweep) -> None:
     sweep.faults.update(cluster.faults)
 
 
-def sweep_blocks(first: int, count: int, processes: int) -> Iterator[Sweep]:
+def sweep_blocks(first: int, count: int, processes: int) -> Iterator[RaftSweep]:
     """Run these seeds and give each block as it is done, in order."""
     blocks = [range(start, min(start + BLOCK, first + count)) for start in range(first, first + count, BLOCK)]
     if processes <= 1:
@@ -162,9 +125,9 @@ def sweep_blocks(first: int, count: int, processes: int) -> Iterator[Sweep]:
         yield from pool.imap(run_block, blocks)
 
 
-def sweep_seeds(first: int, count: int, processes: int, tell: Callable[[Sweep], None]) -> Sweep:
+def sweep_seeds(first: int, count: int, processes: int, tell: Callable[[RaftSweep], None]) -> RaftSweep:
     """Run these seeds; `tell` hears how far it is."""
-    total, began = Sweep(), time.perf_counter()
+    total, began = RaftSweep(), time.perf_counter()
     for block in sweep_blocks(first, count, processes):
         total.add(block)
         total.seconds = time.perf_counter() - began
@@ -175,7 +138,7 @@ def sweep_seeds(first: int, count: int, processes: int, tell: Callable[[Sweep], 
 # A soak, which may be interrupted
 
 
-def soak(path: Path, counted: int, processes: int, tell: Callable[[Sweep], None]) -> Sweep:
+def soak(path: Path, counted: int, processes: int, tell: Callable[[RaftSweep], None]) -> RaftSweep:
     """Run seeds from 0 on until so many count. Results are kept in the file, as long as the code is the same."""
     code = code_version()  # of what runs here, whatever becomes of the files meanwhile
     total = _load(path, code)
@@ -202,14 +165,14 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-def _load(path: Path, code: str) -> Sweep:
+def _load(path: Path, code: str) -> RaftSweep:
     stored = json.loads(path.read_text()) if path.exists() else {}
     if stored.pop("code", None) != code:
-        return Sweep()
-    return Sweep(**stored | {"sometimes": Counter(stored["sometimes"]), "faults": Counter(stored["faults"])})
+        return RaftSweep()
+    return RaftSweep(**stored | {"sometimes": Counter(stored["sometimes"]), "faults": Counter(stored["faults"])})
 
 
-def _save(path: Path, total: Sweep, code: str) -> None:
+def _save(path: Path, total: RaftSweep, code: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
     part.write_text(json.dumps({"code": code, **total.as_dict()}, indent=1))

@@ -4,12 +4,12 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import count
 from multiprocessing import get_context
 
 from simulation.replica_cluster import ReplicaCluster
 from simulation.replica_plan import ReplicaPlan
+from simulation.sweep import Sweep
 from tailrace.model.errors import KafkaError
 
 STATES = (
@@ -46,40 +46,10 @@ STATES = (
 """The states that a few hundred seeds must reach."""
 
 
-@dataclass
-class ReplicaSweep:
-    """The results of the runs so far."""
+class ReplicaSweep(Sweep):
+    """Seeds of brokers. A state counts once in each seed."""
 
-    seeds: int = 0
-    counted: int = 0
-    events: int = 0
-    seconds: float = 0.0
-    failures: list[str] = field(default_factory=list)
-    sometimes: Counter[str] = field(default_factory=Counter)
-    """In how many seeds each state was reached."""
-
-    def add(self, other: "ReplicaSweep") -> None:
-        self.seeds += other.seeds
-        self.counted += other.counted
-        self.events += other.events
-        self.failures += other.failures
-        self.sometimes += other.sometimes
-
-    @property
-    def per_minute(self) -> float:
-        return self.seeds / self.seconds * 60 if self.seconds else 0.0
-
-    @property
-    def missed(self) -> list[str]:
-        """States that should have been reached and were not."""
-        return [state for state in STATES if not self.sometimes[state]]
-
-    def summary(self) -> str:
-        """A few lines for people."""
-        counts = f"{self.seeds} seeds, {self.counted} count, {len(self.failures)} failed; {self.events} events"
-        sometimes = f"reached, in how many seeds: {dict(sorted(self.sometimes.items()))}"
-        missed = f"not reached: {', '.join(self.missed) or 'nothing'}"
-        return "\n".join((*self.failures, f"{counts}, {self.per_minute:.0f} seeds per minute", sometimes, missed))
+    states = STATES
 
 
 def run_seed(seed: int) -> ReplicaSweep:

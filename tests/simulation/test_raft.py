@@ -18,7 +18,7 @@ from simulation.raft_cluster import RaftCluster
 from simulation.raft_faults import DiskTimes
 from simulation.raft_plan import Plan
 from simulation.raft_shrink import RaftAttempts
-from simulation.raft_sweep import Sweep, code_version, run_block, soak, sweep_seeds
+from simulation.raft_sweep import RaftSweep, code_version, run_block, soak, sweep_seeds
 from simulation.shrink import Shrinker, attempt, explain
 
 SEEDS = examples(50)
@@ -28,7 +28,7 @@ SEEDS = examples(50)
 def test_every_law_holds_after_every_event_whatever_fails() -> None:
     """On two processes; what they reach is part of the test, so that it cannot quietly become harmless."""
     total = sweep_seeds(0, SEEDS, 2, tell=lambda _: None)
-    assert not total.failures, "\n".join(total.failures.values())
+    assert not total.failures, "\n".join(total.failures)
     assert total.missed == []
     assert total.counted >= SEEDS // 2
 
@@ -187,7 +187,7 @@ def test_a_soak_goes_on_where_it_was_interrupted(tmp_path: Path, small_blocks: i
     path = tmp_path / "soak.json"
     heard: list[int] = []
 
-    def interrupt(total: Sweep) -> None:
+    def interrupt(total: RaftSweep) -> None:
         heard.append(total.seeds)
         raise KeyboardInterrupt
 
@@ -202,6 +202,6 @@ def test_a_soak_goes_on_where_it_was_interrupted(tmp_path: Path, small_blocks: i
 
 def test_a_soak_of_other_code_says_nothing(tmp_path: Path, small_blocks: int) -> None:
     path = tmp_path / "soak.json"
-    path.write_text(json.dumps({"code": "another", **Sweep(seeds=1000, counted=900).as_dict()}))
+    path.write_text(json.dumps({"code": "another", **RaftSweep(seeds=1000, counted=900).as_dict()}))
     assert soak(path, 1, 1, lambda _: None).seeds == small_blocks
     assert json.loads(path.read_text())["code"] == code_version()
