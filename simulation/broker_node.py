@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from simulation.quorum_node import CLUSTER_ID, DATA, QuorumNode, SlowDisk
+from simulation.disks import SlowDisk
+from simulation.quorum_node import CLUSTER_ID, DATA, QuorumNode
 from tailrace.metadata.broker_commands import RegisterBroker
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError

@@ -4,13 +4,13 @@ The node's clock, disk and peers are the ports of `server.ports`; messages go th
 cut, also in the middle of a step, when the disk is set to lose power at some operation.
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final, Protocol, TypeVar
 
 from simulation.breach import Breach
+from simulation.disks import SlowDisk
 from simulation.network import Network
 from simulation.world import Action, Life, World
 from tailrace.metadata.image import ClusterImage
@@ -32,11 +32,9 @@ from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
-from tailrace.storage import Log
 from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
 from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
 from testkit.controllers import controller_machine, topic_rules
-from testkit.ports import flush_now
 
 DATA: Final = "/data"
 SLICE_PARTITIONS: Final = 2
@@ -84,38 +82,6 @@ class SimulatedClock:
 
     def call_soon(self, callback: Action) -> None:
         self._world.after(0, lambda: self._guard(callback), self._life)
-
-
-class SlowDisk:
-    """A `server.ports.Disk` that does one work at a time, and takes a while for each."""
-
-    def __init__(self, world: World, guard: Callable[[Action], None], life: Life, *, key: int, longest_ms: int) -> None:
-        self._world = world
-        self._guard = guard
-        self._life = life
-        self._key = key
-        self._longest_ms = longest_ms
-        self._works: deque[tuple[Action, Action]] = deque()
-
-    def flush(self, log: Log, on_done: Action) -> None:
-        self.carry_out(lambda: flush_now(log), on_done)
-
-    def carry_out(self, work: Action, on_done: Action) -> None:
-        self._works.append((work, on_done))
-        if len(self._works) == 1:
-            self._next()
-
-    def _next(self) -> None:
-        delay_ms = self._world.between(0, self._longest_ms, "disk", self._key)
-        self._world.after(delay_ms, lambda: self._guard(self._run), self._life)
-
-    def _run(self) -> None:
-        work, on_done = self._works[0]
-        work()
-        self._works.popleft()
-        if self._works:
-            self._next()
-        on_done()
 
 
 class Observer(Protocol):

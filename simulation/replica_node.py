@@ -9,10 +9,10 @@ from functools import partial
 from itertools import count
 from typing import Any, Final
 
+from simulation.disks import RoundDisk
 from simulation.network import Network
 from simulation.quorum_node import CLUSTER_ID, SimulatedClock
 from simulation.replica_metadata import SESSION_MS, ReplicaMetadata
-from simulation.round_disk import RoundDisk
 from simulation.world import Action, Life, World
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, is_full

@@ -1,13 +1,15 @@
-"""The disk of a simulated broker: syncs come in rounds, as those of the flush thread, and a disk may hang."""
+"""The disks of simulated nodes: each work takes a while, which the world draws; those of an ended life do nothing."""
 
+from collections import deque
 from collections.abc import Callable
 
 from simulation.world import Action, Life, World
 from tailrace.storage import FlushTicket, Log
+from testkit.ports import flush_now
 
 
-class RoundDisk:
-    """A `server.ports.Disk` with rounds, as the flush thread has: begun, synced and finished at different times."""
+class _Disk:
+    """The delays of a disk."""
 
     def __init__(self, world: World, guard: Callable[[Action], None], life: Life, *, key: int, longest_ms: int) -> None:
         self._world = world
@@ -15,6 +17,41 @@ class RoundDisk:
         self._life = life
         self._key = key
         self._longest_ms = longest_ms
+
+    def _after_a_while(self, action: Action) -> None:
+        delay_ms = self._world.between(0, self._longest_ms, "disk", self._key)
+        self._world.after(delay_ms, lambda: self._guard(action), self._life)
+
+
+class SlowDisk(_Disk):
+    """A `server.ports.Disk` that does one work at a time, and takes a while for each."""
+
+    def __init__(self, world: World, guard: Callable[[Action], None], life: Life, *, key: int, longest_ms: int) -> None:
+        super().__init__(world, guard, life, key=key, longest_ms=longest_ms)
+        self._works: deque[tuple[Action, Action]] = deque()
+
+    def flush(self, log: Log, on_done: Action) -> None:
+        self.carry_out(lambda: flush_now(log), on_done)
+
+    def carry_out(self, work: Action, on_done: Action) -> None:
+        self._works.append((work, on_done))
+        if len(self._works) == 1:
+            self._after_a_while(self._run)
+
+    def _run(self) -> None:
+        work, on_done = self._works[0]
+        work()
+        self._works.popleft()
+        if self._works:
+            self._after_a_while(self._run)
+        on_done()
+
+
+class RoundDisk(_Disk):
+    """A `server.ports.Disk` with rounds, as the flush thread has: begun, synced and finished at different times."""
+
+    def __init__(self, world: World, guard: Callable[[Action], None], life: Life, *, key: int, longest_ms: int) -> None:
+        super().__init__(world, guard, life, key=key, longest_ms=longest_ms)
         self._waiting: dict[Log, list[Action]] = {}
         self._works: list[tuple[Action, Action]] = []
         self._is_busy = False
@@ -84,5 +121,4 @@ class RoundDisk:
         if self._held is not None:
             self._held.append(action)
             return
-        delay_ms = self._world.between(0, self._longest_ms, "disk", self._key)
-        self._world.after(delay_ms, lambda: self._guard(action), self._life)
+        self._after_a_while(action)
