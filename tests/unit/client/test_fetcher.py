@@ -55,11 +55,15 @@ def _data(*values: bytes, replica: int = -1) -> PartitionData:
 
 
 def _fetcher(router: Router) -> Fetcher:
-    return Fetcher(
+    """A fetcher of the partition, from its start on."""
+    fetcher = Fetcher(
         router,
         FetchOptions(max_wait_ms=500, min_bytes=1, max_bytes=1_000_000, isolation_level=0, rack="a"),
         max_partition_bytes=1_000_000,
     )
+    fetcher.assign([PARTITION])
+    fetcher.assigned.seek(PARTITION, 0)
+    return fetcher
 
 
 def _refusal(code: ErrorCode) -> PartitionData:
@@ -94,8 +98,6 @@ def test_the_leader_serves_again_when_the_replica_that_it_named_cannot_be_reache
 
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
-        fetcher.assign([PARTITION])
-        fetcher.assigned.seek(PARTITION, 0)
         assert await _values(fetcher, router) == [b"v"]
         assert router.served[:3] == [LEADER, REPLICA, LEADER]
         await fetcher.close()
@@ -116,8 +118,6 @@ def test_an_answer_of_an_earlier_assignment_does_not_decide_where_this_one_begin
 
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
-        fetcher.assign([PARTITION])
-        fetcher.assigned.seek(PARTITION, 0)
         assert fetcher.take(10) == []
         await asked.wait()
         fetcher.assign(())
@@ -138,8 +138,6 @@ def test_a_close_before_the_first_step_of_a_fetch_leaves_no_coroutine_behind() -
 
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
-        fetcher.assign([PARTITION])
-        fetcher.assigned.seek(PARTITION, 0)
         assert fetcher.take(10) == []
         await fetcher.close()
         assert router.served == []
@@ -159,8 +157,6 @@ def test_a_bug_in_a_fetch_is_raised_to_the_reader() -> None:
 
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
-        fetcher.assign([PARTITION])
-        fetcher.assigned.seek(PARTITION, 0)
         with pytest.raises(KafkaError, match="a mistake") as caught:
             await _values(fetcher, router)
         assert caught.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
@@ -183,8 +179,6 @@ def test_a_partition_that_leaves_is_not_kept_by_its_lease_and_has_no_records(mon
 
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
-        fetcher.assign([PARTITION])
-        fetcher.assigned.seek(PARTITION, 0)
         while not fetcher.assigned.has_ready:
             assert fetcher.take(0) == []
             await fetcher.wait(router.now_ms() + 10_000)
@@ -217,8 +211,6 @@ def test_the_trouble_of_a_partition_ends_when_it_is_not_fetched_any_more(leave: 
 
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
-        fetcher.assign([PARTITION])
-        fetcher.assigned.seek(PARTITION, 0)
         await _until(fetcher, router, lambda: fetcher.trouble is not None)
         leave(fetcher)
         await _until(fetcher, router, lambda: fetcher.trouble is None and not fetcher._fetches)
@@ -237,8 +229,6 @@ def test_the_trouble_of_a_partition_without_a_leader_lasts_until_it_is_paused() 
         router.leaders[PARTITION] = -1
         router.describe()
         fetcher = _fetcher(router)
-        fetcher.assign([PARTITION])
-        fetcher.assigned.seek(PARTITION, 0)
         await _until(fetcher, router, lambda: fetcher.trouble is not None)
         refreshes = router.metadata_requests
         await _until(fetcher, router, lambda: router.metadata_requests > refreshes + 3)
@@ -266,8 +256,6 @@ def test_a_fetch_that_fails_after_the_last_partition_has_left_is_no_trouble() ->
 
         router = TwoNodeRouter(answer)
         fetcher = _fetcher(router)
-        fetcher.assign([PARTITION])
-        fetcher.assigned.seek(PARTITION, 0)
         assert fetcher.take(10) == []
         await asked.wait()
         fetcher.assign(())
