@@ -153,6 +153,9 @@ class SmallPartition:
     def read(self, limits: ReadLimits) -> PartitionRead:
         return self._read(limits, self.high_watermark)
 
+    def is_read_up_to(self, offset: int, isolation: int, leader_epoch: int) -> bool:
+        return self.is_readable and offset == int(self.high_watermark)
+
     def read_for_replica(self, limits: ReadLimits) -> PartitionRead:
         return self._read(limits, self.log.log_end_offset)
 
@@ -338,7 +341,11 @@ class SessionBroker:
         sender, request, version, session = waiting
         context = _as_any(_Context(self, sender, version))
         named = sender_of(request, version)
-        reader: Any = self._followers.reader(named) or FetchingConsumer(version, replica_id=named.replica_id)
+        reader: Any = (
+            FetchingConsumer(version, replica_id=named.replica_id)
+            if named.replica_id < 0
+            else self._followers.reader(named)
+        )
         reader.mark_recorded()
         if reader.is_replica:
             reader._must_note_sent = bool(request.topics) and version < 18

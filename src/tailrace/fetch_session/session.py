@@ -183,7 +183,10 @@ class FetchSession:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
             partitions = self._topics.setdefault(topic, {})
             self.has_long_names |= len(topic) > MAX_TOPIC_NAME
-            for wanted in _without_unknown_tags(one.partitions):
+            stated = one.partitions
+            if any(map(_unknown_tags_of, stated)):  # they may be large, and mean nothing here
+                stated = [replace(partition, unknown_tags=()) for partition in stated]
+            for wanted in stated:
                 partition = partitions.get(wanted.partition)
                 if partition is None:
                     partition = partitions[wanted.partition] = self._new_partition(topic, wanted)
@@ -273,10 +276,3 @@ class FetchSession:
                 last_rank += 1
                 partition.rank = last_rank
         self._last_rank, self.unacknowledged = last_rank, named
-
-
-def _without_unknown_tags(partitions: Sequence[FetchPartition]) -> Sequence[FetchPartition]:
-    """The same without the fields that are not known here: they may be large, and mean nothing."""
-    if not any(map(_unknown_tags_of, partitions)):
-        return partitions
-    return [replace(one, unknown_tags=()) for one in partitions]

@@ -74,8 +74,8 @@ class FetchSessionCache:
         Raises KafkaError FETCH_SESSION_ID_NOT_FOUND (70), INVALID_FETCH_SESSION_EPOCH (71) and
         FETCH_SESSION_TOPIC_ID_ERROR (106), in Kafka's order.
         """
-        session = self.find(session_id, owner)
-        if session is None:
+        session = self._sessions.get(session_id)
+        if session is None or session.owner != owner:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, f"fetch session {session_id} is not known here")
         if session.epoch != epoch:
             raise KafkaError(

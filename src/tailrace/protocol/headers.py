@@ -23,6 +23,9 @@ MAX_RESPONSE_ELEMENTS = 10_000_000
 """A client trusts the server that it chose; Metadata of 100,000 partitions has a million elements."""
 
 _FIXED = Struct(">hhih")
+_CLIENT_ID_LENGTH = Struct(">h")
+_CLIENT_ID_LENGTH_OFFSET = 8
+_TOO_SHORT = "a request shorter than its header"
 _CORRELATION = Struct(">i")
 _LENGTH = Struct(">i")
 _CORRELATION_AND_NO_TAGS = Struct(">ix")
@@ -43,9 +46,23 @@ def decode_request_header(data: Buffer) -> tuple[RequestHeader, int]:
     The header of an unknown API is read as v1, so that the refusal can name it. Raises MalformedMessage.
     """
     try:
-        api_key, api_version, correlation_id, length = _FIXED.unpack_from(data)
+        api_key, api_version, correlation_id, _ = _FIXED.unpack_from(data)
     except error as short:
-        raise MalformedMessage("a request shorter than its header") from short
+        raise MalformedMessage(_TOO_SHORT) from short
+    api = APIS.get(api_key)
+    client_id, position = decode_client_id(data, is_flexible=api is not None and api_version >= api.flexible_from)
+    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+
+
+def decode_client_id(data: Buffer, *, is_flexible: bool) -> tuple[str | None, int]:
+    """The client id in the header of the request frame `data`, and where the body starts. Raises MalformedMessage.
+
+    `is_flexible`: the header has a tag section.
+    """
+    try:
+        length = _CLIENT_ID_LENGTH.unpack_from(data, _CLIENT_ID_LENGTH_OFFSET)[0]
+    except error as short:
+        raise MalformedMessage(_TOO_SHORT) from short
     position = _FIXED.size
     client_id = None
     if length >= 0:
@@ -59,10 +76,10 @@ def decode_request_header(data: Buffer) -> tuple[RequestHeader, int]:
         position = stop
     elif length != -1:
         raise MalformedMessage(f"a client id of {length} bytes")
-    api = APIS.get(api_key)
-    if api is not None and api_version >= api.flexible_from:
-        position = _skip_tags(data, position)
-    return RequestHeader(api_key, api_version, correlation_id, client_id), position
+    if is_flexible:
+        has_no_tags = position < len(data) and data[position] == 0
+        position = position + 1 if has_no_tags else _skip_tags(data, position)
+    return client_id, position
 
 
 def encode_request(request: Any, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:

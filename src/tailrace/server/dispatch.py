@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
-from tailrace.protocol.headers import API_VERSIONS, decode_request_header, encode_response
+from tailrace.protocol.headers import API_VERSIONS, decode_client_id, encode_response
 from tailrace.protocol.registry import APIS, Api, api_of
 from tailrace.protocol.schema import decode_from
 from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
@@ -75,7 +75,17 @@ class RequestCount(NamedTuple):
 class _Route:
     """One row of the dispatch table."""
 
-    __slots__ = ("api", "counts", "handle", "hot", "max_elements", "max_version", "min_version", "request_type")
+    __slots__ = (
+        "api",
+        "counts",
+        "flexible_from",
+        "handle",
+        "hot",
+        "max_elements",
+        "max_version",
+        "min_version",
+        "request_type",
+    )
 
     def __init__(self, api: Api, handler: Handler) -> None:
         self.api = api
@@ -83,6 +93,7 @@ class _Route:
         self.hot: HotHandler | None = handler if isinstance(handler, HotHandler) else None
         self.request_type = api.request
         self.max_elements = api.max_elements
+        self.flexible_from = api.flexible_from
         self.min_version = api.min_version
         self.max_version = api.max_version
         self.counts = [0] * (api.max_version + 1)
@@ -140,7 +151,7 @@ class Dispatcher:
                 self._close_after_fault(connection, route.api, api_version, fault)
                 return
         try:
-            header, position = decode_request_header(frame)
+            client_id, position = decode_client_id(frame, is_flexible=api_version >= route.flexible_from)
             # Bytes behind the request are ignored, as in Kafka: librdkafka 2.16 sends Metadata v13 for all topics with
             # three bytes too many.
             request, _ = decode_from(route.request_type, api_version, frame, position, max_elements=route.max_elements)
@@ -153,7 +164,7 @@ class Dispatcher:
             api_key=api_key,
             api_version=api_version,
             correlation_id=correlation_id,
-            client_id=header.client_id,
+            client_id=client_id,
             errors=self.errors,
         )
         try:

@@ -6,17 +6,29 @@ more. `NONE` is not counted.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
 from tailrace.protocol.declaration import Array, Nested, Schema, schema_of
 
-_FIELD = "error_code"
-_FIELD_OF_A_PARTITION = "partition_error_code"
-"""The name of the error code in AddPartitionsToTxn."""
+_FIELDS = ("error_code", "partition_error_code")
+"""The second is the name in AddPartitionsToTxn."""
 
-Look = Callable[[Any, list[int]], None]
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """The places of the error codes in values of one type."""
+
+    code_of: Callable[[Any], int] | None
+    """The code of the value itself."""
+    arrays: tuple[tuple[Callable[[Any], Iterable[Any] | None], "_Places"], ...]
+    """Arrays of values with codes."""
+
+    @property
+    def are_none(self) -> bool:
+        return self.code_of is None and not self.arrays
 
 
 class ResponseErrors:
@@ -29,11 +41,9 @@ class ResponseErrors:
 
     def count(self, api_key: int, response: Any) -> None:
         """Count the errors in a response."""
-        look = _look_of(type(response))
-        if look is None:
-            return
         found = self._found
-        look(response, found)
+        kind = type(response)
+        _collect(_places.get(kind) or _places_of(kind), response, found)
         if found:
             self.counts.update((api_key, code) for code in found)
             found.clear()
@@ -42,68 +52,45 @@ class ResponseErrors:
 def error_codes(response: Any) -> list[int]:
     """The errors in a response, at any depth."""
     found: list[int] = []
-    look = _look_of(type(response))
-    if look is not None:
-        look(response, found)
+    _collect(_places_of(type(response)), response, found)
     return found
 
 
-_looks: dict[type[Any], Look | None] = {}
+_places: dict[type[Any], _Places] = {}
 
 
-def _look_of(kind: type[Any]) -> Look | None:
-    try:
-        return _looks[kind]
-    except KeyError:
-        look = _looks[kind] = _look_into(schema_of(kind))
-        return look
+def _places_of(kind: type[Any]) -> _Places:
+    places = _places.get(kind)
+    if places is None:
+        places = _places[kind] = _places_in(schema_of(kind))
+    return places
 
 
-def _look_into(schema: Schema) -> Look | None:
-    """A function that appends the error codes of a value of this schema to a list; None if it has no such field."""
-    parts: list[Look] = []
-    for field in schema.fields:
-        if field.name == _FIELD:
-            parts.append(_look_at_code)
-        elif field.name == _FIELD_OF_A_PARTITION:
-            parts.append(_look_at_code_of_a_partition)
-        elif isinstance(field.type, Array) and isinstance(field.type.element, Nested):
-            inner = _look_into(field.type.element.schema)
-            if inner is not None:
-                parts.append(_look_at_each(attrgetter(field.name), inner))
-    if not parts:
-        return None
-    return parts[0] if len(parts) == 1 else _look_at_all(tuple(parts))
+def _collect(places: _Places, value: Any, found: list[int]) -> None:
+    if places.code_of is not None:
+        code = places.code_of(value)
+        if code:
+            found.append(code)
+    for elements_of, inner in places.arrays:
+        elements = elements_of(value)
+        if not elements:
+            continue
+        if inner.arrays:
+            for element in elements:
+                _collect(inner, element, found)
+        elif inner.code_of is not None:  # mostly partitions: no call for each
+            found.extend(filter(None, map(inner.code_of, elements)))
 
 
-def _look_at_code(value: Any, found: list[int]) -> None:
-    if value.error_code:
-        found.append(value.error_code)
-
-
-def _look_at_code_of_a_partition(value: Any, found: list[int]) -> None:
-    if value.partition_error_code:
-        found.append(value.partition_error_code)
-
-
-def _look_at_each(elements: Callable[[Any], Any], inner: Look) -> Look:
-    if inner is _look_at_code:  # mostly partitions: no call for each
-
-        def look_at_codes(value: Any, found: list[int]) -> None:
-            found += [element.error_code for element in elements(value) or () if element.error_code]
-
-        return look_at_codes
-
-    def look(value: Any, found: list[int]) -> None:
-        for element in elements(value) or ():
-            inner(element, found)
-
-    return look
-
-
-def _look_at_all(parts: tuple[Look, ...]) -> Look:
-    def look(value: Any, found: list[int]) -> None:
-        for part in parts:
-            part(value, found)
-
-    return look
+def _places_in(schema: Schema) -> _Places:
+    names = [field.name for field in schema.fields if field.name in _FIELDS]
+    assert len(names) <= 1, f"{schema.name} has two error codes: {names}"
+    arrays = [
+        (attrgetter(field.name), _places_in(field.type.element.schema))
+        for field in schema.fields
+        if isinstance(field.type, Array) and isinstance(field.type.element, Nested)
+    ]
+    return _Places(
+        attrgetter(names[0]) if names else None,
+        tuple((elements_of, inner) for elements_of, inner in arrays if not inner.are_none),
+    )

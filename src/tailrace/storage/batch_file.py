@@ -251,7 +251,8 @@ class BatchFile:
             if len(header) < HEADER_SIZE:
                 raise self.corrupt(after, "the file ends inside a batch")
             self.walk_over(header, after, expected, next_offset)
-        return ReadResult([_head(data, end)], end, first_offset, next_offset, position + end)
+        records = data if end == len(data) else _head(data, end)
+        return ReadResult([records], end, first_offset, next_offset, position + end)
 
     def _parse(self, chunk: bytes, at: int, position: int) -> BatchHeader:
         try:
@@ -282,8 +283,6 @@ def _words(status: int, header: tuple[int, int, int, int], next_offset: int, epo
 
 def _head(data: Buffer, size_bytes: int) -> Buffer:
     """The first bytes of a read. A small part is copied: a view would hold all of it until it is sent."""
-    if size_bytes == len(data):
-        return data
     return memoryview(data)[:size_bytes] if size_bytes > len(data) // 4 else bytes(memoryview(data)[:size_bytes])
 
 

@@ -73,12 +73,12 @@ class OsFile:
             raise storage_error("read", self._path, fault) from fault
 
     def lend(self, length: int, position: int) -> Buffer:
-        if length <= _COPIED_BYTES:
-            return self.pread(length, position)
         descriptor = self._descriptor if self._descriptor >= 0 else self._reopen()
         self.used = True
-        view = memoryview(self._files.read_buffers.lend(length))
         try:
+            if length <= _COPIED_BYTES:
+                return os.pread(descriptor, length, position)
+            view = memoryview(self._files.read_buffers.lend(length))
             return view[: os.preadv(descriptor, (view[:length],), position)].toreadonly()
         except OSError as fault:
             raise storage_error("read", self._path, fault) from fault

@@ -151,9 +151,9 @@ class ReadableLog:
             end_offset = self.log_end_offset
         if offset >= end_offset:
             return ReadResult([], 0, offset, offset, 0)
-        expected = Expected(
-            end_offset, self.log_end_offset, self._gaps.limit(is_compacted=self._config.is_compacted), self.epochs
-        )
+        is_compacted = self._config.is_compacted
+        gap_limit = self._gaps.limit(is_compacted=True) if is_compacted else self._gaps.bound
+        expected = Expected(end_offset, self.log_end_offset, gap_limit, self.epochs)
         result = self._segments.read(limits, expected)
         if result is None:
             self._check_gap(offset, self.log_end_offset)  # the log was truncated into a gap, and ends with it
@@ -162,7 +162,7 @@ class ReadableLog:
             return ReadResult([], 0, offset, offset, result.end_position)
         if result.first_offset > offset:
             self._check_gap(offset, result.first_offset)
-        may_be_compacted = result.next_offset <= self._gaps.bound or self._config.is_compacted
+        may_be_compacted = is_compacted or result.next_offset <= self._gaps.bound
         if may_be_compacted and _is_hollow(result):
             return self._read_on(result, limits, expected)
         return result

@@ -22,18 +22,15 @@ MAX_WAIT_MS: Final = 300_000
 class FetchBudget:
     """The bytes that one answer may still take."""
 
-    __slots__ = ("left_bytes", "size_bytes")
+    __slots__ = ("left_bytes", "min_one_message", "size_bytes")
 
     def __init__(self, *, request_max_bytes: int, fetch_max_bytes: int) -> None:
         """A negative limit counts as 0: one batch is read all the same."""
         self.left_bytes = max(0, min(request_max_bytes, fetch_max_bytes))
         self.size_bytes = 0
         """The bytes read so far."""
-
-    @property
-    def min_one_message(self) -> bool:
+        self.min_one_message = True
         """Whether the next partition may give a first batch of any size."""
-        return self.size_bytes == 0
 
     @property
     def is_full(self) -> bool:
@@ -47,6 +44,7 @@ class FetchBudget:
     def spend(self, size_bytes: int) -> None:
         """Subtract the bytes that a partition has given."""
         self.size_bytes += size_bytes
+        self.min_one_message = not self.size_bytes
         self.left_bytes = max(0, self.left_bytes - size_bytes)
 
     def leave_out(self, limit_bytes: int) -> None:

@@ -74,7 +74,8 @@ class FetchHandler:
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
         version, table = context.api_version, self._partitions
         sender = sender_of(request, version)
-        reader = self._followers.reader(sender) or self._consumer(sender, request, context)
+        is_consumer = sender.replica_id < 0
+        reader = self._consumer(sender, request, context) if is_consumer else self._followers.reader(sender)
         params = FetchParams(
             request, context, sender=sender, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes
         )
@@ -127,8 +128,9 @@ class FetchHandler:
         timeout_ms = wait_ms(request)
         may_wait = timeout_ms > 0 and params.wanted_bytes > 0 and session.is_open
         reading = SessionReading(params, session, is_last=not may_wait)
-        params.reader.mark_recorded()
-        sessions.fetched(session)
+        if params.reader.is_replica:
+            params.reader.mark_recorded()
+            sessions.fetched(session)
         if may_wait and not sessions.may_answer(session, reading):
 
             def end_wait(last: SessionReading) -> None:
@@ -143,13 +145,14 @@ class FetchHandler:
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
         self._count_sent(reading, has_session=True)
-        endpoints = self._leader_endpoints(reading, reading.answers)
+        endpoints = self._leader_endpoints(reading, reading.answers) if reading.is_urgent else ()
         return self._sessions.answer(session, reading, endpoints)
 
     def _count_sent(self, reading: Reading, *, has_session: bool) -> None:
         reader = reading.params.reader
         self._sent.count(reading.given, is_replica=reader.is_replica)
-        reader.mark_sent(reading.given, has_session=has_session)
+        if reader.is_replica:
+            reader.mark_sent(reading.given, has_session=has_session)
 
     def _leader_endpoints(self, reading: Reading, answers: Iterable[PartitionData]) -> tuple[NodeEndpoint, ...]:
         """The addresses of the leaders that are named in errors."""

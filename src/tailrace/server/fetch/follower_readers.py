@@ -46,11 +46,9 @@ class FollowerReaders:
         self._keeper = keeper
         self._throttles = throttles
 
-    def reader(self, sender: FetchSender) -> "FetchingFollower | None":
-        """The follower that has sent a request; None for a consumer."""
+    def reader(self, sender: FetchSender) -> "FetchingFollower":
+        """The follower that has sent a request."""
         replica_id, broker_epoch = sender
-        if replica_id < 0:
-            return None
         return FetchingFollower(
             BrokerId(replica_id),
             broker_epoch,

@@ -10,7 +10,7 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import SessionVisits
 from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
-from tailrace.server.fetch.budget import FetchBudget, wanted_bytes
+from tailrace.server.fetch.budget import wanted_bytes
 from tailrace.server.fetch.replica_choice import ReplicaChoice
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import ReadLimits
@@ -104,13 +104,14 @@ class FetchingConsumer:
 
     is_replica = False
 
-    __slots__ = ("_wants_leader", "choice", "must_check")
+    __slots__ = ("_wants_leader", "choice", "conditions", "must_check")
 
     def __init__(self, version: int, *, replica_id: int = CONSUMER, choice: ReplicaChoice | None = None) -> None:
         """`replica_id` is negative."""
         self.must_check = version < FIRST_WITH_ZSTD
         self._wants_leader = version < FIRST_FROM_FOLLOWERS and replica_id != DEBUGGING_REPLICA
         self.choice = choice
+        self.conditions: Hashable = None if choice is None else choice.client
 
     def check(self, partition: Partition, wanted: FetchPartition) -> None:
         if self._wants_leader or partition.is_leader:
@@ -143,10 +144,6 @@ class FetchingConsumer:
     def unsettle(self, partition: Partition, visits: SessionVisits | None) -> None:
         pass
 
-    @property
-    def conditions(self) -> Hashable:
-        return None if self.choice is None else self.choice.client
-
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
         pass
 
@@ -155,10 +152,10 @@ class FetchParams:
     """One request: its reader, its partitions in order, and its limits."""
 
     __slots__ = (
-        "_fetch_max_bytes",
         "_kinds",
         "_table",
         "context",
+        "fetch_max_bytes",
         "isolation",
         "reader",
         "request",
@@ -181,7 +178,7 @@ class FetchParams:
         self.request = request
         self.sender = sender
         self._table = table
-        self._fetch_max_bytes = fetch_max_bytes
+        self.fetch_max_bytes = fetch_max_bytes
         self.context = context
         self.version = context.api_version
         self.reader = reader
@@ -197,10 +194,6 @@ class FetchParams:
         if not self._kinds:
             self._kinds = _watched_kinds(self.reader, self.isolation, self.version)
         return self._kinds
-
-    def budget(self) -> FetchBudget:
-        """The byte budget of one answer."""
-        return FetchBudget(request_max_bytes=self.request.max_bytes, fetch_max_bytes=self._fetch_max_bytes)
 
     def partition(self, topic: str, topic_id: bytes, index: int) -> Partition:
         """The partition, by topic name or by topic id as the version has it. Raises KafkaError as

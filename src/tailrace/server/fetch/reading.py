@@ -5,7 +5,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchTopic, PartitionData
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
-from tailrace.server.fetch.budget import wait_ms
+from tailrace.server.fetch.budget import FetchBudget, wait_ms
 from tailrace.server.fetch.params import FetchParams
 from tailrace.server.fetch.partition_reader import FetchedPartition, PartitionReader
 
@@ -19,7 +19,7 @@ class Reading:
         """`is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78)."""
         self.params = params
         self._reader = PartitionReader(params.reader, isolation=params.isolation, version=params.version)
-        self._budget = params.budget()
+        self._budget = FetchBudget(request_max_bytes=params.request.max_bytes, fetch_max_bytes=params.fetch_max_bytes)
         self._is_last = is_last
         self.is_urgent = False
         """Whether the result of a partition is urgent, or the reader's high watermark is stale: the fetch must not
@@ -186,27 +186,19 @@ class SessionReading(Reading):
         return data.last_stable_offset if params.isolation == READ_COMMITTED else data.high_watermark
 
     def commit(self) -> tuple[FetchableTopicResponse, ...]:
-        """The topics of the answer, which is on its way."""
+        """The topics of the answer, which is on its way: in its order, and those of one topic that follow each other
+        together."""
         self._session.answered(self.named, self.answers)
-        if not self.named:
-            return ()
-        return tuple(
-            [
-                FetchableTopicResponse(topic=topic, partitions=partitions)
-                if isinstance(topic, str)
-                else FetchableTopicResponse(topic_id=topic, partitions=partitions)
-                for topic, partitions in self._by_topic()
-            ]
-        )
-
-    def _by_topic(self) -> list[tuple[str | bytes, list[PartitionData]]]:
-        """The answers in their order; those of one topic that follow each other are together."""
-        topics: list[tuple[str | bytes, list[PartitionData]]] = []
+        topics: list[FetchableTopicResponse] = []
         topic: str | bytes | None = None
         partitions: list[PartitionData] = []
         for one, data in zip(self.named, self.answers, strict=True):
             if one.topic != topic:
                 topic, partitions = one.topic, []
-                topics.append((topic, partitions))
+                topics.append(
+                    FetchableTopicResponse(topic=topic, partitions=partitions)
+                    if isinstance(topic, str)
+                    else FetchableTopicResponse(topic_id=topic, partitions=partitions)
+                )
             partitions.append(data)
-        return topics
+        return tuple(topics)

@@ -131,12 +131,13 @@ class FetchSessions:
             if one.subject is not None:
                 params.reader.unsettle(one.subject, session.visits)
             _unwatch(one)
-        if acknowledged:
+        if acknowledged and params.reader.is_replica:
             params.reader.acknowledge((one.subject, one.high_watermark) for one in acknowledged if one.is_known)
         fits = session.partition_count == partitions_before or self.cache.resized(session, partitions_before)
-        self.used(session)
+        self.cache.used(session, self._clock.monotonic_ms())
         session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
-        _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, request.session_epoch)
+        if _logger.isEnabledFor(logging.DEBUG):
+            _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, request.session_epoch)
         if not (fits and session.partition_count) or session.has_long_names:
             self.cache.remove(session)
         return session
