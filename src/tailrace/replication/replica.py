@@ -237,7 +237,7 @@ class Replica:
         not committed, and at most the high watermark (KIP-98)."""
         high_watermark = self.high_watermark.offset
         transactions = self.log.producers.transactions
-        if not transactions:
+        if transactions.first_open_offset is None and not transactions.ended:
             return high_watermark
         first_offset = transactions.first_unstable_offset(high_watermark)
         if first_offset is None or first_offset >= high_watermark:

@@ -66,6 +66,7 @@ class Log(ReadableLog):
         "flushed_offset",
         "good_end_offset",
         "is_damaged",
+        "is_offline",
     )
 
     def __init__(self, directory: str, loaded: LoadedLog, *, files: FileSystem, config: TopicConfig) -> None:
@@ -92,6 +93,8 @@ class Log(ReadableLog):
         """Everything below it is compacted; the owner writes it to a checkpoint now and then."""
         damage = loaded.report.damage
         self._failure = str(damage) if damage is not None else ""
+        self.is_offline = bool(self._failure)
+        """Whether a failure or damage has ended this log's service until it is opened again."""
         self.is_damaged = damage is not None
         """Whether something that was flushed is known to be lost or unreadable; the log is offline then."""
         self.good_end_offset = loaded.log_end_offset
@@ -199,11 +202,6 @@ class Log(ReadableLog):
         log = cls(directory, loaded, files=files, config=config)
         log.first_dirty_offset = closed.first_dirty_offset
         return log
-
-    @property
-    def is_offline(self) -> bool:
-        """Whether a failure or damage has ended this log's service until it is opened again."""
-        return bool(self._failure)
 
     @property
     def failure(self) -> str:
@@ -436,7 +434,7 @@ class Log(ReadableLog):
 
     def _fail(self, reason: str) -> None:
         if not self._failure:
-            self._failure = reason
+            self._failure, self.is_offline = reason, True
             on_offline, self._on_offline = self._on_offline, None
             if on_offline is not None:
                 on_offline()

@@ -32,17 +32,18 @@ class OngoingTransactions:
     leaders can open it again. Each move of the high watermark calls `forget_replicated`.
     """
 
-    __slots__ = ("_ended", "_open", "first_open_offset")
+    __slots__ = ("_open", "ended", "first_open_offset")
 
     def __init__(self, begun: Iterable[tuple[int, int]] = ()) -> None:
         """`begun`: the starts of those that are open now, and their producers."""
         self._open: dict[int, int] = dict(sorted(begun))  # first offset -> producer id
-        self._ended: dict[int, int] = {}  # first offset -> the marker's, which rise
+        self.ended: dict[int, int] = {}
+        """Those that hold back the oldest all the same: first offsets, with the markers', which rise."""
         self.first_open_offset: int | None = next(iter(self._open), None)
         """The start of the oldest open transaction."""
 
     def __bool__(self) -> bool:
-        return bool(self._open or self._ended)
+        return bool(self._open or self.ended)
 
     def __len__(self) -> int:
         """The number of open ones."""
@@ -62,7 +63,7 @@ class OngoingTransactions:
     def end(self, first_offset: int, marker_offset: int) -> None:
         """The transaction that began at `first_offset` has its marker."""
         del self._open[first_offset]
-        self._ended[first_offset] = marker_offset
+        self.ended[first_offset] = marker_offset
         if first_offset == self.first_open_offset:
             self.first_open_offset = next(iter(self._open), None)
 
@@ -70,29 +71,29 @@ class OngoingTransactions:
         """The start of the oldest transaction that is open or whose marker is not below the high watermark."""
         self.forget_replicated(high_watermark)
         first = self.first_open_offset
-        if self._ended:
-            first_ended = min(self._ended)
+        if self.ended:
+            first_ended = min(self.ended)
             return first_ended if first is None or first_ended < first else first
         return first
 
     def forget_replicated(self, high_watermark: int) -> None:
         """The markers below the high watermark are there for good."""
-        if not self._ended:
+        if not self.ended:
             return
         replicated = []
-        for first_offset, marker_offset in self._ended.items():
+        for first_offset, marker_offset in self.ended.items():
             if marker_offset >= high_watermark:
                 break
             replicated.append(first_offset)
         for first_offset in replicated:
-            del self._ended[first_offset]
+            del self.ended[first_offset]
 
     def restart(self, begun: Iterable[tuple[int, int]], *, end_offset: int) -> None:
         """The log ends here now, and these transactions are open."""
         self._open = dict(sorted(begun))
-        self._ended = {first: marker for first, marker in self._ended.items() if marker < end_offset}
+        self.ended = {first: marker for first, marker in self.ended.items() if marker < end_offset}
         for first_offset in self._open:
-            self._ended.pop(first_offset, None)
+            self.ended.pop(first_offset, None)
         self.first_open_offset = next(iter(self._open), None)
 
 

@@ -117,7 +117,9 @@ class FetchHandler:
     def _full_response(self, reading: FullReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
         session_id = self._sessions.open(reading)
-        self._count_sent(reading, has_session=session_id != NO_SESSION)
+        reader = reading.params.reader
+        self._sent.count(reading.given, is_replica=reader.is_replica)
+        reader.mark_sent(reading.given, has_session=session_id != NO_SESSION)
         endpoints = self._leader_endpoints(reading, (answer for topic in reading.topics for answer in topic.partitions))
         return FetchResponse(session_id=session_id, responses=reading.topics, node_endpoints=endpoints)
 
@@ -144,15 +146,12 @@ class FetchHandler:
 
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        self._count_sent(reading, has_session=True)
-        endpoints = self._leader_endpoints(reading, reading.answers) if reading.is_urgent else ()
-        return self._sessions.answer(session, reading, endpoints)
-
-    def _count_sent(self, reading: Reading, *, has_session: bool) -> None:
         reader = reading.params.reader
         self._sent.count(reading.given, is_replica=reader.is_replica)
         if reader.is_replica:
-            reader.mark_sent(reading.given, has_session=has_session)
+            reader.mark_sent(reading.given, has_session=True)
+        endpoints = self._leader_endpoints(reading, reading.answers) if reading.is_urgent else ()
+        return self._sessions.answer(session, reading, endpoints)
 
     def _leader_endpoints(self, reading: Reading, answers: Iterable[PartitionData]) -> tuple[NodeEndpoint, ...]:
         """The addresses of the leaders that are named in errors."""

@@ -89,11 +89,15 @@ class FetchSender(NamedTuple):
     """Of the registration in which the follower asks; -1 if it does not say."""
 
 
+_CONSUMER_SENDER: Final = FetchSender(CONSUMER, -1)
+
+
 def sender_of(request: FetchRequest, version: int) -> FetchSender:
     """The sender of this fetch."""
-    if version >= FIRST_WITH_REPLICA_STATE:
-        return FetchSender(request.replica_state.replica_id, request.replica_state.replica_epoch)
-    return FetchSender(request.replica_id, -1)
+    if version < FIRST_WITH_REPLICA_STATE:
+        return FetchSender(request.replica_id, -1)
+    state = request.replica_state
+    return _CONSUMER_SENDER if state.replica_id == CONSUMER else FetchSender(state.replica_id, state.replica_epoch)
 
 
 class FetchingConsumer:
