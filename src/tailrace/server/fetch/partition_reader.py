@@ -29,9 +29,8 @@ class FetchedPartition(NamedTuple):
 
     data: PartitionData
     is_urgent: bool
-    """Whether the fetch must not wait: there is an error, a divergence, or a better replica for the consumer."""
-    partition: Partition | None = None
-    """The partition, if it was read."""
+    """Whether the fetch must not wait: there is an error, a divergence, or a better replica for the consumer. If not,
+    the partition was read."""
     size_bytes: int = 0
     """The bytes of its records."""
     available_bytes: int = 0
@@ -93,7 +92,6 @@ class PartitionReader:
         return FetchedPartition(
             data,
             False,
-            partition,
             size_bytes,
             size_bytes if got.reaches_end else max(size_bytes, limit_bytes),
         )

@@ -34,15 +34,6 @@ class Reading:
         """Whether the answer is sent now, whatever else may come: it is urgent or has enough bytes."""
         return self.is_urgent or self.available_bytes >= self.params.wanted_bytes
 
-    def _read(self, partition: Partition, wanted: FetchPartition) -> FetchedPartition:
-        result = self._reader.read(partition, wanted, self._budget, is_last=self._is_last)
-        if result.is_urgent:
-            self.is_urgent = True
-        if result.partition is not None:
-            self.given.append((result.partition, result.size_bytes))
-            self.available_bytes += result.available_bytes
-        return result
-
     def _refuse(self, wanted: FetchPartition, error: KafkaError) -> FetchedPartition:
         self.is_urgent = True
         return self._reader.refuse(wanted, error)
@@ -77,8 +68,13 @@ class FullReading(Reading):
             partition = params.partition(topic.topic, topic.topic_id, wanted.partition)
         except KafkaError as error:
             return self._refuse(wanted, error).data
-        result = self._read(partition, wanted)
-        if result.partition is not None and params.reader.is_behind(partition, wanted):
+        result = self._reader.read(partition, wanted, self._budget, is_last=self._is_last)
+        if result.is_urgent:
+            self.is_urgent = True
+            return result.data
+        self.given.append((partition, result.size_bytes))
+        self.available_bytes += result.available_bytes
+        if params.reader.is_behind(partition, wanted):
             self.is_urgent = True
         return result.data
 
@@ -110,8 +106,9 @@ class SessionReading(Reading):
         return self.has_enough
 
     def _look_at_due(self, *, is_replica: bool) -> None:
-        budget, read, named, answers = self._budget, self._read, self.named, self.answers
-        reader, session = self.params.reader, self._session
+        budget, named, answers, given = self._budget, self.named, self.answers, self.given
+        reader, session, is_last = self.params.reader, self._session, self._is_last
+        read = self._reader.read
         may_have_all = not is_replica and reader.choice is None and not reader.must_check
         for one in session.due_in_order():
             if not budget.left_bytes and budget.is_full and not is_replica:
@@ -127,15 +124,21 @@ class SessionReading(Reading):
             if may_have_all and one.high_watermark == partition.high_watermark and self._has_all(one, partition):
                 session.settle(one)
                 continue
-            result = read(partition, one.wanted)
+            result = read(partition, one.wanted, budget, is_last=is_last)
             data = result.data
-            if result.size_bytes or result.is_urgent or one.is_news(data):
+            if result.is_urgent:
+                self.is_urgent = True
+                named.append(one)
+                answers.append(data)
+                reader.unsettle(partition, session.visits)
+                continue
+            given.append((partition, result.size_bytes))
+            self.available_bytes += result.available_bytes
+            if result.size_bytes or one.is_news(data):
                 named.append(one)
                 answers.append(data)
                 if data.high_watermark != one.high_watermark:
                     self.has_stale_high_watermark = True
-                if result.partition is None:
-                    reader.unsettle(partition, session.visits)
             else:
                 self._without_news(one, partition, data)
 
