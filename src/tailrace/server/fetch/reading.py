@@ -121,10 +121,12 @@ class SessionReading(Reading):
                     named.append(one)
                     answers.append(self._refuse(one.wanted, error).data)
                     continue
-            if may_have_all and one.high_watermark == partition.high_watermark and self._has_all(one, partition):
+            wanted = one.wanted
+            # The log end tells at once, without a call, that most have news.
+            if may_have_all and wanted.fetch_offset == partition.log.log_end_offset and self._has_all(one, partition):
                 session.settle(one)
                 continue
-            result = read(partition, one.wanted, budget, is_last=is_last)
+            result = read(partition, wanted, budget, is_last=is_last)
             data = result.data
             if result.is_urgent:
                 self.is_urgent = True
@@ -143,10 +145,11 @@ class SessionReading(Reading):
                 self._without_news(one, partition, data)
 
     def _has_all(self, one: SessionPartition, partition: Partition) -> bool:
-        """Whether a read would find no news for a consumer that knows the high watermark: usual for a new offset."""
+        """Whether a read would find no news for a consumer: the usual state of one that names its next offset."""
         wanted = one.wanted
         return (
-            wanted.last_fetched_epoch < 0
+            one.high_watermark == partition.high_watermark
+            and wanted.last_fetched_epoch < 0
             and partition.is_read_up_to(wanted.fetch_offset, self.params.isolation, wanted.current_leader_epoch)
             and one.log_start_offset == partition.log.log_start_offset
         )
