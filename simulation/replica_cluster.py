@@ -31,6 +31,8 @@ from testkit.controller_commands import create_topics
 
 TOPIC: Final = "orders"
 CONSUMES_PER_S: Final = 25.0
+_START_MS: Final = 60_000
+"""The time in which all brokers register, over a network that loses a part of what they say."""
 
 
 class ReplicaCluster:
@@ -93,7 +95,8 @@ class ReplicaCluster:
         for node in self.nodes.values():
             world.after(0, node.start)
         world.after(0, self.metadata.watch_sessions)
-        world.run(until_ms=3_000, stop=lambda: len(self.metadata.image.alive_brokers()) == plan.brokers)
+        is_up = world.run(until_ms=_START_MS, stop=lambda: len(self.metadata.image.alive_brokers()) == plan.brokers)
+        assert is_up, f"of {plan.brokers} brokers {self.metadata.image.alive_brokers()} are up after {_START_MS} ms"
         self._create()
         for producer in self._producers:
             self._repeat(

@@ -48,6 +48,11 @@ SOMETIMES = (
 )
 
 
+def test_a_broker_that_registers_late_is_waited_for() -> None:
+    """In this seed it takes more than three seconds; the topic was to be created without it."""
+    assert TOPIC in run_seed(5_007_689).metadata.image.topics
+
+
 def test_nothing_acknowledged_is_lost_and_all_copies_become_the_same() -> None:
     reached: Counter[str] = Counter()
     counted = 0
