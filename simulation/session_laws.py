@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulation.breach import Breach
 from simulation.session_broker import RECORD_BYTES, Answer, Registration
+from simulation.session_plain import stated
 from simulation.session_reader import Reader
 from tailrace.fetch_session.epochs import is_full, next_epoch
 from tailrace.fetch_session.session import FetchSession, SessionOwner
@@ -173,7 +174,7 @@ class SessionLaws:
         for partition in parts.broker.partitions:
             for watcher in partition.watchers._kinds:
                 member: Any = watcher
-                found = member.session.find(member.topic, member.wanted.partition)
+                found = member.session.find(member.topic, member.partition)
                 if id(member.session) not in open_sessions or found is not member:
                     raise Breach("only open sessions watch", f"{partition.topic_partition}")
         if len(cache) > cache.slots:
@@ -186,13 +187,13 @@ class SessionLaws:
                 raise Breach("a fetch that waits in vain is answered", f"{_told(request)} of {reader.index}")
             self._sometimes.add("a fetch waits")
             for one in session:
-                truth = parts.broker.partitions[one.wanted.partition].truth
-                known = reader.known[one.wanted.partition] if sender.number == reader.awaited else None
+                truth = parts.broker.partitions[one.partition].truth
+                known = reader.known[one.partition] if sender.number == reader.awaited else None
                 is_stale = reader.is_follower and known is not None and known[0] != truth.high_watermark
-                if is_stale or not truth.is_readable or reader.has_records(one.wanted.fetch_offset, truth):
+                if is_stale or not truth.is_readable or reader.has_records(one.fetch_offset, truth):
                     raise Breach(
                         "a fetch waits only without news",
-                        f"reader {reader.index} at {one.wanted.fetch_offset} of {one.wanted.partition}: {truth}",
+                        f"reader {reader.index} at {one.fetch_offset} of {one.partition}: {truth}",
                     )
 
     def _check_agreement(self, parts: "Parts", reader: Reader) -> None:
@@ -204,7 +205,7 @@ class SessionLaws:
         taken = next_epoch(requester.epoch) if reader.is_asking else requester.epoch
         if session.epoch == taken:
             self._sometimes.add("both ends agree")
-            there = {one.wanted.partition: one.wanted.fetch_offset for one in session}
+            there = {one.partition: one.fetch_offset for one in session}
             if there != reader.held:
                 raise Breach(_AGREE, f"reader {reader.index} has {reader.held}, the broker has {there}")
 
@@ -259,7 +260,10 @@ def _state(session: FetchSession) -> object:
     """The part of a session that its own reader changes, and nothing else does."""
     return (
         session.epoch,
-        {(one.topic, one.wanted.partition): (one.wanted, one.high_watermark, one.log_start_offset) for one in session},
+        {
+            (one.topic, one.partition): (stated(one), one.known_high_watermark, one.known_log_start_offset)
+            for one in session
+        },
         len(session.unacknowledged),
     )
 

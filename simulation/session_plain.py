@@ -5,10 +5,11 @@ epoch by its distance from the one that the broker expects, a time by its rank a
 """
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.fetch_session.requester import FetchSessionRequester
-from tailrace.fetch_session.session import FetchSession
+from tailrace.fetch_session.session import STATED_FIELDS, FetchSession
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.replication.replica_progress import ReplicaProgress
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _FAR: Final = 3
 """Epochs that are so far from the expected one are equally wrong."""
 
+stated: Final = attrgetter(*STATED_FIELDS)
+"""The fields of a partition as its reader last named them."""
 SESSION_PARTS: Final = frozenset(
     (
         "_last_rank",
@@ -43,6 +46,7 @@ SESSION_PARTS: Final = frozenset(
         "unacknowledged",
         "uses_topic_ids",
         "visits",
+        "waiting",
         "watches_candidates",
     )
 )
@@ -176,11 +180,12 @@ def _session(session: FetchSession, names: _Names) -> object:
         None if visits is None else (names.ranks[visits.fetched_ms], visits._broker_epoch, visits._may_join),
         [
             (
-                one.wanted,
-                one.high_watermark,
-                one.log_start_offset,
+                stated(one),
+                one.known_high_watermark,
+                one.known_log_start_offset,
                 one.subject is not None,
                 one in session.due,
+                one in session.waiting,
                 one in unacknowledged,
             )
             for one in in_order

@@ -242,7 +242,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
 def _key(one: object) -> Key:
     topic = one.topic  # type: ignore[attr-defined]
     name = topic if isinstance(topic, str) else topic.rstrip(b"\0").decode()
-    return name, one.wanted.partition  # type: ignore[attr-defined]
+    return name, one.partition  # type: ignore[attr-defined]
 
 
 def _wanted(number: int, offset: int) -> FetchPartition:

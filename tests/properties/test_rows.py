@@ -1,6 +1,7 @@
 """Partitions kept as rows are the partitions that objects would be."""
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.fetch_session.session import STATED_FIELDS
 from tailrace.protocol import rows
 from tailrace.protocol.messages.fetch import (
     FetchableTopicResponse,
@@ -17,7 +19,7 @@ from tailrace.protocol.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from tailrace.protocol.rows import ROWS_FROM, Rows
+from tailrace.protocol.rows import ROWS_FROM, Rows, pick
 from tailrace.protocol.schema import decode, encode_bytes, replace
 from testkit.strategies import messages
 
@@ -54,6 +56,7 @@ def test_fetch_partitions_are_the_same_as_rows_and_as_objects(version: int) -> N
         found = read.topics[0].partitions
         has_tags = any(p.replica_directory_id != bytes(16) or p.high_watermark != (1 << 63) - 1 for p in partitions)
         assert isinstance(found, tuple if has_tags and version >= 12 else Rows)
+        assert list(pick(found, STATED_FIELDS)) == list(map(attrgetter(*STATED_FIELDS), partitions))
         assert found == partitions
         assert encode_bytes(read, version) == data
 

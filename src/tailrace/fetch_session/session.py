@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, next_epoch
 from tailrace.model.partitions import MAX_TOPIC_NAME
-from tailrace.protocol.declaration import replace
-from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic, PartitionData
+from tailrace.protocol.messages.fetch import FetchTopic, ForgottenTopic, PartitionData
+from tailrace.protocol.rows import pick
 
 UNKNOWN: Final = -1
 
@@ -43,22 +43,47 @@ class ChangeListener(Protocol):
 
 
 class SessionPartition:
-    """One partition of a session. It watches its subject: a change makes it due."""
+    """One partition of a session. It watches its subject: a change makes it due.
 
-    __slots__ = ("_waiting", "high_watermark", "log_start_offset", "rank", "session", "subject", "topic", "wanted")
+    It has the fields of `FetchPartition` as its reader last named them, and keeps no part of the request.
+    """
 
-    def __init__(self, session: "FetchSession", topic: SessionTopic, wanted: FetchPartition, rank: int) -> None:
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "high_watermark",
+        "known_high_watermark",
+        "known_log_start_offset",
+        "last_fetched_epoch",
+        "log_start_offset",
+        "partition",
+        "partition_max_bytes",
+        "rank",
+        "session",
+        "subject",
+        "topic",
+    )
+
+    fetch_offset: int
+    partition_max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    """The reader's own, of a follower."""
+    high_watermark: int
+    """The reader's own, of a follower from v18 on."""
+
+    def __init__(self, session: "FetchSession", topic: SessionTopic, partition: int, rank: int) -> None:
         self.session: FetchSession = session
         self.topic = topic
-        self.wanted = wanted
-        """As the reader last named it: offset, limit, leader epoch, its log start."""
+        self.partition = partition
+        """The number of the partition."""
         self.rank = rank
-        self.high_watermark = UNKNOWN
+        self.known_high_watermark = UNKNOWN
         """As the last answer had it; -1: the next one has to have it in any case."""
-        self.log_start_offset = UNKNOWN
+        self.known_log_start_offset = UNKNOWN
         self.subject: Any = None
         """The partition that the host has found for it; None before that."""
-        self._waiting: tuple[FetchPartition, int] | None = None
 
     def changed(self, subject: Any, kinds: int, /) -> None:
         """Take note of a change of the subject."""
@@ -70,22 +95,29 @@ class SessionPartition:
     def has_waited(self, wait_ms: int) -> bool:
         """Whether the reader has waited so long for this offset, over all of its fetches. Called at each of them."""
         now_ms = self.session.last_used_ms
-        if self._waiting is None or self._waiting[0] is not self.wanted:
-            self._waiting = (self.wanted, now_ms)
-        return now_ms - self._waiting[1] >= wait_ms
+        return now_ms - self.session.waiting.setdefault(self, now_ms) >= wait_ms
 
     @property
     def is_known(self) -> bool:
         """Whether the last answer had the offsets of a partition that exists here, and no error."""
-        return self.subject is not None and self.high_watermark != UNKNOWN
+        return self.subject is not None and self.known_high_watermark != UNKNOWN
 
     def is_news(self, data: PartitionData) -> bool:
         """Whether the last answer had another high watermark or log start."""
-        return data.high_watermark != self.high_watermark or data.log_start_offset != self.log_start_offset
+        return data.high_watermark != self.known_high_watermark or data.log_start_offset != self.known_log_start_offset
 
 
+STATED_FIELDS: Final = (
+    "partition",
+    "fetch_offset",
+    "partition_max_bytes",
+    "current_leader_epoch",
+    "last_fetched_epoch",
+    "log_start_offset",
+    "high_watermark",
+)
+"""The fields of a partition in a request that a session keeps."""
 _rank_of: Final = attrgetter("rank")
-_unknown_tags_of: Final = attrgetter("unknown_tags")
 _SPARSE: Final = 8
 """So many times as many partitions have been due as are now: those are kept anew."""
 
@@ -117,6 +149,7 @@ class FetchSession:
         "unacknowledged",
         "uses_topic_ids",
         "visits",
+        "waiting",
         "watches_candidates",
     )
 
@@ -146,6 +179,8 @@ class FetchSession:
         self.has_long_names = False
         """Whether it was to have topics with names that none can have. It must end: they would take much memory."""
         self.due: dict[SessionPartition, None] = {}
+        self.waiting: dict[SessionPartition, int] = {}
+        """Those whose offset is above the high watermark, and since when their readers wait, in ms."""
         self.unacknowledged: Sequence[SessionPartition] = ()
         """Those that the last answer names."""
         self.conditions: Hashable = None
@@ -178,30 +213,35 @@ class FetchSession:
     def name(self, topics: Iterable[FetchTopic]) -> list[SessionPartition]:
         """Take the partitions that a request names, in order: new ones come last, known ones keep their rank."""
         named: list[SessionPartition] = []
-        due, uses_topic_ids = self.due, self.uses_topic_ids
+        due, waiting, uses_topic_ids = self.due, self.waiting, self.uses_topic_ids
         for one in topics:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
             partitions = self._topics.setdefault(topic, {})
             self.has_long_names |= len(topic) > MAX_TOPIC_NAME
-            stated = one.partitions
-            if any(map(_unknown_tags_of, stated)):  # they may be large, and mean nothing here
-                stated = [replace(partition, unknown_tags=()) for partition in stated]
-            for wanted in stated:
-                partition = partitions.get(wanted.partition)
+            for number, offset, max_bytes, leader_epoch, fetched_epoch, log_start_offset, high_watermark in pick(
+                one.partitions, STATED_FIELDS
+            ):
+                partition = partitions.get(number)
                 if partition is None:
-                    partition = partitions[wanted.partition] = self._new_partition(topic, wanted)
-                else:
-                    partition.wanted = wanted
+                    partition = partitions[number] = self._new_partition(topic, number)
+                partition.fetch_offset = offset
+                partition.partition_max_bytes = max_bytes
+                partition.current_leader_epoch = leader_epoch
+                partition.last_fetched_epoch = fetched_epoch
+                partition.log_start_offset = log_start_offset
+                partition.high_watermark = high_watermark
+                if waiting:
+                    waiting.pop(partition, None)
                 due[partition] = None
                 named.append(partition)
             if not partitions:
                 del self._topics[topic]
         return named
 
-    def _new_partition(self, topic: SessionTopic, wanted: FetchPartition) -> SessionPartition:
+    def _new_partition(self, topic: SessionTopic, number: int) -> SessionPartition:
         self.partition_count += 1
         self._last_rank += 1
-        return SessionPartition(self, topic, wanted, self._last_rank)
+        return SessionPartition(self, topic, number, self._last_rank)
 
     def forget(self, topics: Iterable[ForgottenTopic]) -> list[SessionPartition]:
         """Remove the partitions that a request forgets; those that were there. The host stops their watches."""
@@ -213,6 +253,7 @@ class FetchSession:
                 partition = partitions.pop(index, None)
                 if partition is not None:
                     self.due.pop(partition, None)
+                    self.waiting.pop(partition, None)
                     gone.append(partition)
             if not partitions:
                 self._topics.pop(topic, None)
@@ -268,10 +309,10 @@ class FetchSession:
         last_rank = self._last_rank
         for partition, data in zip(named, answers, strict=True):
             if data.error_code or data.diverging_epoch.epoch >= 0:
-                partition.high_watermark = partition.log_start_offset = UNKNOWN
+                partition.known_high_watermark = partition.known_log_start_offset = UNKNOWN
                 continue
-            partition.high_watermark = data.high_watermark
-            partition.log_start_offset = data.log_start_offset
+            partition.known_high_watermark = data.high_watermark
+            partition.known_log_start_offset = data.log_start_offset
             if rotates and data.records:
                 last_rank += 1
                 partition.rank = last_rank

@@ -9,6 +9,7 @@ every array or records field is null in all of them, or empty in all of them; ot
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from operator import attrgetter
 from struct import Struct
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
@@ -27,10 +28,15 @@ _LENGTH_BYTES = {"B": 1, "i": 4}
 _NUMPY_CODES = {"b": "i1", "h": ">i2", "i": ">i4", "q": ">i8", "B": "u1", "?": "?", "16s": "V16"}
 
 
+Picker = Callable[[Iterable[tuple[Any, ...]]], list[tuple[Any, ...]]]
+
+
 class Stride:
     """The layout of structs of one class on the wire in one version, if all of them have the same size."""
 
     __slots__ = (
+        "_defaults",
+        "_pickers",
         "_sized",
         "cls",
         "codes",
@@ -65,6 +71,8 @@ class Stride:
         self.record = Struct(">" + "".join(self.codes))
         self.size = self.record.size
         self.make_maker = self._compile_maker(layout)
+        self._defaults = {field.name: field.default for field in layout.tagged + layout.absent}
+        self._pickers: dict[tuple[str, ...], Picker] = {}
 
     def _compile_maker(self, layout: Layout) -> Callable[..., Callable[[Iterable[tuple[Any, ...]]], list[Any]]]:
         """A function of the sized fields' values; it gives one that makes objects of unpacked rows."""
@@ -85,6 +93,23 @@ class Stride:
                 line("return made")
             line("return make")
         return source.compile("make_maker", f"rows of {self.cls.__name__}")
+
+    def picker(self, names: tuple[str, ...]) -> "Picker":
+        """A function that gives these fixed fields of unpacked rows; the default of one that the version lacks."""
+        picker = self._pickers.get(names)
+        if picker is None:
+            picker = self._pickers[names] = self._compile_picker(names)
+        return picker
+
+    def _compile_picker(self, names: tuple[str, ...]) -> "Picker":
+        source = Source()
+        columns = [f"c_{name}" if name in names else "_" for name in self.names]
+        if self.flexible:
+            columns.append("_")
+        picked = [f"c_{name}" if name in self.names else source.constant(self._defaults[name], name) for name in names]
+        with source.block("def pick(rows):"):
+            source.line(f"return [({', '.join(picked)}) for {', '.join(columns)} in rows]")
+        return source.compile("pick", f"fields of {self.cls.__name__}")
 
     def sized_values(self, raw: bytes) -> list[Any] | None:
         """Whether the arrays and records of the rows are null or empty; None unless all rows agree and have no tags."""
@@ -162,6 +187,10 @@ class Rows(Sequence[T]):
 
         return numpy.frombuffer(self.raw, self.stride.dtype())[name]
 
+    def pick(self, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        """These fixed fields of all structs, without an object for each."""
+        return self.stride.picker(names)(self.stride.record.iter_unpack(self.raw))
+
     def __len__(self) -> int:
         return len(self.raw) // self.stride.size
 
@@ -203,3 +232,8 @@ def read_rows(data: memoryview, position: int, count: int, stride: Stride) -> Ro
         return None
     sized = stride.sized_values(raw)
     return None if sized is None else Rows(stride, raw, sized)
+
+
+def pick(structs: Sequence[Any], names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
+    """These fixed fields, two or more, of all structs, which may be rows."""
+    return structs.pick(names) if isinstance(structs, Rows) else map(attrgetter(*names), structs)

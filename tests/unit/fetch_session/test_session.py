@@ -1,8 +1,9 @@
 """One fetch session at the broker: which partitions are due, in which order, and what answers have said of them."""
 
 import sys
+from operator import attrgetter
 
-from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionOwner, SessionPartition
+from tailrace.fetch_session.session import STATED_FIELDS, UNKNOWN, FetchSession, SessionOwner, SessionPartition
 from tailrace.protocol.declaration import replace
 from tailrace.protocol.messages.fetch import DivergingEpoch, FetchPartition, FetchTopic, ForgottenTopic, PartitionData
 
@@ -49,7 +50,7 @@ def settle_all(session: FetchSession) -> None:
 
 
 def due(session: FetchSession) -> list[int]:
-    return [one.wanted.partition for one in session.due_in_order()]
+    return [one.partition for one in session.due_in_order()]
 
 
 def only(session: FetchSession, number: int, name: str = "t") -> SessionPartition:
@@ -73,7 +74,7 @@ def test_a_clean_partition_is_due_again_when_it_is_named_or_changes() -> None:
     session.name([topic(2, offset=5)])
     only(session, 0).changed(None, 1)
     assert due(session) == [0, 2]  # each in its own place
-    assert only(session, 2).wanted.fetch_offset == 5
+    assert only(session, 2).fetch_offset == 5
 
 
 def test_a_large_session_at_rest_leaves_no_room_behind_that_each_later_fetch_would_walk_through() -> None:
@@ -89,16 +90,16 @@ def test_a_partition_that_is_named_twice_has_what_was_said_last() -> None:
     session = new_session()
     session.name([topic(0, offset=1), topic(0, offset=2)])
     assert session.partition_count == 1
-    assert only(session, 0).wanted.fetch_offset == 2
+    assert only(session, 0).fetch_offset == 2
 
 
 def test_forgotten_partitions_are_gone_and_unknown_ones_do_no_harm() -> None:
     session = new_session()
     session.name([topic(0, 1)])
     gone = session.forget([ForgottenTopic(topic="t", partitions=(1, 1, 9)), ForgottenTopic(topic="u", partitions=(0,))])
-    assert [one.wanted.partition for one in gone] == [1]
+    assert [one.partition for one in gone] == [1]
     assert due(session) == [0]
-    assert [(one.topic, one.wanted.partition) for one in session] == [("t", 0)]
+    assert [(one.topic, one.partition) for one in session] == [("t", 0)]
     assert session.partition_count == 1
     assert session.find("t", 1) is None
     assert session.find("u", 0) is None
@@ -107,7 +108,7 @@ def test_forgotten_partitions_are_gone_and_unknown_ones_do_no_harm() -> None:
 def test_a_session_with_topic_ids_knows_topics_by_these() -> None:
     session = new_session(uses_topic_ids=True)
     session.name([topic(0)])
-    assert [(one.topic, one.wanted.partition) for one in session] == [(ID, 0)]
+    assert [(one.topic, one.partition) for one in session] == [(ID, 0)]
     session.forget([ForgottenTopic(topic_id=ID, partitions=(0,))])
     assert session.partition_count == 0
 
@@ -135,7 +136,7 @@ def test_an_answer_is_acknowledged_by_the_next_fetch_once() -> None:
     session = new_session()
     session.name([topic(0, 1)])
     session.answered([only(session, 1)], [answer(1, 0)])
-    assert [one.wanted.partition for one in session.begin()] == [1]
+    assert [one.partition for one in session.begin()] == [1]
     assert list(session.begin()) == []
 
 
@@ -160,18 +161,20 @@ def test_news_are_another_high_watermark_or_log_start_than_the_last_answer_had()
     assert one.is_news(answer(6, 2))
     assert one.is_news(answer(5, 3))
     session.answered([one], [answer(5, 2, error_code=6)])
-    assert (one.high_watermark, one.log_start_offset) == (UNKNOWN, UNKNOWN)
+    assert (one.known_high_watermark, one.known_log_start_offset) == (UNKNOWN, UNKNOWN)
     assert one.is_news(data)  # after an error everything is said again
     session.answered([one], [data])
     session.answered([one], [replace(data, diverging_epoch=DivergingEpoch(epoch=1, end_offset=4))])
-    assert (one.high_watermark, one.log_start_offset) == (UNKNOWN, UNKNOWN)
+    assert (one.known_high_watermark, one.known_log_start_offset) == (UNKNOWN, UNKNOWN)
 
 
 def test_a_partition_keeps_no_unknown_fields_of_the_request() -> None:
     session = new_session()
     wanted = FetchPartition(partition=0, fetch_offset=3, partition_max_bytes=100)
     (one,) = session.name([FetchTopic(topic="t", partitions=(replace(wanted, unknown_tags=((9, b"x" * 60_000),)),))])
-    assert one.wanted == wanted
+    stated = attrgetter(*STATED_FIELDS)
+    assert stated(one) == stated(wanted)
+    assert not hasattr(one, "unknown_tags")
 
 
 def test_a_change_reaches_the_request_that_waits() -> None:

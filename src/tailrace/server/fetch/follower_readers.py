@@ -14,11 +14,10 @@ from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.fetch import FetchPartition
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
-from tailrace.server.fetch.params import FetchSender
+from tailrace.server.fetch.params import FetchSender, WantedPartition
 from tailrace.server.ports import Controller
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.replication_throttles import ReplicationThrottles
@@ -94,7 +93,7 @@ class FetchingFollower:
         self._is_recorded = False
         self._must_note_sent = False
 
-    def check(self, partition: Partition, wanted: FetchPartition) -> None:
+    def check(self, partition: Partition, wanted: WantedPartition) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NOT_LEADER_OR_FOLLOWER (6)."""
         leader_epoch, replica_id = wanted.current_leader_epoch, self._replica_id
         partition.check_leader(leader_epoch)
@@ -114,7 +113,7 @@ class FetchingFollower:
             )
         self._may_join = known.is_alive
 
-    def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
+    def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
         """The records for the follower. Its log equals this one up to its fetch offset, which is recorded."""
         is_held_back = self._throttles.holds_back(partition, self._replica_id)
         if is_held_back:  # its offset is checked and recorded all the same
@@ -169,7 +168,7 @@ class FetchingFollower:
         known = self._controller.image.brokers.get(self._replica_id)
         return self._broker_epoch, None if known is None else (known.broker_epoch, known.is_alive)
 
-    def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
+    def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
         """Whether its high watermark is behind: then a full fetch must not wait (KIP-392).
 
         A follower before Fetch v18 does not state it: it has what it has acknowledged.

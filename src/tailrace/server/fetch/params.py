@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest
+from tailrace.protocol.messages.fetch import FetchRequest
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import SessionVisits
@@ -25,6 +25,25 @@ DEBUGGING_REPLICA: Final = -2
 """The replica id of a client that asks for what this very replica has, whether it leads or not."""
 
 
+class WantedPartition(Protocol):
+    """One partition as its reader names it: `FetchPartition`, or that of a session, which has the same fields."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def fetch_offset(self) -> int: ...
+    @property
+    def partition_max_bytes(self) -> int: ...
+    @property
+    def current_leader_epoch(self) -> int: ...
+    @property
+    def last_fetched_epoch(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+
+
 class Reader(Protocol):
     """The sender of a fetch: a consumer or a follower."""
 
@@ -38,15 +57,15 @@ class Reader(Protocol):
         """The choice of another replica; None if there is nothing to choose."""
         ...
 
-    def check(self, partition: Partition, wanted: FetchPartition) -> None:
+    def check(self, partition: Partition, wanted: WantedPartition) -> None:
         """Raises KafkaError if the reader may not read the partition, of those of `Partition.check_replica` too."""
         ...
 
-    def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
+    def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
         """The records of the partition. Raises KafkaError as `Partition.read`."""
         ...
 
-    def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
+    def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
         """Whether the reader's high watermark is behind the partition's: then a full fetch must not wait (KIP-392)."""
         ...
 
@@ -117,7 +136,7 @@ class FetchingConsumer:
         self.choice = choice
         self.conditions: Hashable = None if choice is None else choice.client
 
-    def check(self, partition: Partition, wanted: FetchPartition) -> None:
+    def check(self, partition: Partition, wanted: WantedPartition) -> None:
         if self._wants_leader or partition.is_leader:
             partition.check_leader(wanted.current_leader_epoch)
         else:
@@ -127,10 +146,10 @@ class FetchingConsumer:
                 ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "the topic is compressed with zstd: Fetch v10 or later"
             )
 
-    def read(self, partition: Partition, wanted: FetchPartition, limits: ReadLimits) -> PartitionRead:
+    def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
         return partition.read(limits)
 
-    def is_behind(self, partition: Partition, wanted: FetchPartition) -> bool:
+    def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
         return False
 
     def mark_recorded(self) -> None:

@@ -7,14 +7,13 @@ from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.fetch import (
     AbortedTransaction,
     DivergingEpoch,
-    FetchPartition,
     LeaderIdAndEpoch,
     PartitionData,
 )
 from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.budget import FetchBudget
-from tailrace.server.fetch.params import Reader
+from tailrace.server.fetch.params import Reader, WantedPartition
 from tailrace.server.fetch.replica_choice import NO_OTHER
 from tailrace.storage import ReadLimits
 
@@ -49,7 +48,7 @@ class PartitionReader:
         self._version = version
 
     def read(
-        self, partition: Partition, wanted: FetchPartition, budget: FetchBudget, *, is_last: bool
+        self, partition: Partition, wanted: WantedPartition, budget: FetchBudget, *, is_last: bool
     ) -> FetchedPartition:
         """Read within the budget, which is spent; an error is an answer too.
 
@@ -96,7 +95,7 @@ class PartitionReader:
             size_bytes if got.reaches_end else max(size_bytes, limit_bytes),
         )
 
-    def _redirection(self, partition: Partition, wanted: FetchPartition, preferred: int) -> PartitionData:
+    def _redirection(self, partition: Partition, wanted: WantedPartition, preferred: int) -> PartitionData:
         return PartitionData(
             partition_index=wanted.partition,
             high_watermark=partition.high_watermark,
@@ -107,7 +106,9 @@ class PartitionReader:
             records=b"",
         )
 
-    def refuse(self, wanted: FetchPartition, error: KafkaError, partition: Partition | None = None) -> FetchedPartition:
+    def refuse(
+        self, wanted: WantedPartition, error: KafkaError, partition: Partition | None = None
+    ) -> FetchedPartition:
         """The result of a partition that cannot be read; `partition` if it exists here."""
         return FetchedPartition(_error_data(wanted.partition, error, partition, self._version), is_urgent=True)
 
@@ -118,7 +119,7 @@ def _refuse(error: KafkaError, version: int) -> None:
         raise error
 
 
-def _divergence(partition: Partition, wanted: FetchPartition) -> PartitionData | None:
+def _divergence(partition: Partition, wanted: WantedPartition) -> PartitionData | None:
     """The answer with the point where the reader's log diverges from this one; None if it does not (KIP-595)."""
     end = partition.end_offset_for_epoch(wanted.last_fetched_epoch)
     if end.epoch == _UNKNOWN:

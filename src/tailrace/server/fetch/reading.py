@@ -2,11 +2,11 @@
 
 from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionPartition
 from tailrace.model.errors import KafkaError
-from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchTopic, PartitionData
+from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchTopic, PartitionData
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.budget import FetchBudget, wait_ms
-from tailrace.server.fetch.params import FetchParams
+from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.partition_reader import FetchedPartition, PartitionReader
 
 
@@ -34,7 +34,7 @@ class Reading:
         """Whether the answer is sent now, whatever else may come: it is urgent or has enough bytes."""
         return self.is_urgent or self.available_bytes >= self.params.wanted_bytes
 
-    def _refuse(self, wanted: FetchPartition, error: KafkaError) -> FetchedPartition:
+    def _refuse(self, wanted: WantedPartition, error: KafkaError) -> FetchedPartition:
         self.is_urgent = True
         return self._reader.refuse(wanted, error)
 
@@ -62,7 +62,7 @@ class FullReading(Reading):
         """Whether the answer is sent now: it is urgent, has enough bytes, or there is no partition to wait for."""
         return self.has_enough or not self.given
 
-    def _data(self, topic: FetchTopic, wanted: FetchPartition) -> PartitionData:
+    def _data(self, topic: FetchTopic, wanted: WantedPartition) -> PartitionData:
         params = self.params
         try:
             partition = params.partition(topic.topic, topic.topic_id, wanted.partition)
@@ -119,14 +119,13 @@ class SessionReading(Reading):
                     partition = self._find(one)
                 except KafkaError as error:
                     named.append(one)
-                    answers.append(self._refuse(one.wanted, error).data)
+                    answers.append(self._refuse(one, error).data)
                     continue
-            wanted = one.wanted
             # The log end tells at once, without a call, that most have news.
-            if may_have_all and wanted.fetch_offset == partition.log.log_end_offset and self._has_all(one, partition):
+            if may_have_all and one.fetch_offset == partition.log.log_end_offset and self._has_all(one, partition):
                 session.settle(one)
                 continue
-            result = read(partition, wanted, budget, is_last=is_last)
+            result = read(partition, one, budget, is_last=is_last)
             data = result.data
             if result.is_urgent:
                 self.is_urgent = True
@@ -139,34 +138,33 @@ class SessionReading(Reading):
             if result.size_bytes or one.is_news(data):
                 named.append(one)
                 answers.append(data)
-                if data.high_watermark != one.high_watermark:
+                if data.high_watermark != one.known_high_watermark:
                     self.has_stale_high_watermark = True
             else:
                 self._without_news(one, partition, data)
 
     def _has_all(self, one: SessionPartition, partition: Partition) -> bool:
         """Whether a read would find no news for a consumer: the usual state of one that names its next offset."""
-        wanted = one.wanted
         return (
-            one.high_watermark == partition.high_watermark
-            and wanted.last_fetched_epoch < 0
-            and partition.is_read_up_to(wanted.fetch_offset, self.params.isolation, wanted.current_leader_epoch)
-            and one.log_start_offset == partition.log.log_start_offset
+            one.known_high_watermark == partition.high_watermark
+            and one.last_fetched_epoch < 0
+            and partition.is_read_up_to(one.fetch_offset, self.params.isolation, one.current_leader_epoch)
+            and one.known_log_start_offset == partition.log.log_start_offset
         )
 
     def _without_news(self, one: SessionPartition, partition: Partition, data: PartitionData) -> None:
         """Have the partition clean if its reader has all of it. One above the high watermark waits: but not for ever,
         though each fetch is answered early with news of other partitions."""
-        if one.wanted.fetch_offset == self._readable_end(partition, data) and self.params.reader.settle(
+        if one.fetch_offset == self._readable_end(partition, data) and self.params.reader.settle(
             partition, self._session.visits
         ):
             self._session.settle(one)
         elif (
-            one.wanted.fetch_offset > data.high_watermark
+            one.fetch_offset > data.high_watermark
             and not self.params.reader.is_replica
             and one.has_waited(wait_ms(self.params.request))
         ):
-            result = self._reader.read(partition, one.wanted, self._budget, is_last=True)
+            result = self._reader.read(partition, one, self._budget, is_last=True)
             if result.is_urgent:
                 self.is_urgent = True
                 self.named.append(one)
@@ -177,12 +175,12 @@ class SessionReading(Reading):
         params, topic = self.params, one.topic
         name, topic_id = (topic, b"") if isinstance(topic, str) else ("", topic)
         one.subject = None
-        partition = params.partition(name, topic_id, one.wanted.partition)
+        partition = params.partition(name, topic_id, one.partition)
         if self._session.is_open:
             partition.watch(one, params.watched_kinds)
             one.subject = partition
-        if one.high_watermark != UNKNOWN:  # the reader has the full answer that began the session
-            params.reader.acknowledge([(partition, one.high_watermark)])
+        if one.known_high_watermark != UNKNOWN:  # the reader has the full answer that began the session
+            params.reader.acknowledge([(partition, one.known_high_watermark)])
         return partition
 
     def _readable_end(self, partition: Partition, data: PartitionData) -> int:

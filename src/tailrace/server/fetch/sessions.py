@@ -132,7 +132,7 @@ class FetchSessions:
                 params.reader.unsettle(one.subject, session.visits)
             _unwatch(one)
         if acknowledged and params.reader.is_replica:
-            params.reader.acknowledge((one.subject, one.high_watermark) for one in acknowledged if one.is_known)
+            params.reader.acknowledge((one.subject, one.known_high_watermark) for one in acknowledged if one.is_known)
         fits = session.partition_count == partitions_before or self.cache.resized(session, partitions_before)
         self.cache.used(session, self._clock.monotonic_ms())
         session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
