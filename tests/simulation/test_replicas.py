@@ -53,6 +53,11 @@ def test_a_broker_that_registers_late_is_waited_for() -> None:
     assert TOPIC in run_seed(5_007_689).metadata.image.topics
 
 
+def test_a_replica_that_was_removed_before_a_power_cut_is_none_that_was_lost() -> None:
+    """In this seed it is assigned again in the next life, and its entries in the checkpoints outlived its directory."""
+    run_seed(5_007_780)
+
+
 def test_nothing_acknowledged_is_lost_and_all_copies_become_the_same() -> None:
     reached: Counter[str] = Counter()
     counted = 0

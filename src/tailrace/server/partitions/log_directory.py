@@ -102,12 +102,12 @@ class LogDirectory:
                 self._files.remove_tree(join(self.path, name))
             elif (found := parse_directory_name(name)) is not None:
                 self._found.add(found)
-        self._forget_vanished()
+        self._note_vanished()
         if any(name.endswith(DAMAGED_SUFFIX) for name in names):
             self._measure_damaged()
 
-    def _forget_vanished(self) -> None:
-        """Remove the checkpoints' entries of logs whose directories are gone.
+    def _note_vanished(self) -> None:
+        """Note the logs whose directories are gone, and remove their entries from the checkpoints.
 
         At the start only: later the disk's thread writes the checkpoints.
         """
@@ -141,6 +141,11 @@ class LogDirectory:
     def has_vanished(self, partition: TopicPartition) -> bool:
         """Whether the log had flushed records, and `scan` has not found its directory."""
         return bool(self._vanished.get(partition))
+
+    def forget_vanished(self, *, but: Collection[TopicPartition]) -> None:
+        """Expect no directories but these any more."""
+        kept = frozenset(but)
+        self._vanished = {partition: end for partition, end in self._vanished.items() if partition in kept}
 
     @property
     def free_bytes(self) -> int:

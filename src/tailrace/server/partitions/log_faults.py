@@ -130,8 +130,13 @@ class OfflineLogs:
 
     def take_vanished(self) -> list[TopicPartition]:
         """Return and clear the partitions whose directories were gone; their logs are empty, as those of new
-        replicas."""
+        replicas.
+
+        The start is over with that: a directory that is gone and that no metadata has named was removed in the last
+        run, and only its entries in the checkpoints were not.
+        """
         vanished, self._vanished = self._vanished, []
+        self._directory.forget_vanished(but=vanished)
         return vanished
 
 

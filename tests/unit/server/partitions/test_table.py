@@ -459,6 +459,21 @@ def test_a_directory_that_vanished_while_the_node_was_down_is_reported(
     assert "event=partition-vanished partition=orders-0" in caplog.text
 
 
+def test_a_replica_that_was_removed_before_a_kill_is_not_missed_when_it_is_assigned_again(
+    files: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its directory is gone and its entries in the checkpoints are not. Found by simulation, seed 5,007,780."""
+    stopped_node(files)
+    files.remove_tree("/logs/orders-0")
+    failures = NotedFailures()
+    node = new_node(files, failures=failures)
+    assert node.table.offline.take_vanished() == []  # the metadata of the start does not name it
+    add(node, topic_id=OTHER_ID)
+    node.end_turn()
+    assert failures.all == []
+    assert "event=partition-vanished" not in caplog.text
+
+
 def test_a_log_that_fails_while_it_is_used_is_reported_once() -> None:
     files, failures = SimulatedDisk(), NotedFailures()
     node = new_node(files, failures=failures)
