@@ -144,8 +144,7 @@ class LogDirectory:
 
     def forget_vanished(self, *, but: Collection[TopicPartition]) -> None:
         """Expect no directories but these any more."""
-        kept = frozenset(but)
-        self._vanished = {partition: end for partition, end in self._vanished.items() if partition in kept}
+        self._vanished = {partition: self._vanished[partition] for partition in but if partition in self._vanished}
 
     @property
     def free_bytes(self) -> int:
