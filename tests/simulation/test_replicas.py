@@ -58,6 +58,11 @@ def test_a_replica_that_was_removed_before_a_power_cut_is_none_that_was_lost() -
     run_seed(5_007_780)
 
 
+def test_a_replica_that_does_not_know_yet_that_it_was_removed_joins_no_more() -> None:
+    """In this seed it is assigned again meanwhile, and was taken for in sync until it deleted its log."""
+    run_seed(5_012_061)
+
+
 def test_nothing_acknowledged_is_lost_and_all_copies_become_the_same() -> None:
     reached: Counter[str] = Counter()
     counted = 0

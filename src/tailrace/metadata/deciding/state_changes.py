@@ -87,11 +87,13 @@ def change_record(number: int, before: PartitionState, after: PartitionState) ->
         return None if old == new else new
 
     recovery = RECOVERING if after.is_recovering else RECOVERED
+    # A replica that has left, and does not know it, must not be counted for what it fetches in the epoch before.
+    has_left = not set(before.replicas) <= set(after.replicas)
     return PartitionChangeRecord(
         partition_id=number,
         topic_id=before.topic_id,
         isr=changed(before.in_sync_replicas, after.in_sync_replicas),
-        leader=NO_LEADER_CHANGE if after.leader_epoch == before.leader_epoch else after.leader,
+        leader=after.leader if after.leader_epoch != before.leader_epoch or has_left else NO_LEADER_CHANGE,
         replicas=changed(before.replicas, after.replicas),
         removing_replicas=changed(before.removing_replicas, after.removing_replicas),
         adding_replicas=changed(before.adding_replicas, after.adding_replicas),
