@@ -9,6 +9,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from tailrace.fetch_session.session import SessionPartition
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.fetch import (
     FetchPartition,
@@ -239,10 +240,10 @@ class FetchSessionMachine(RuleBasedStateMachine):
             assert [_key(one) for one in by_rank] == list(self.model.wanted)
 
 
-def _key(one: object) -> Key:
-    topic = one.topic  # type: ignore[attr-defined]
+def _key(one: SessionPartition) -> Key:
+    topic = one.topic
     name = topic if isinstance(topic, str) else topic.rstrip(b"\0").decode()
-    return name, one.partition  # type: ignore[attr-defined]
+    return name, one.partition
 
 
 def _wanted(number: int, offset: int) -> FetchPartition:

@@ -94,14 +94,14 @@ class Stride:
             line("return make")
         return source.compile("make_maker", f"rows of {self.cls.__name__}")
 
-    def picker(self, names: tuple[str, ...]) -> "Picker":
+    def picker(self, names: tuple[str, ...]) -> Picker:
         """A function that gives these fixed fields of unpacked rows; the default of one that the version lacks."""
         picker = self._pickers.get(names)
         if picker is None:
             picker = self._pickers[names] = self._compile_picker(names)
         return picker
 
-    def _compile_picker(self, names: tuple[str, ...]) -> "Picker":
+    def _compile_picker(self, names: tuple[str, ...]) -> Picker:
         source = Source()
         columns = [f"c_{name}" if name in names else "_" for name in self.names]
         if self.flexible:

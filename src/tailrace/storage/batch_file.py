@@ -23,6 +23,7 @@ MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 """The largest distance of an offset from the first of its file, so that an index entry can hold it."""
 _SPAN_WALK_BYTES: Final = 4096 + HEADER_SIZE
 _FIRST_READ_BYTES: Final = 4096
+"""The least that is read where the first batch is given in any case: one call less for most small ones."""
 _WALK_BYTES: Final = 65536
 
 
@@ -216,7 +217,6 @@ class BatchFile:
         """
         max_bytes, min_one_message = limits.max_bytes, limits.min_one_message
         end_offset = expected.end_offset
-        # The first batch is given whatever its size: a small one comes with the read that tells its size.
         wanted = max_bytes if max_bytes >= _FIRST_READ_BYTES or not min_one_message else _FIRST_READ_BYTES
         rest = self.size_bytes - position
         if not min_one_message and _SPAN_WALK_BYTES < wanted < rest and self._first_exceeds(position, max_bytes):

@@ -444,13 +444,18 @@ def test_a_sleeping_partition_can_be_deleted_and_made_again(files: SimulatedDisk
     assert node.values("orders") == []
 
 
+def node_without_its_directory(files: SimulatedDisk, failures: NotedFailures) -> DataPath:
+    """A node that starts again, and has a log in its checkpoints alone."""
+    stopped_node(files)
+    files.remove_tree("/logs/orders-0")
+    return new_node(files, failures=failures)
+
+
 def test_a_directory_that_vanished_while_the_node_was_down_is_reported(
     files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stopped_node(files)
-    files.remove_tree("/logs/orders-0")
     failures = NotedFailures()
-    node = new_node(files, failures=failures)
+    node = node_without_its_directory(files, failures)
     add(node)
     assert failures.all == [("lost", ORDERS)]
     assert (node.table.offline.take_vanished(), node.table.offline.take_vanished()) == ([ORDERS], [])
@@ -463,10 +468,8 @@ def test_a_replica_that_was_removed_before_a_kill_is_not_missed_when_it_is_assig
     files: SimulatedDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its directory is gone and its entries in the checkpoints are not. Found by simulation, seed 5,007,780."""
-    stopped_node(files)
-    files.remove_tree("/logs/orders-0")
     failures = NotedFailures()
-    node = new_node(files, failures=failures)
+    node = node_without_its_directory(files, failures)
     assert node.table.offline.take_vanished() == []  # the metadata of the start does not name it
     add(node, topic_id=OTHER_ID)
     node.end_turn()
