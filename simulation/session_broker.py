@@ -309,7 +309,10 @@ class SessionBroker:
     def _begin(self) -> None:
         self._parked: list[_Parked] = []
         self._handling: tuple[Sender, FetchRequest] | None = None
-        self._followers = FollowerReaders(controller=_as_any(self), keeper=_as_any(self), throttles=_as_any(self))
+        sent = SentBytes()
+        self._followers = FollowerReaders(
+            controller=_as_any(self), keeper=_as_any(self), throttles=_as_any(self), sent=sent
+        )
         self._handler = FetchHandler(
             partitions=_as_any(self),
             polls=_as_any(self),
@@ -317,7 +320,7 @@ class SessionBroker:
             followers=self._followers,
             sessions=self.sessions,
             choices=_as_any(SimpleNamespace(of_consumer=lambda request, context: None)),
-            sent=SentBytes(),
+            sent=sent,
             endpoints=_as_any(SimpleNamespace(of=lambda *args: ())),
         )
 
@@ -342,7 +345,7 @@ class SessionBroker:
         context = _as_any(_Context(self, sender, version))
         named = sender_of(request, version)
         reader: Any = (
-            FetchingConsumer(version, replica_id=named.replica_id)
+            FetchingConsumer(version, SentBytes(), replica_id=named.replica_id)
             if named.replica_id < 0
             else self._followers.reader(named)
         )

@@ -25,6 +25,7 @@ SESSION_PARTS: Final = frozenset(
     (
         "_last_rank",
         "_most_due",
+        "_named_in_order",
         "_topics",
         "client_host",
         "client_id",
@@ -168,6 +169,7 @@ def _requester(requester: FetchSessionRequester[int, int], names: _Names) -> obj
 
 
 def _session(session: FetchSession, names: _Names) -> object:
+    assert session._named_in_order is None, "no longer than a fetch is taken"
     in_order = sorted(session, key=lambda one: one.rank)
     unacknowledged = set(session.unacknowledged)
     visits: Any = session.visits

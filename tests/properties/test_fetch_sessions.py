@@ -4,10 +4,12 @@ The model of a session is a list: the partitions in their order, with what the r
 full fetch of all of them, in that order and with the same limit, at the moment at which the session is answered.
 """
 
+from contextlib import ExitStack
 from typing import NamedTuple
+from unittest import mock
 
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tailrace.fetch_session.session import SessionPartition
 from tailrace.model.ids import BrokerId
@@ -82,6 +84,15 @@ class FetchSessionMachine(RuleBasedStateMachine):
         self.waiting: Exchange | None = None
         self.max_bytes = LARGE
         self.waits_until_ms = 0
+        self.slices = ExitStack()
+
+    @initialize(partitions=st.sampled_from((1, 2, 512)))
+    def read_in_slices(self, partitions: int) -> None:
+        """A session is read in slices of so many partitions; these are fewer than a slice of the product."""
+        self.slices.enter_context(mock.patch("tailrace.server.fetch.reading._SLICE", partitions))
+
+    def teardown(self) -> None:
+        self.slices.close()
 
     # The partitions
 

@@ -128,6 +128,7 @@ class FetchSession:
     __slots__ = (
         "_last_rank",
         "_most_due",
+        "_named_in_order",
         "_topics",
         "client_host",
         "client_id",
@@ -181,7 +182,7 @@ class FetchSession:
         self.due: dict[SessionPartition, None] = {}
         self.waiting: dict[SessionPartition, int] = {}
         """Those whose offset is above the high watermark, and since when their readers wait, in ms."""
-        self.unacknowledged: Sequence[SessionPartition] = ()
+        self.unacknowledged: list[SessionPartition] = []
         """Those that the last answer names."""
         self.conditions: Hashable = None
         """The facts that hold for all partitions, beside the state of each; see `put_under`."""
@@ -196,6 +197,8 @@ class FetchSession:
         """The earliest time of the next answer that has nothing but high watermarks."""
         self._last_rank = 0
         self._most_due = 0
+        self._named_in_order: list[SessionPartition] | None = None
+        """Those that the request has named, if it did so by rank; None when they have been read."""
         self.incremental_fetches = 0
         self.saved_bytes = 0
         """An estimate of the bytes that full fetches would have taken more, requests and answers together."""
@@ -214,6 +217,7 @@ class FetchSession:
         """Take the partitions that a request names, in order: new ones come last, known ones keep their rank."""
         named: list[SessionPartition] = []
         due, waiting, uses_topic_ids = self.due, self.waiting, self.uses_topic_ids
+        last_rank, is_in_order, shared_max_bytes = 0, True, UNKNOWN
         for one in topics:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
             partitions = self._topics.setdefault(topic, {})
@@ -225,7 +229,9 @@ class FetchSession:
                 if partition is None:
                     partition = partitions[number] = self._new_partition(topic, number)
                 partition.fetch_offset = offset
-                partition.partition_max_bytes = max_bytes
+                if max_bytes != shared_max_bytes:
+                    shared_max_bytes = max_bytes
+                partition.partition_max_bytes = shared_max_bytes  # one number for all, not an object for each
                 partition.current_leader_epoch = leader_epoch
                 partition.last_fetched_epoch = fetched_epoch
                 partition.log_start_offset = log_start_offset
@@ -234,8 +240,13 @@ class FetchSession:
                     waiting.pop(partition, None)
                 due[partition] = None
                 named.append(partition)
+                rank = partition.rank
+                if rank <= last_rank:
+                    is_in_order = False
+                last_rank = rank
             if not partitions:
                 del self._topics[topic]
+        self._named_in_order = named if is_in_order else None
         return named
 
     def _new_partition(self, topic: SessionTopic, number: int) -> SessionPartition:
@@ -246,6 +257,7 @@ class FetchSession:
     def forget(self, topics: Iterable[ForgottenTopic]) -> list[SessionPartition]:
         """Remove the partitions that a request forgets; those that were there. The host stops their watches."""
         gone: list[SessionPartition] = []
+        self._named_in_order = None
         for one in topics:
             topic: SessionTopic = bytes(one.topic_id) if self.uses_topic_ids else one.topic
             partitions = self._topics.get(topic, {})
@@ -267,7 +279,7 @@ class FetchSession:
         """
         self.epoch = next_epoch(self.epoch)
         self.incremental_fetches += 1
-        acknowledged, self.unacknowledged = self.unacknowledged, ()
+        acknowledged, self.unacknowledged = self.unacknowledged, []
         return acknowledged
 
     def put_under(self, conditions: Hashable) -> bool:
@@ -282,12 +294,15 @@ class FetchSession:
 
     def due_in_order(self) -> list[SessionPartition]:
         """The partitions that are due, by rank."""
-        count = len(self.due)
+        count, named = len(self.due), self._named_in_order
+        self._named_in_order = None
         if count > self._most_due:
             self._most_due = count
         elif count < self._most_due // _SPARSE:
             # A dictionary keeps the room of what has left it, and would be walked through from end to end.
             self.due, self._most_due = dict(self.due), count
+        if named is not None and len(named) == count:
+            return named  # those that are named are due, and no others are
         return sorted(self.due, key=_rank_of)
 
     def settle(self, partition: SessionPartition) -> None:
@@ -301,7 +316,8 @@ class FetchSession:
     def answered(
         self, named: Sequence[SessionPartition], answers: Iterable[PartitionData], *, rotates: bool = True
     ) -> None:
-        """An answer is on its way that names these. They stay due until the next request acknowledges it.
+        """An answer is on its way that names these, perhaps beside others. They stay due until the next request
+        acknowledges it.
 
         A partition of which it has records comes behind all others from now on, if it `rotates`. After an error or a
         divergence, in which readers look at nothing else, the next answer has to say everything again.
@@ -316,4 +332,5 @@ class FetchSession:
             if rotates and data.records:
                 last_rank += 1
                 partition.rank = last_rank
-        self._last_rank, self.unacknowledged = last_rank, named
+        self._last_rank, self._named_in_order = last_rank, None
+        self.unacknowledged += named

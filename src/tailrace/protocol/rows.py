@@ -28,7 +28,7 @@ _LENGTH_BYTES = {"B": 1, "i": 4}
 _NUMPY_CODES = {"b": "i1", "h": ">i2", "i": ">i4", "q": ">i8", "B": "u1", "?": "?", "16s": "V16"}
 
 
-Picker = Callable[[Iterable[tuple[Any, ...]]], list[tuple[Any, ...]]]
+Picker = Callable[[Iterable[tuple[Any, ...]]], Iterator[tuple[Any, ...]]]
 
 
 class Stride:
@@ -108,7 +108,7 @@ class Stride:
             columns.append("_")
         picked = [f"c_{name}" if name in self.names else source.constant(self._defaults[name], name) for name in names]
         with source.block("def pick(rows):"):
-            source.line(f"return [({', '.join(picked)}) for {', '.join(columns)} in rows]")
+            source.line(f"return (({', '.join(picked)}) for {', '.join(columns)} in rows)")
         return source.compile("pick", f"fields of {self.cls.__name__}")
 
     def sized_values(self, raw: bytes) -> list[Any] | None:
@@ -187,7 +187,7 @@ class Rows(Sequence[T]):
 
         return numpy.frombuffer(self.raw, self.stride.dtype())[name]
 
-    def pick(self, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    def pick(self, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
         """These fixed fields of all structs, without an object for each."""
         return self.stride.picker(names)(self.stride.record.iter_unpack(self.raw))
 

@@ -1,7 +1,10 @@
 """One fetch session at the broker: which partitions are due, in which order, and what answers have said of them."""
 
 import sys
+from itertools import permutations
 from operator import attrgetter
+
+import pytest
 
 from tailrace.fetch_session.session import STATED_FIELDS, UNKNOWN, FetchSession, SessionOwner, SessionPartition
 from tailrace.protocol.declaration import replace
@@ -120,6 +123,34 @@ def test_a_partition_of_which_an_answer_has_records_comes_behind_all_others() ->
     assert due(session) == [1, 0]
     session.name([topic(2)])
     assert due(session) == [1, 0, 2]
+
+
+@pytest.mark.parametrize("named", list(permutations(range(3))))
+@pytest.mark.parametrize("changed", [(), (3,), (0, 3)])
+@pytest.mark.parametrize("forgotten", [(), (1,)])
+def test_the_due_are_in_their_order_however_a_request_names_them(
+    named: tuple[int, ...], changed: tuple[int, ...], forgotten: tuple[int, ...]
+) -> None:
+    session = new_session()
+    session.name([topic(0, 1, 2, 3)])
+    settle_all(session)
+    session.name([topic(*named)])
+    session.forget([ForgottenTopic(topic="t", partitions=forgotten)])
+    for number in changed:
+        only(session, number).changed(None, 1)
+    expected = [number for number in range(4) if number in {*named, *changed} and number not in forgotten]
+    assert due(session) == expected
+    only(session, 2).changed(None, 1)
+    assert due(session) == expected  # as often as they are read
+
+
+def test_an_answer_may_be_committed_in_parts() -> None:
+    session = new_session()
+    session.name([topic(0, 1, 2)])
+    session.answered([only(session, 0)], [answer(1, 0, records=b"r")])
+    session.answered([only(session, 1)], [answer(1, 0, records=b"r")])
+    assert due(session) == [2, 0, 1]
+    assert [one.partition for one in session.begin()] == [0, 1]
 
 
 def test_the_epoch_rises_with_each_fetch_and_wraps_to_1() -> None:

@@ -177,7 +177,10 @@ class Broker:
                     polls=self.polls,
                     fetch_max_bytes=config.fetch_max_bytes,
                     followers=FollowerReaders(
-                        controller=self.controller, keeper=self.replicas.keeper, throttles=self.replicas.throttles
+                        controller=self.controller,
+                        keeper=self.replicas.keeper,
+                        throttles=self.replicas.throttles,
+                        sent=self.sent,
                     ),
                     sessions=self.fetch_sessions,
                     choices=self.choices,

@@ -91,10 +91,10 @@ class FetchHandler:
         """The reader of a consumer's fetch. One that is never sent elsewhere has no state: there is one per version."""
         version, choice = context.api_version, self._choices.of_consumer(request, context)
         if choice is not None or sender.replica_id != CONSUMER:
-            return FetchingConsumer(version, replica_id=sender.replica_id, choice=choice)
+            return FetchingConsumer(version, self._sent, replica_id=sender.replica_id, choice=choice)
         consumer = self._consumers.get(version)
         if consumer is None:
-            consumer = self._consumers[version] = FetchingConsumer(version)
+            consumer = self._consumers[version] = FetchingConsumer(version, self._sent)
         return consumer
 
     # Full fetches
@@ -117,9 +117,7 @@ class FetchHandler:
     def _full_response(self, reading: FullReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
         session_id = self._sessions.open(reading)
-        reader = reading.params.reader
-        self._sent.count(reading.given, is_replica=reader.is_replica)
-        reader.mark_sent(reading.given, has_session=session_id != NO_SESSION)
+        reading.params.reader.mark_sent(reading.given, has_session=session_id != NO_SESSION)
         endpoints = self._leader_endpoints(reading, (answer for topic in reading.topics for answer in topic.partitions))
         return FetchResponse(session_id=session_id, responses=reading.topics, node_endpoints=endpoints)
 
@@ -146,10 +144,6 @@ class FetchHandler:
 
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        reader = reading.params.reader
-        self._sent.count(reading.given, is_replica=reader.is_replica)
-        if reader.is_replica:
-            reader.mark_sent(reading.given, has_session=True)
         endpoints = self._leader_endpoints(reading, reading.answers) if reading.is_urgent else ()
         return self._sessions.answer(session, reading, endpoints)
 

@@ -18,6 +18,7 @@ from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 from tailrace.server.fetch.params import FetchSender, WantedPartition
+from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.ports import Controller
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.replication_throttles import ReplicationThrottles
@@ -40,10 +41,14 @@ def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) ->
 class FollowerReaders:
     """Gives each fetch of a follower its reader, and the reader this node's image and in-sync keeper."""
 
-    def __init__(self, *, controller: Controller, keeper: InSyncKeeper, throttles: ReplicationThrottles) -> None:
+    def __init__(
+        self, *, controller: Controller, keeper: InSyncKeeper, throttles: ReplicationThrottles, sent: SentBytes
+    ) -> None:
+        """`sent` counts the bytes of the answers."""
         self._controller = controller
         self._keeper = keeper
         self._throttles = throttles
+        self._sent = sent
 
     def reader(self, sender: FetchSender) -> "FetchingFollower":
         """The follower that has sent a request."""
@@ -54,6 +59,7 @@ class FollowerReaders:
             controller=self._controller,
             keeper=self._keeper,
             throttles=self._throttles,
+            sent=self._sent,
         )
 
 
@@ -72,6 +78,7 @@ class FetchingFollower:
         "_may_join",
         "_must_note_sent",
         "_replica_id",
+        "_sent",
         "_throttles",
     )
 
@@ -83,12 +90,14 @@ class FetchingFollower:
         controller: Controller,
         keeper: InSyncKeeper,
         throttles: ReplicationThrottles,
+        sent: SentBytes,
     ) -> None:
         self._replica_id = replica_id
         self._broker_epoch = broker_epoch
         self._controller = controller
         self._keeper = keeper
         self._throttles = throttles
+        self._sent = sent
         self._may_join = False
         self._is_recorded = False
         self._must_note_sent = False
@@ -183,6 +192,7 @@ class FetchingFollower:
         Those in an answer of a session are acknowledged by that session's next fetch, and by no other one: a full fetch
         that comes instead shows that the answer was lost. Without a session the next fetch has to be believed.
         """
+        self._sent.count(given, is_replica=True)
         must_note = self._must_note_sent and not has_session
         for partition, size_bytes in given:
             if size_bytes:

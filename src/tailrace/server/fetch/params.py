@@ -12,6 +12,7 @@ from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wanted_bytes
 from tailrace.server.fetch.replica_choice import ReplicaChoice
+from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import ReadLimits
 
@@ -95,7 +96,7 @@ class Reader(Protocol):
         ...
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
-        """The answer leaves in this turn, in which these partitions were read, with the bytes of each."""
+        """These partitions, which were read in this turn, leave in an answer, with the bytes of each: they count."""
         ...
 
 
@@ -127,10 +128,13 @@ class FetchingConsumer:
 
     is_replica = False
 
-    __slots__ = ("_wants_leader", "choice", "conditions", "must_check")
+    __slots__ = ("_sent", "_wants_leader", "choice", "conditions", "must_check")
 
-    def __init__(self, version: int, *, replica_id: int = CONSUMER, choice: ReplicaChoice | None = None) -> None:
-        """`replica_id` is negative."""
+    def __init__(
+        self, version: int, sent: SentBytes, *, replica_id: int = CONSUMER, choice: ReplicaChoice | None = None
+    ) -> None:
+        """`replica_id` is negative. `sent` counts the bytes of its answers."""
+        self._sent = sent
         self.must_check = version < FIRST_WITH_ZSTD
         self._wants_leader = version < FIRST_FROM_FOLLOWERS and replica_id != DEBUGGING_REPLICA
         self.choice = choice
@@ -168,7 +172,7 @@ class FetchingConsumer:
         pass
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
-        pass
+        self._sent.count(given, is_replica=False)
 
 
 class FetchParams:

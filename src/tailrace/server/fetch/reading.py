@@ -1,6 +1,9 @@
 """One pass over the partitions of a fetch, within its byte budget: those that a request names, or a session's."""
 
-from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionPartition
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionPartition, SessionTopic
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchTopic, PartitionData
 from tailrace.replication.outcomes import READ_COMMITTED
@@ -8,6 +11,10 @@ from tailrace.replication.partition import Partition
 from tailrace.server.fetch.budget import FetchBudget, wait_ms
 from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.partition_reader import FetchedPartition, PartitionReader
+
+_SLICE: Final = 512
+"""Partitions of a session that are read and then committed, while they are in the processor's caches: 5 % of a large
+fetch, since each is an object of its own and was last touched by the fetch before."""
 
 
 class Reading:
@@ -27,7 +34,7 @@ class Reading:
         self.available_bytes = 0
         """The readable bytes within the limits, of all partitions."""
         self.given: list[tuple[Partition, int]] = []
-        """The partitions that were read, with the bytes of each."""
+        """The partitions that were read and are not committed, with the bytes of each."""
 
     @property
     def has_enough(self) -> bool:
@@ -85,9 +92,20 @@ class SessionReading(Reading):
     News are records, an error, a divergence, another replica to read from, and a high watermark or log start that the
     reader does not know. When an answer to a consumer is full, it has nothing of the partitions behind: they come first
     the next time.
+
+    A pass whose answer is sure to be sent commits to the session what it has read, slice by slice.
     """
 
-    __slots__ = ("_session", "answers", "has_stale_high_watermark", "named")
+    __slots__ = (
+        "_committed",
+        "_last_topic",
+        "_partitions_of_last",
+        "_session",
+        "_topics",
+        "answers",
+        "has_stale_high_watermark",
+        "named",
+    )
 
     def __init__(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> None:
         super().__init__(params, is_last=is_last)
@@ -98,19 +116,32 @@ class SessionReading(Reading):
         """Those with news, in the order of the answer."""
         self.answers: list[PartitionData] = []
         """Their news, one for each."""
-        self._look_at_due(is_replica=params.reader.is_replica)
+        self._committed = 0
+        """The first so many of them are committed."""
+        self._topics: list[FetchableTopicResponse] = []
+        self._last_topic: SessionTopic | None = None
+        self._partitions_of_last: list[PartitionData] = []
+        due, is_replica = session.due_in_order(), params.reader.is_replica
+        if len(due) <= _SLICE:
+            self._look_at(due, is_replica=is_replica)
+            return
+        for first in range(0, len(due), _SLICE):
+            self._look_at(due[first : first + _SLICE], is_replica=is_replica)
+            # The bytes of a follower count against its throttle, but not before the answer is whole (KIP-73).
+            if not is_replica and (is_last or self.has_enough):
+                self.commit()
 
     @property
     def ends_wait(self) -> bool:
         """Whether the answer is sent now: it is urgent, or has enough bytes."""
         return self.has_enough
 
-    def _look_at_due(self, *, is_replica: bool) -> None:
+    def _look_at(self, due: Sequence[SessionPartition], *, is_replica: bool) -> None:
         budget, named, answers, given = self._budget, self.named, self.answers, self.given
         reader, session, is_last = self.params.reader, self._session, self._is_last
         read = self._reader.read
         may_have_all = not is_replica and reader.choice is None and not reader.must_check
-        for one in session.due_in_order():
+        for one in due:
             if not budget.left_bytes and budget.is_full and not is_replica:
                 break
             partition: Partition | None = one.subject
@@ -190,19 +221,28 @@ class SessionReading(Reading):
         return data.last_stable_offset if params.isolation == READ_COMMITTED else data.high_watermark
 
     def commit(self) -> tuple[FetchableTopicResponse, ...]:
-        """The topics of the answer, which is on its way: in its order, and those of one topic that follow each other
-        together."""
-        self._session.answered(self.named, self.answers)
-        topics: list[FetchableTopicResponse] = []
-        topic: str | bytes | None = None
-        partitions: list[PartitionData] = []
-        for one, data in zip(self.named, self.answers, strict=True):
+        """Take for answered what was read since the last call: the answer is on its way, or is sure to be sent.
+
+        Returns its topics so far: in its order, and those of one topic that follow each other together.
+        """
+        named, answers, given, committed = self.named, self.answers, self.given, self._committed
+        if committed == len(named) and not given:
+            return tuple(self._topics)
+        if committed:
+            named, answers = named[committed:], answers[committed:]
+        self._committed += len(named)
+        self._session.answered(named, answers)
+        self.params.reader.mark_sent(given, has_session=True)
+        given.clear()
+        topic, partitions = self._last_topic, self._partitions_of_last
+        for one, data in zip(named, answers, strict=True):
             if one.topic != topic:
                 topic, partitions = one.topic, []
-                topics.append(
+                self._topics.append(
                     FetchableTopicResponse(topic=topic, partitions=partitions)
                     if isinstance(topic, str)
                     else FetchableTopicResponse(topic_id=topic, partitions=partitions)
                 )
             partitions.append(data)
-        return tuple(topics)
+        self._last_topic, self._partitions_of_last = topic, partitions
+        return tuple(self._topics)

@@ -109,6 +109,30 @@ def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return reads
 
 
+@pytest.mark.parametrize("partitions", [1, 2, 3, 4])
+def test_an_answer_that_is_made_in_slices_is_whole(
+    reader: SessionReader, node: DataPath, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", partitions)
+    reader.open(ALL)
+    reader.next()
+    for number in ALL:
+        node.produce("orders", b"a", partition=number)
+    response = reader.send().response
+    reader.epoch += 1
+    assert [len(topic.partitions) for topic in response.responses] == [4]
+    assert numbers(answers(response)) == [0, 1, 2, 3]
+    size = len(answers(response)[0].records or b"")
+    assert node.broker.sent.to_consumers_by_leader == 4 * size  # each is counted once
+    assert numbers(reader.next({0: 1, 1: 0, 2: 0, 3: 0}, max_bytes=2 * size)) == [1, 2]
+    assert numbers(reader.next({1: 1}, max_bytes=2 * size)) == [3, 2]  # those of an answer come behind
+    waiting = reader.send({0: 1, 1: 1, 2: 1, 3: 1}, max_wait_ms=500)
+    assert not waiting.is_answered
+    node.produce("orders", b"b", partition=3)
+    assert numbers(answers(waiting.response)) == [3]
+    assert node.broker.sent.to_consumers_by_leader == 9 * size
+
+
 def test_a_waiting_session_wakes_for_records_and_watches_nothing_twice(reader: SessionReader, node: DataPath) -> None:
     reader.open(ALL)
     waiting = reader.send(max_wait_ms=500)
