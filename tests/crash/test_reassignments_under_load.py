@@ -1,0 +1,50 @@
+"""Replicas move between four nodes under acks=all load: no produce fails, and no record is there twice.
+
+The end of a move raises the leader epoch. So a leader that stays has requests waiting whose epoch is over: produces
+that wait for their replicas, and fetches. REASSIGNMENTS in the environment says how often all partitions move.
+"""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from crash.test_replica_kills import PARTITIONS
+from crash.two_loads import TOPICS, TwoLoads
+from interop.librdkafka import wait_until
+from tailrace.client.blocking import Admin, TopicPartition
+from tailrace.testing import Cluster
+
+ROUNDS = int(os.environ.get("REASSIGNMENTS", "5"))
+PLACES = [TopicPartition(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
+
+
+def epochs(admin: Admin) -> dict[TopicPartition, tuple[int | None, int]]:
+    """The leader of each partition, and its epoch."""
+    return {
+        TopicPartition(topic.name, one.partition): (one.leader, one.leader_epoch)
+        for topic in admin.describe_topics(TOPICS)
+        for one in topic.partitions
+    }
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(900)
+def test_no_produce_fails_while_replicas_move(tmp_path: Path) -> None:
+    chance = random.Random(int(os.environ.get("SEED", random.randrange(2**32))))
+    stayed = 0
+    with Cluster(brokers=4, directory=tmp_path / "cluster") as cluster:
+        loads = TwoLoads(cluster, tmp_path / "history")
+        with loads.running(), Admin(cluster.bootstrap_servers) as admin:
+            for _ in range(ROUNDS):
+                before = epochs(admin)
+                admin.alter_partition_reassignments({place: chance.sample(cluster.node_ids, 3) for place in PLACES})
+                wait_until(lambda: not admin.list_partition_reassignments(), "all replicas have moved")
+                after = epochs(admin)
+                stayed += sum(
+                    after[place][0] == leader and after[place][1] > epoch for place, (leader, epoch) in before.items()
+                )
+        figures = loads.check()
+    assert stayed, "a leader that stays has begun a new epoch"
+    print(f"{figures}, {ROUNDS} rounds, {stayed} times a leader stayed in a new epoch")  # noqa: T201
