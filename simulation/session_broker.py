@@ -309,7 +309,7 @@ class SessionBroker:
     def _begin(self) -> None:
         self._parked: list[_Parked] = []
         self._handling: tuple[Sender, FetchRequest] | None = None
-        sent = SentBytes()
+        self._sent = sent = SentBytes()
         self._followers = FollowerReaders(
             controller=_as_any(self), keeper=_as_any(self), throttles=_as_any(self), sent=sent
         )
@@ -326,7 +326,7 @@ class SessionBroker:
 
     def __getstate__(self) -> dict[str, Any]:
         assert not self._parked, "sleep comes first"
-        left_out = ("_parked", "_handling", "_followers", "_handler")
+        left_out = ("_parked", "_handling", "_followers", "_handler", "_sent")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -345,7 +345,7 @@ class SessionBroker:
         context = _as_any(_Context(self, sender, version))
         named = sender_of(request, version)
         reader: Any = (
-            FetchingConsumer(version, SentBytes(), replica_id=named.replica_id)
+            FetchingConsumer(version, self._sent, replica_id=named.replica_id)
             if named.replica_id < 0
             else self._followers.reader(named)
         )

@@ -1,10 +1,11 @@
 """Produces with acks=all until its stdin is closed.
 
-    python -m crash.replicated_producer SERVERS TOPIC PARTITIONS HISTORY [PAUSE]
+    python -m crash.replicated_producer SERVERS TOPIC PARTITIONS HISTORY [PAUSE [WAIT]]
 
 A process of its own: a client made of C takes everything with it when it falls. One JSON line per delivery goes to
 HISTORY: [seconds, partition, offset, value] for what was acknowledged, by the clock that never jumps, and in the end
-["end", sent, not delivered]. PAUSE: so many seconds between a record for each partition and the next ones.
+["end", sent, not delivered]. PAUSE: so many seconds between a record for each partition and the next ones. WAIT: so
+many for an answer, 60 if it does not say; with DELIVERY_S an answer that does not come fails its records.
 """
 
 import json
@@ -15,15 +16,18 @@ from pathlib import Path
 
 import confluent_kafka
 
+DELIVERY_S = 90
 
-def main(servers: str, topic: str, partitions: int, history: Path, pause_s: float) -> None:
+
+def main(servers: str, topic: str, partitions: int, history: Path, pause_s: float, answer_s: int) -> None:
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": servers,
             "enable.idempotence": True,
             "acks": "all",
             "linger.ms": 2,
-            "message.timeout.ms": 90_000,
+            "message.timeout.ms": DELIVERY_S * 1_000,
+            "socket.timeout.ms": answer_s * 1_000,
         }
     )
     ended = threading.Event()
@@ -51,7 +55,7 @@ def main(servers: str, topic: str, partitions: int, history: Path, pause_s: floa
                         producer.poll(0.1)
             sent += 1
             producer.poll(pause_s)
-        left = producer.flush(90)
+        left = producer.flush(DELIVERY_S)
         out.write(json.dumps(["end", sent * partitions, left]) + "\n")
 
 
@@ -62,4 +66,5 @@ if __name__ == "__main__":
         int(sys.argv[3]),
         Path(sys.argv[4]),
         float(sys.argv[5]) if len(sys.argv) > 5 else 0.001,
+        int(sys.argv[6]) if len(sys.argv) > 6 else 60,
     )

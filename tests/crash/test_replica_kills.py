@@ -26,18 +26,20 @@ RESUMES_WITHIN_S = 60
 
 
 @contextmanager
-def producing(cluster: Cluster, history: Path, *, pause_s: float = 0.001) -> Iterator[None]:
+def producing(cluster: Cluster, history: Path, *, pause_s: float = 0.001, answer_s: int = 60) -> Iterator[None]:
     command = [sys.executable, "-m", "crash.replicated_producer", cluster.bootstrap_servers, TOPIC, str(PARTITIONS)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(["src", "tests"])}
-    with subprocess.Popen([*command, str(history), str(pause_s)], stdin=subprocess.PIPE, env=environment) as program:
+    command += [str(history), str(pause_s), str(answer_s)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as program:
         yield
         assert program.stdin is not None
         program.stdin.close()
         assert program.wait(150) == 0
 
 
-def acknowledged(history: Path) -> list[tuple[float, int, int, str]]:
+def acknowledged(history: Path, *, must_be_all: bool = False) -> list[tuple[float, int, int, str]]:
     *lines, end = [json.loads(line) for line in history.read_text().splitlines()]
+    assert not must_be_all or len(lines) == end[1], f"{end[1] - len(lines)} of {end[1]} records were not acknowledged"
     assert end[0] == "end"
     assert end[2] == 0, f"{end[2]} records were neither acknowledged nor refused"
     return [(at, partition, offset, value) for at, partition, offset, value in lines]

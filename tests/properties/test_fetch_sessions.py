@@ -88,7 +88,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
 
     @initialize(partitions=st.sampled_from((1, 2, 512)))
     def read_in_slices(self, partitions: int) -> None:
-        """A session is read in slices of so many partitions; these are fewer than a slice of the product."""
+        """A session is read in slices of so many partitions: 512 is the product's, and more than there are here."""
         self.slices.enter_context(mock.patch("tailrace.server.fetch.reading._SLICE", partitions))
 
     def teardown(self) -> None:

@@ -135,13 +135,23 @@ def test_the_due_are_in_their_order_however_a_request_names_them(
     session.name([topic(0, 1, 2, 3)])
     settle_all(session)
     session.name([topic(*named)])
-    session.forget([ForgottenTopic(topic="t", partitions=forgotten)])
+    if forgotten:
+        session.forget([ForgottenTopic(topic="t", partitions=forgotten)])
     for number in changed:
         only(session, number).changed(None, 1)
     expected = [number for number in range(4) if number in {*named, *changed} and number not in forgotten]
     assert due(session) == expected
-    only(session, 2).changed(None, 1)
-    assert due(session) == expected  # as often as they are read
+
+
+def test_the_order_of_a_request_serves_its_first_reading_alone() -> None:
+    session = new_session()
+    session.name([topic(0, 1, 2, 3)])
+    settle_all(session)
+    session.name([topic(1, 2)])
+    assert due(session) == [1, 2]
+    session.settle(only(session, 1))
+    only(session, 0).changed(None, 1)
+    assert due(session) == [0, 2]
 
 
 def test_an_answer_may_be_committed_in_parts() -> None:

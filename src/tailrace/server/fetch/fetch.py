@@ -60,7 +60,7 @@ class FetchHandler:
         sent: SentBytes,
         endpoints: LeaderEndpoints,
     ) -> None:
-        """`sent` counts the bytes of the answers."""
+        """`sent` counts the bytes of the answers to consumers."""
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
@@ -127,7 +127,7 @@ class FetchHandler:
         sessions, request, context = self._sessions, params.request, params.context
         timeout_ms = wait_ms(request)
         may_wait = timeout_ms > 0 and params.wanted_bytes > 0 and session.is_open
-        reading = SessionReading(params, session, is_last=not may_wait)
+        reading = sessions.read(params, session, is_last=not may_wait)
         if params.reader.is_replica:
             params.reader.mark_recorded()
             sessions.fetched(session)

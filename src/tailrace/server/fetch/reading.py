@@ -13,8 +13,8 @@ from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.partition_reader import FetchedPartition, PartitionReader
 
 _SLICE: Final = 512
-"""Partitions of a session that are read and then committed, while they are in the processor's caches: 5 % of a large
-fetch, since each is an object of its own and was last touched by the fetch before."""
+"""Partitions of a session that are read and then committed, while they are in the processor's caches: that saves 5 % of
+a large fetch, since each is an object of its own, which the fetch before was the last to touch."""
 
 
 class Reading:
@@ -34,7 +34,7 @@ class Reading:
         self.available_bytes = 0
         """The readable bytes within the limits, of all partitions."""
         self.given: list[tuple[Partition, int]] = []
-        """The partitions that were read and are not committed, with the bytes of each."""
+        """The partitions that were read, with the bytes of each; of a session those that are not committed."""
 
     @property
     def has_enough(self) -> bool:
@@ -93,7 +93,8 @@ class SessionReading(Reading):
     reader does not know. When an answer to a consumer is full, it has nothing of the partitions behind: they come first
     the next time.
 
-    A pass whose answer is sure to be sent commits to the session what it has read, slice by slice.
+    A pass whose answer is sure to be sent commits to the session what it has read, slice by slice. So a fault in it
+    that is none of a partition has to end the session (`FetchSessions.read`).
     """
 
     __slots__ = (
@@ -129,7 +130,9 @@ class SessionReading(Reading):
             self._look_at(due[first : first + _SLICE], is_replica=is_replica)
             # The bytes of a follower count against its throttle, but not before the answer is whole (KIP-73).
             if not is_replica and (is_last or self.has_enough):
-                self.commit()
+                self._commit()
+                if self._budget.is_full:
+                    break
 
     @property
     def ends_wait(self) -> bool:
@@ -221,13 +224,15 @@ class SessionReading(Reading):
         return data.last_stable_offset if params.isolation == READ_COMMITTED else data.high_watermark
 
     def commit(self) -> tuple[FetchableTopicResponse, ...]:
-        """Take for answered what was read since the last call: the answer is on its way, or is sure to be sent.
+        """The topics of the answer, which is on its way: in its order, and those of one topic that follow each other
+        together."""
+        if self._committed < len(self.named) or self.given:
+            self._commit()
+        return tuple(self._topics)
 
-        Returns its topics so far: in its order, and those of one topic that follow each other together.
-        """
+    def _commit(self) -> None:
+        """Take for answered what was read since the last call."""
         named, answers, given, committed = self.named, self.answers, self.given, self._committed
-        if committed == len(named) and not given:
-            return tuple(self._topics)
         if committed:
             named, answers = named[committed:], answers[committed:]
         self._committed += len(named)
@@ -245,4 +250,3 @@ class SessionReading(Reading):
                 )
             partitions.append(data)
         self._last_topic, self._partitions_of_last = topic, partitions
-        return tuple(self._topics)

@@ -142,6 +142,14 @@ class FetchSessions:
             self.cache.remove(session)
         return session
 
+    def read(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> SessionReading:
+        """A pass over the session. One that breaks off closes it: its reader must not go on without what was read."""
+        try:
+            return SessionReading(params, session, is_last=is_last)
+        except Exception:
+            self.cache.remove(session)
+            raise
+
     def used(self, session: FetchSession) -> None:
         """A request of the session was taken, or answered after a wait."""
         if session.is_open:

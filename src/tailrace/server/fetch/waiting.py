@@ -137,7 +137,7 @@ class WaitingSession:
             return True
         if not (is_last or self._gain.may_be_enough(moved)):
             return False
-        reading = SessionReading(self._params, self._session, is_last=is_last)
+        reading = self._sessions.read(self._params, self._session, is_last=is_last)
         if is_last or self._sessions.may_answer(self._session, reading):
             self._end_wait(reading)
             return True

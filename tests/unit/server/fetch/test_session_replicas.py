@@ -1,5 +1,6 @@
 """Fetch sessions of followers, and of consumers that may read from them (KIP-227 with KIP-392)."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +17,8 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from tailrace.replication.partition import Partition
+from tailrace.server.fetch.follower_readers import FetchingFollower
 from tailrace.server.fetch.sessions import IDLE_ANSWER_MS
 from testkit.data_path import Exchange, topic_id_of
 from testkit.ports import RecordingConnection
@@ -82,6 +85,25 @@ class SessionFollower:
 
 def consumer(broker: LeadingBroker, *, version: int = 17) -> SessionReader:
     return SessionReader(broker.node, version=version)
+
+
+def test_the_bytes_for_a_follower_count_when_its_answer_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise those of a slice would hold back the next one: a throttle holds back the next answer (KIP-73)."""
+    monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", 1)
+    broker = LeadingBroker()
+    broker.commit(b"a")
+    follower = SessionFollower(broker, 2)
+    follower.open(1)
+    follower.forget()
+    sent: list[int] = []
+
+    def mark_sent(reader: FetchingFollower, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
+        sent.append(sum(size_bytes for _, size_bytes in given))
+
+    monkeypatch.setattr(FetchingFollower, "mark_sent", mark_sent)
+    named = follower.next(0)
+    assert [data.error_code for data in named] == [ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.NONE]
+    assert sent == [len(named[1].records or b"")]
 
 
 def test_the_first_fetch_of_a_followers_session_does_not_wait() -> None:

@@ -133,6 +133,43 @@ def test_an_answer_that_is_made_in_slices_is_whole(
     assert node.broker.sent.to_consumers_by_leader == 9 * size
 
 
+def test_a_slice_whose_answer_is_not_sure_commits_nothing(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", 1)
+    reader = SessionReader(node)
+    reader.open(ALL)
+    reader.next()
+    node.produce("orders", b"a", partition=0)
+    node.produce("orders", b"a", partition=2)
+    waiting = reader.send(max_wait_ms=500, min_bytes=10_000)
+    assert not waiting.is_answered
+    assert node.broker.sent.to_consumers_by_leader == 0
+    node.clock.advance(500)
+    found = answers(waiting.response)
+    assert numbers(found) == [0, 2]
+    assert node.broker.sent.to_consumers_by_leader == sum(len(data.records or b"") for data in found)
+
+
+def test_a_fault_in_a_later_slice_closes_the_session(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", 1)
+    reader = SessionReader(node)
+    reader.open(ALL)
+    reader.next()
+    node.produce("orders", b"a", partition=0)
+    node.produce("orders", b"a", partition=2)
+    read = Partition.read
+
+    def broken(partition: Partition, limits: ReadLimits) -> PartitionRead:
+        if partition.topic_partition.partition == 2:
+            raise RuntimeError("a fault of this program")
+        return read(partition, limits)
+
+    monkeypatch.setattr(Partition, "read", broken)
+    assert reader.send().response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    monkeypatch.setattr(Partition, "read", read)
+    reader.epoch += 1
+    assert reader.send().response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
 def test_a_waiting_session_wakes_for_records_and_watches_nothing_twice(reader: SessionReader, node: DataPath) -> None:
     reader.open(ALL)
     waiting = reader.send(max_wait_ms=500)
