@@ -34,8 +34,17 @@ def reachable_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId,
     """
     return {
         broker_id: endpoint
+        for broker_id, endpoint in registered_brokers(image, listener_name).items()
+        if not image.brokers[broker_id].fenced
+    }
+
+
+def registered_brokers(image: ClusterImage, listener_name: str) -> dict[BrokerId, Endpoint]:
+    """All brokers, by id, and where each listens under this listener's name."""
+    return {
+        broker_id: endpoint
         for broker_id, broker in sorted(image.brokers.items())
-        if not broker.fenced and (endpoint := broker.endpoint(listener_name)) is not None
+        if (endpoint := broker.endpoint(listener_name)) is not None
     }
 
 

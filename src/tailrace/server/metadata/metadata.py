@@ -32,6 +32,7 @@ from tailrace.server.metadata.cluster import (
     NOT_ASKED,
     broker_for_administration,
     reachable_brokers,
+    registered_brokers,
 )
 from tailrace.server.ports import Controller
 
@@ -246,9 +247,15 @@ class _View:
         self._offline_replica = offline_replica
         self._version = context.api_version
         self._operations = ALL_TOPIC_OPERATIONS if with_operations else NOT_ASKED
-        self._reachable = reachable_brokers(image, context.connection.listener_name)
+        self._listener_name = context.connection.listener_name
+        self._reachable = reachable_brokers(image, self._listener_name)
 
     def brokers(self) -> tuple[MetadataResponseBroker, ...]:
+        """The brokers that are not fenced; while all are, as for a moment after all were started, every one.
+
+        A client drops the brokers that are not listed. From an empty list librdkafka has none left to ask, for good.
+        """
+        listed = self._reachable or registered_brokers(self._image, self._listener_name)
         return tuple(
             MetadataResponseBroker(
                 node_id=broker_id,
@@ -256,7 +263,7 @@ class _View:
                 port=endpoint.port,
                 rack=self._image.brokers[broker_id].rack,
             )
-            for broker_id, endpoint in self._reachable.items()
+            for broker_id, endpoint in listed.items()
         )
 
     def wanted(self, topic: MetadataRequestTopic, unseen: Mapping[str, KafkaError]) -> MetadataResponseTopic:

@@ -228,6 +228,20 @@ def test_a_fenced_broker_is_not_shown_and_its_replicas_are_offline(node: AdminPa
         assert partition.offline_replicas == (2,)
 
 
+def test_all_brokers_are_listed_while_all_are_fenced(node: AdminPath) -> None:
+    """librdkafka would drop all of its brokers at an empty list, and ask none any more."""
+    with_second_broker(node, "PLAINTEXT")
+    fence_second_broker(node)
+    epoch = node.controller.image.brokers[BrokerId(1)].broker_epoch
+    node.submit(FenceBroker(broker_id=BrokerId(1), broker_epoch=epoch))
+    node.end_turn()
+    for version in (0, 12):
+        response = ask(node, version, "shared")
+        assert [broker.node_id for broker in response.brokers] == [1, 2]
+        for partition in only(response).partitions:
+            assert (partition.error_code, partition.leader_id) == (ErrorCode.LEADER_NOT_AVAILABLE, -1)
+
+
 def test_a_broker_that_is_about_to_stop_is_shown_until_it_has_stopped(node: AdminPath) -> None:
     with_second_broker(node, "PLAINTEXT")
     epoch = node.controller.image.brokers[BrokerId(2)].broker_epoch
