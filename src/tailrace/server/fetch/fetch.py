@@ -143,7 +143,7 @@ class FetchHandler:
         return self._incremental_response(session, reading)
 
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
-        """The response of a reading, whose bytes count as sent."""
+        """The response of a reading, which is on its way."""
         endpoints = self._leader_endpoints(reading, reading.answers) if reading.is_urgent else ()
         return self._sessions.answer(session, reading, endpoints)
 

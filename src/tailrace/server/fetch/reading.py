@@ -16,6 +16,8 @@ _SLICE: Final = 512
 """Partitions of a session that are read and then committed, while they are in the processor's caches: that saves 5 % of
 a large fetch, since each is an object of its own, which the fetch before was the last to touch."""
 
+_NO_TOPIC: Final[tuple[SessionTopic | None, list[PartitionData]]] = (None, [])
+
 
 class Reading:
     """The result of one pass. A waiting fetch does not keep it, and makes a new one later."""
@@ -99,8 +101,7 @@ class SessionReading(Reading):
 
     __slots__ = (
         "_committed",
-        "_last_topic",
-        "_partitions_of_last",
+        "_open_topic",
         "_session",
         "_topics",
         "answers",
@@ -120,8 +121,8 @@ class SessionReading(Reading):
         self._committed = 0
         """The first so many of them are committed."""
         self._topics: list[FetchableTopicResponse] = []
-        self._last_topic: SessionTopic | None = None
-        self._partitions_of_last: list[PartitionData] = []
+        self._open_topic = _NO_TOPIC
+        """The last of them, and its partitions, which the next slice may add to."""
         due, is_replica = session.due_in_order(), params.reader.is_replica
         if len(due) <= _SLICE:
             self._look_at(due, is_replica=is_replica)
@@ -131,6 +132,8 @@ class SessionReading(Reading):
             # The bytes of a follower count against its throttle, but not before the answer is whole (KIP-73).
             if not is_replica and (is_last or self.has_enough):
                 self._commit()
+                self._committed = len(self.named)
+                self.given.clear()
                 if self._budget.is_full:
                     break
 
@@ -231,15 +234,13 @@ class SessionReading(Reading):
         return tuple(self._topics)
 
     def _commit(self) -> None:
-        """Take for answered what was read since the last call."""
-        named, answers, given, committed = self.named, self.answers, self.given, self._committed
-        if committed:
-            named, answers = named[committed:], answers[committed:]
-        self._committed += len(named)
+        """Take for answered what is not committed."""
+        named, answers = self.named, self.answers
+        if self._committed:
+            named, answers = named[self._committed :], answers[self._committed :]
         self._session.answered(named, answers)
-        self.params.reader.mark_sent(given, has_session=True)
-        given.clear()
-        topic, partitions = self._last_topic, self._partitions_of_last
+        self.params.reader.mark_sent(self.given, has_session=True)
+        topic, partitions = self._open_topic
         for one, data in zip(named, answers, strict=True):
             if one.topic != topic:
                 topic, partitions = one.topic, []
@@ -249,4 +250,4 @@ class SessionReading(Reading):
                     else FetchableTopicResponse(topic_id=topic, partitions=partitions)
                 )
             partitions.append(data)
-        self._last_topic, self._partitions_of_last = topic, partitions
+        self._open_topic = topic, partitions
