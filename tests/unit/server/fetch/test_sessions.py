@@ -133,13 +133,19 @@ def test_an_answer_that_is_made_in_slices_is_whole(
     assert node.broker.sent.to_consumers_by_leader == 9 * size
 
 
-def test_a_slice_whose_answer_is_not_sure_commits_nothing(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+def with_news_in_two_slices(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> SessionReader:
+    """A session that is read one partition at a time, with a record in partitions 0 and 2."""
     monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", 1)
     reader = SessionReader(node)
     reader.open(ALL)
     reader.next()
     node.produce("orders", b"a", partition=0)
     node.produce("orders", b"a", partition=2)
+    return reader
+
+
+def test_a_slice_whose_answer_is_not_sure_commits_nothing(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = with_news_in_two_slices(node, monkeypatch)
     waiting = reader.send(max_wait_ms=500, min_bytes=10_000)
     assert not waiting.is_answered
     assert node.broker.sent.to_consumers_by_leader == 0
@@ -150,12 +156,7 @@ def test_a_slice_whose_answer_is_not_sure_commits_nothing(node: DataPath, monkey
 
 
 def test_a_fault_in_a_later_slice_closes_the_session(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", 1)
-    reader = SessionReader(node)
-    reader.open(ALL)
-    reader.next()
-    node.produce("orders", b"a", partition=0)
-    node.produce("orders", b"a", partition=2)
+    reader = with_news_in_two_slices(node, monkeypatch)
     read = Partition.read
 
     def broken(partition: Partition, limits: ReadLimits) -> PartitionRead:
