@@ -154,8 +154,9 @@ class _Body:
                 self.source.line(f"{n}, p = long_uvarint(data, p, {n})")
         return n
 
-    def null_or(self, target: str, n: str, nullable: bool, where: str) -> str:
-        """Deal with null; return the head of the block for a value that is there."""
+    def null_or(self, target: str, n: str, nullable: bool, where: str, empty: str | None) -> str:
+        """Deal with null, and with the usual case of an empty value, if that is an object of its own; return the head
+        of the block for the others."""
         line, block = self.source.line, self.source.block
         lowest = 1 if self.flexible else 0
         with block(f"if {n} < {lowest}:"):
@@ -166,12 +167,16 @@ class _Body:
                 line(f"{target} = None")
             else:
                 line(f"bad_length({where!r}, {n}, p)")
+        if empty is not None:
+            with block(f"elif {n} == {lowest}:"):
+                line(f"{target} = {empty}")
         return "else:"
 
     def sized(self, target: str, kind: Text | Blob | RecordBytes, nullable: bool, where: str) -> None:
         line, block = self.source.line, self.source.block
         n = self.length(kind)
-        with block(self.null_or(target, n, nullable, where)):
+        empty = "''" if isinstance(kind, Text) else "b''" if isinstance(kind, Blob) else None
+        with block(self.null_or(target, n, nullable, where, empty)):
             q = self.source.fresh("q")
             line(f"{q} = p + {n}{' - 1' if self.flexible else ''}")
             with block(f"if {q} > end:"):
@@ -207,7 +212,7 @@ class _Body:
     def array(self, target: str, kind: Array, nullable: bool, where: str) -> None:
         line, block = self.source.line, self.source.block
         n = self.length(kind)
-        with block(self.null_or(target, n, nullable, where)):
+        with block(self.null_or(target, n, nullable, where, "()")):
             if self.flexible:
                 line(f"{n} -= 1")
             line(f"budget -= {n}")

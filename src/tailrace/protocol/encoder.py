@@ -187,6 +187,8 @@ class _EncoderBody:
             return
         with block(f"if {n} < 128:"):
             line(f"append({self.packed([*run, (n, 'B')])})")
+        with block(f"elif {n} < 16384:"):
+            line(f"append({self.packed([*run, (f'{n} & 127 | 128', 'B'), (f'{n} >> 7', 'B')])})")
         with block("else:"):
             line(f"append({self.packed(run)})")
             line(f"append(uvarint({n}))")

@@ -236,4 +236,6 @@ def read_rows(data: memoryview, position: int, count: int, stride: Stride) -> Ro
 
 def pick(structs: Sequence[Any], names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:
     """These fixed fields, two or more, of all structs, which may be rows."""
-    return structs.pick(names) if isinstance(structs, Rows) else map(attrgetter(*names), structs)
+    if type(structs) is Rows:  # `isinstance` of an abstract class is a call of Python code
+        return structs.pick(names)
+    return map(attrgetter(*names), structs)

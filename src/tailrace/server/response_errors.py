@@ -1,34 +1,22 @@
 """Counts of errors in answers, by API and code, for the metrics.
 
 A response carries its errors wherever its declaration has a field `error_code`: at the top, per topic, per partition.
-Where to look is found once per kind of response; then looking costs one attribute per field, and no error costs nothing
-more. `NONE` is not counted.
+A function that looks there alone is compiled once per kind of response: each answer is looked into. `NONE` is not
+counted.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from operator import attrgetter
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 from tailrace.protocol.declaration import Array, Nested, Schema, schema_of
+from tailrace.protocol.source import Source
 
-_FIELDS = ("error_code", "partition_error_code")
+_FIELDS: Final = ("error_code", "partition_error_code")
 """The second is the name in AddPartitionsToTxn."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """The places of the error codes in values of one type."""
-
-    code_of: Callable[[Any], int] | None
-    """The code of the value itself."""
-    arrays: tuple[tuple[Callable[[Any], Iterable[Any] | None], "_Places"], ...]
-    """Arrays of values with codes."""
-
-    @property
-    def are_none(self) -> bool:
-        return self.code_of is None and not self.arrays
+_Collector = Callable[[Any, list[int]], None]
+"""Appends the errors in a response to a list."""
 
 
 class ResponseErrors:
@@ -41,9 +29,9 @@ class ResponseErrors:
 
     def count(self, api_key: int, response: Any) -> None:
         """Count the errors in a response."""
-        found = self._found
-        kind = type(response)
-        _collect(_places.get(kind) or _places_of(kind), response, found)
+        found, kind = self._found, type(response)
+        collect = _collectors.get(kind) or _collector_of(kind)
+        collect(response, found)
         if found:
             self.counts.update((api_key, code) for code in found)
             found.clear()
@@ -52,45 +40,49 @@ class ResponseErrors:
 def error_codes(response: Any) -> list[int]:
     """The errors in a response, at any depth."""
     found: list[int] = []
-    _collect(_places_of(type(response)), response, found)
+    _collector_of(type(response))(response, found)
     return found
 
 
-_places: dict[type[Any], _Places] = {}
+_collectors: Final[dict[type[Any], _Collector]] = {}
 
 
-def _places_of(kind: type[Any]) -> _Places:
-    places = _places.get(kind)
-    if places is None:
-        places = _places[kind] = _places_in(schema_of(kind))
-    return places
+def _collector_of(kind: type[Any]) -> _Collector:
+    collector = _collectors.get(kind)
+    if collector is None:
+        collector = _collectors[kind] = _compiled(schema_of(kind))
+    return collector
 
 
-def _collect(places: _Places, value: Any, found: list[int]) -> None:
-    if places.code_of is not None:
-        code = places.code_of(value)
-        if code:
-            found.append(code)
-    for elements_of, inner in places.arrays:
-        elements = elements_of(value)
-        if not elements:
-            continue
-        if inner.arrays:
-            for element in elements:
-                _collect(inner, element, found)
-        elif inner.code_of is not None:  # mostly partitions: no call for each
-            found.extend(filter(None, map(inner.code_of, elements)))
+def _compiled(schema: Schema) -> _Collector:
+    source = Source()
+    with source.block("def collect(value, found):"):
+        source.line("append = found.append")
+        _write(source, schema, "value")
+    return source.compile("collect", f"errors of {schema.name}")
 
 
-def _places_in(schema: Schema) -> _Places:
-    names = [field.name for field in schema.fields if field.name in _FIELDS]
-    assert len(names) <= 1, f"{schema.name} has two error codes: {names}"
-    arrays = [
-        (attrgetter(field.name), _places_in(field.type.element.schema))
-        for field in schema.fields
-        if isinstance(field.type, Array) and isinstance(field.type.element, Nested)
-    ]
-    return _Places(
-        attrgetter(names[0]) if names else None,
-        tuple((elements_of, inner) for elements_of, inner in arrays if not inner.are_none),
-    )
+def _write(source: Source, schema: Schema, value: str) -> None:
+    """Write the lines that look into one struct, and into its arrays."""
+    for field in schema.fields:
+        if field.name in _FIELDS:
+            with source.block(f"if {value}.{field.name}:"):
+                source.line(f"append({value}.{field.name})")
+    for name, inner in _arrays(schema):
+        element = source.fresh("v")
+        with source.block(f"for {element} in {value}.{name} or ():"):
+            _write(source, inner, element)
+
+
+def _arrays(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """The arrays of structs that have error codes in them."""
+    for field in schema.fields:
+        if isinstance(field.type, Array) and isinstance(field.type.element, Nested):
+            inner = field.type.element.schema
+            if has_error_codes(inner):
+                yield field.name, inner
+
+
+def has_error_codes(schema: Schema) -> bool:
+    """Whether there is a place for an error code in the struct, at any depth."""
+    return any(field.name in _FIELDS for field in schema.fields) or any(True for _ in _arrays(schema))

@@ -114,6 +114,16 @@ def test_the_bytes_are_those_of_the_protocol_guide() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("length", "varint"), [(0, "01"), (126, "7f"), (127, "8001"), (16_382, "ff7f"), (16_383, "808001")]
+)
+def test_a_length_is_a_varint_of_as_few_bytes_as_it_needs(length: int, varint: str) -> None:
+    long = Voyage(number=1, name="a" * length)
+    data = encode_bytes(long, 3)
+    assert data[4 : 4 + len(varint) // 2 + length] == bytes.fromhex(varint) + b"a" * length
+    assert decode(Voyage, 3, data) == long
+
+
 def test_a_tagged_field_at_its_default_is_not_written() -> None:
     plain = Voyage(number=1, name="a")
     assert len(encode_bytes(plain, 3)) + 1 + 1 + 16 == len(encode_bytes(replace(plain, ship_id=b"x" * 16), 3))
