@@ -94,7 +94,6 @@ class PartitionRead:
         self,
         records: Buffer,
         size_bytes: int,
-        *,
         next_offset: int,
         reaches_end: bool,
         high_watermark: int,

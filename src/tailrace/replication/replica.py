@@ -286,11 +286,11 @@ class Replica:
         return PartitionRead(
             records,
             size_bytes,
-            next_offset=next_offset,
-            reaches_end=reaches_end,
-            high_watermark=self.high_watermark.offset,
-            last_stable_offset=self.last_stable_offset,
-            log_start_offset=log_start_offset,
+            next_offset,
+            reaches_end,
+            self.high_watermark.offset,
+            self.last_stable_offset,
+            log_start_offset,
         )
 
     def read_nothing(self, offset: int) -> PartitionRead:

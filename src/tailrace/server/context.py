@@ -52,7 +52,6 @@ class RequestContext:
 
     def __init__(
         self,
-        *,
         connection: ServerConnection,
         slot: int,
         api_key: int,

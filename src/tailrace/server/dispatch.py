@@ -158,15 +158,7 @@ class Dispatcher:
         except Exception as fault:  # noqa: BLE001 - also a failed assertion of the decoder costs this connection alone
             self._close_unread(connection, route.api, api_version, fault)
             return
-        context = RequestContext(
-            connection=connection,
-            slot=slot,
-            api_key=api_key,
-            api_version=api_version,
-            correlation_id=correlation_id,
-            client_id=client_id,
-            errors=self.errors,
-        )
+        context = RequestContext(connection, slot, api_key, api_version, correlation_id, client_id, self.errors)
         try:
             if hot is not None:
                 hot.learn(frame, request, context)

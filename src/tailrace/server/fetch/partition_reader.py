@@ -41,7 +41,7 @@ class PartitionReader:
 
     __slots__ = ("_isolation", "_reader", "_version")
 
-    def __init__(self, reader: Reader, *, isolation: int, version: int) -> None:
+    def __init__(self, reader: Reader, isolation: int, version: int) -> None:
         """`version` is that of the request."""
         self._reader = reader
         self._isolation = isolation

@@ -27,8 +27,8 @@ class Reading:
     def __init__(self, params: FetchParams, *, is_last: bool) -> None:
         """`is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78)."""
         self.params = params
-        self._reader = PartitionReader(params.reader, isolation=params.isolation, version=params.version)
-        self._budget = FetchBudget(request_max_bytes=params.request.max_bytes, fetch_max_bytes=params.fetch_max_bytes)
+        self._reader = PartitionReader(params.reader, params.isolation, params.version)
+        self._budget = FetchBudget(params.request.max_bytes, params.fetch_max_bytes)
         self._is_last = is_last
         self.is_urgent = False
         """Whether the result of a partition is urgent, or the reader's high watermark is stale: the fetch must not

@@ -128,15 +128,7 @@ class ProduceHandler:
             if form is None or form.version != version or (sole := form.read(frame)) is None:
                 return False
         lane.misses_left = _MOST_MISSES
-        context = RequestContext(
-            connection=connection,
-            slot=slot,
-            api_key=_API_KEY,
-            api_version=version,
-            correlation_id=correlation_id,
-            client_id=form.client_id,
-            errors=lane.errors,
-        )
+        context = RequestContext(connection, slot, _API_KEY, version, correlation_id, form.client_id, lane.errors)
         self._handle_sole(form.request, form.topic, sole[0], sole[1], context)
         return True
 
