@@ -43,7 +43,7 @@ class ReadLimits:
     __slots__ = ("isolation", "leader_epoch", "max_bytes", "min_one_message", "offset")
 
     def __init__(
-        self, offset: int, max_bytes: int, isolation: int = 0, leader_epoch: int = -1, *, min_one_message: bool = True
+        self, offset: int, max_bytes: int, isolation: int = 0, leader_epoch: int = -1, min_one_message: bool = True
     ) -> None:
         """`offset` is that of the first record that is wanted. Its whole batch is given, and with `min_one_message`
         even if it is larger than `max_bytes` (KIP-74).
@@ -58,30 +58,38 @@ class ReadLimits:
         self.min_one_message: Final = min_one_message
 
 
-class ReadResult(NamedTuple):
+class ReadResult:
     """Whole batches of one segment. Empty if the first did not fit or there was nothing to read."""
 
-    records: list[Buffer]
-    size_bytes: int
-    first_offset: int
-    """Base offset of the first batch, at most the offset that was asked for."""
-    next_offset: int
-    """The offset after the last batch."""
-    end_position: int
-    """The end of the last batch in its segment."""
+    __slots__ = ("end_position", "first_offset", "next_offset", "records", "size_bytes")
+
+    def __init__(
+        self, records: list[Buffer], size_bytes: int, first_offset: int, next_offset: int, end_position: int
+    ) -> None:
+        self.records: Final = records
+        self.size_bytes: Final = size_bytes
+        self.first_offset: Final = first_offset
+        """Base offset of the first batch, at most the offset that was asked for."""
+        self.next_offset: Final = next_offset
+        """The offset after the last batch."""
+        self.end_position: Final = end_position
+        """The end of the last batch in its segment."""
 
 
-class Expected(NamedTuple):
+class Expected:
     """The log's knowledge of the batches that are read, beside their own bytes."""
 
-    end_offset: int
-    """Batches from here on are not wanted."""
-    log_end_offset: int
-    """No batch reaches beyond this."""
-    gap_limit: int
-    """Offsets before this one may be missing."""
-    epochs: EpochCache
-    """The leader epoch of each batch."""
+    __slots__ = ("end_offset", "epochs", "gap_limit", "log_end_offset")
+
+    def __init__(self, end_offset: int, log_end_offset: int, gap_limit: int, epochs: EpochCache) -> None:
+        self.end_offset: Final = end_offset
+        """Batches from here on are not wanted."""
+        self.log_end_offset: Final = log_end_offset
+        """No batch reaches beyond this."""
+        self.gap_limit: Final = gap_limit
+        """Offsets before this one may be missing."""
+        self.epochs: Final = epochs
+        """The leader epoch of each batch."""
 
 
 class BatchFile:
@@ -189,13 +197,7 @@ class BatchFile:
         while True:
             epoch, epoch_end = expected.epochs.range_of(next_offset)
             end, next_offset, status = walk_batches(
-                data,
-                end,
-                next_offset=next_offset,
-                until_offset=expected.end_offset,
-                gap_limit=expected.gap_limit,
-                epoch=epoch,
-                epoch_end=epoch_end,
+                data, end, next_offset, expected.end_offset, expected.gap_limit, epoch, epoch_end
             )
             if status == Walk.END:
                 return end, next_offset

@@ -17,10 +17,16 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int6
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
+from crc32c import crc32c
+
+from tailrace.protocol.records._key_filter_twin import owners_of
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, EncodedRows, HeaderBuffers, RecordColumns
 from tailrace.protocol.records.faults import corrupt
+from tailrace.protocol.records.split import Split
 
 cdef extern from "Python.h":
+    object PyMemoryView_FromMemory(char *data, Py_ssize_t size, int flags)
+    int MEMORY_IS_READ_ONLY "PyBUF_READ"
     object PyUnicode_DecodeUTF8(const char *text, Py_ssize_t size, const char *errors)
 
 KERNEL = "C"
@@ -309,7 +315,7 @@ def parse_records(
 
 
 def walk_batches(
-    data, Py_ssize_t at, *, int64_t next_offset, int64_t until_offset, int64_t gap_limit, int32_t epoch,
+    data, Py_ssize_t at, int64_t next_offset, int64_t until_offset, int64_t gap_limit, int32_t epoch,
     int64_t epoch_end,
 ):
     """See the twin."""
@@ -1160,3 +1166,263 @@ def murmur2_column(column, Py_ssize_t count):
         get_span(keys, row, &span)
         out[row] = 0 if span.size < 0 else <int32_t> murmur2(span.data, span.size)
     return hashes
+
+
+# The key-range filter (KIP-X)
+
+cdef enum:
+    LENGTH_AT = 8
+    CRC_AT = 17
+    ATTRIBUTES_AT = 21
+    COUNT_AT = 57
+    CODEC_MASK = 0x07
+    CONTROL = 0x20
+    SLOTS = 256
+    SLOT_MAP = 32
+    SLOT_SHIFT = 24
+    NULL_KEY_BLOCK_SHIFT = 6
+
+
+cdef class Part:
+    """The batches of one reader, as they grow, and the one at hand."""
+
+    cdef bytearray data
+    cdef object lend, view
+    cdef uint8_t *at
+    cdef Py_ssize_t size, capacity, batch_at
+    cdef int32_t count
+    cdef int64_t end_offset
+
+    def __cinit__(self, Py_ssize_t capacity, lend):
+        self.lend = lend
+        self.end_offset = -1
+        self.make_room(capacity)
+
+    cdef int make_room(self, Py_ssize_t capacity) except -1:
+        """Move what is here to a buffer of so many bytes, or more."""
+        cdef bytearray room = make_room(capacity) if self.lend is None else self.lend(capacity)
+        if self.size:
+            memcpy(PyByteArray_AsString(room), self.at, self.size)
+        self.data = room
+        self.view = memoryview(room)  # the next buffer that is lent is another one
+        self.capacity = len(room)
+        self.at = <uint8_t *> PyByteArray_AsString(room)
+        return 0
+
+    cdef int put(self, const uint8_t *source, Py_ssize_t size) except -1:
+        if self.capacity - self.size < size:
+            self.make_room(max(2 * self.capacity, self.size + size))
+        memcpy(self.at + self.size, source, size)
+        self.size += size
+        return 0
+
+    cdef int put_record(self, const uint8_t *header, const uint8_t *record, Py_ssize_t size) except -1:
+        if self.count == 0:
+            self.batch_at = self.size
+            self.put(header, HEADER_SIZE)
+        self.count += 1
+        return self.put(record, size)
+
+    cdef int seal(self) except -1:
+        """Make the header that of the records that the batch has now."""
+        cdef uint8_t *header = self.at + self.batch_at
+        cdef Py_ssize_t size = self.size - self.batch_at
+        cdef uint32_t checksum
+        put_big32(header + LENGTH_AT, <uint32_t> (size - 12))
+        header[ATTRIBUTES_AT + 1] &= 0xFF ^ CODEC_MASK
+        put_big32(header + COUNT_AT, <uint32_t> self.count)
+        checksum = crc32c(
+            PyMemoryView_FromMemory(<char *> header + ATTRIBUTES_AT, size - ATTRIBUTES_AT, MEMORY_IS_READ_ONLY)
+        )
+        put_big32(header + CRC_AT, checksum)
+        return 0
+
+    cdef object finish(self):
+        return self.view[:self.size] if self.size else b""
+
+
+cdef inline void put_big32(uint8_t *at, uint32_t value) noexcept nogil:
+    at[0] = <uint8_t> (value >> 24)
+    at[1] = <uint8_t> (value >> 16)
+    at[2] = <uint8_t> (value >> 8)
+    at[3] = <uint8_t> value
+
+
+cdef inline uint32_t hash_of_offset(int64_t offset) noexcept nogil:
+    cdef uint32_t h = <uint32_t> (offset >> NULL_KEY_BLOCK_SHIFT)
+    h ^= h >> 16
+    h *= <uint32_t> 0x85EBCA6BU
+    h ^= h >> 13
+    h *= <uint32_t> 0xC2B2AE35U
+    return h ^ (h >> 16)
+
+
+cdef class Owners:
+    """The hashes from which on other readers want the records, and these readers."""
+
+    cdef Py_ssize_t count
+    cdef uint32_t *starts
+    cdef int32_t *ends
+    cdef int32_t *readers
+    cdef int32_t[SLOTS + 1] first_of_slot
+
+    def __cinit__(self, list starts, list owners):
+        cdef Py_ssize_t place, total = 0, filled = 0
+        cdef int slot
+        self.count = len(starts)
+        for one in owners:
+            total += len(one)
+        self.starts = <uint32_t *> malloc(4 * self.count)
+        self.ends = <int32_t *> malloc(4 * self.count)
+        self.readers = <int32_t *> malloc(4 * (total + 1))
+        if self.starts == NULL or self.ends == NULL or self.readers == NULL:
+            raise MemoryError
+        for place in range(self.count):
+            self.starts[place] = <uint32_t> starts[place]
+            for reader in owners[place]:
+                self.readers[filled] = reader
+                filled += 1
+            self.ends[place] = <int32_t> filled
+        place = 0
+        for slot in range(SLOTS):
+            while place + 1 < self.count and self.starts[place + 1] <= <uint32_t> slot << SLOT_SHIFT:
+                place += 1
+            self.first_of_slot[slot] = <int32_t> place
+        self.first_of_slot[SLOTS] = <int32_t> (self.count - 1)
+
+    def __dealloc__(self):
+        free(self.starts)
+        free(self.ends)
+        free(self.readers)
+
+    cdef inline Py_ssize_t find(self, uint32_t key_hash) noexcept:
+        cdef Py_ssize_t slot = key_hash >> SLOT_SHIFT
+        cdef Py_ssize_t place = self.first_of_slot[slot]
+        cdef Py_ssize_t after = self.first_of_slot[slot + 1] + 1
+        cdef Py_ssize_t middle
+        while after - place > 1:
+            middle = (place + after) // 2
+            if self.starts[middle] <= key_hash:
+                place = middle
+            else:
+                after = middle
+        return place
+
+
+def split_by_key(batches, readers, lend=None):
+    """The part of these batches for each reader; see the twin."""
+    cdef Owners owners = Owners(*owners_of(readers))
+    cdef list parts, views = []
+    cdef Py_ssize_t total = 0
+    cdef View stored, plain
+    cdef bytearray slot_maps = PyByteArray_FromStringAndSize(NULL, SLOT_MAP * len(batches))
+    cdef uint8_t *slot_map = <uint8_t *> PyByteArray_AsString(slot_maps)
+    cdef int64_t[SLOTS] last_offsets
+    cdef int slot
+    cdef Part part
+    memset(slot_map, 0, SLOT_MAP * len(batches))
+    for stored_buffer, plain_buffer in batches:
+        stored = View(stored_buffer)
+        plain = None if plain_buffer is None else View(plain_buffer)
+        total += stored.size if plain is None else plain.size
+        views.append((stored, plain))
+    if total > INT32_MAX:
+        raise ValueError(f"more than {MAX_INPUT} bytes of batches in one call")
+    parts = [Part(total * 5 // (4 * len(readers)) + 1024, lend) for _ in readers]
+    for slot in range(SLOTS):
+        last_offsets[slot] = -1
+    for stored, plain in views:
+        split_batch(stored, plain, owners, parts, slot_map, last_offsets)
+        slot_map += SLOT_MAP
+    return Split(
+        tuple([part.finish() for part in parts]),
+        [part.end_offset for part in parts],
+        slot_maps,
+        [last_offsets[slot] for slot in range(SLOTS)],
+    )
+
+
+cdef int split_batch(
+    View stored, View plain, Owners owners, list parts, uint8_t *slot_map, int64_t *last_offsets
+) except -1:
+    cdef const uint8_t *header = stored.data
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef int64_t base_offset
+    cdef int32_t count, last_delta, fault = 0
+    cdef Part part
+    cdef int slot
+    if stored.size < HEADER_SIZE:
+        raise corrupt(BATCH_LENGTH, -1, -1)
+    base_offset = big64(header)
+    last_delta = <int32_t> big32(header + 23)
+    count = <int32_t> big32(header + COUNT_AT)
+    if header[16] != 2:
+        raise corrupt(MAGIC, base_offset, -1)
+    if <int32_t> big32(header + LENGTH_AT) < SMALLEST_BATCH_LENGTH or (
+        <int64_t> <int32_t> big32(header + LENGTH_AT) + 12 != stored.size
+    ):
+        raise corrupt(BATCH_LENGTH, base_offset, -1)
+    if base_offset < 0 or last_delta < 0 or base_offset >= INT64_MAX - last_delta:
+        raise corrupt(OFFSETS, base_offset, -1)
+    if header[ATTRIBUTES_AT + 1] & CONTROL:
+        if count < 0 or count > <int64_t> last_delta + 1:
+            raise corrupt(COUNT, base_offset, -1)
+        for part in parts:
+            part.put(stored.data, stored.size)
+            part.end_offset = base_offset + last_delta + 1
+        memset(slot_map, 0xFF, SLOT_MAP)
+        for slot in range(SLOTS):
+            last_offsets[slot] = base_offset + last_delta
+        return 0
+    if plain is None and header[ATTRIBUTES_AT + 1] & CODEC_MASK:
+        raise corrupt(COMPRESSED, base_offset, -1)
+    at = header + HEADER_SIZE if plain is None else plain.data
+    end = header + stored.size if plain is None else plain.data + plain.size
+    if count < 0 or count > <int64_t> last_delta + 1 or <int64_t> count * SMALLEST_RECORD > end - at:
+        raise corrupt(COUNT, base_offset, -1)
+    for part in parts:
+        part.count = 0
+    split_records(header, at, end, count, last_delta, base_offset, owners, parts, slot_map, last_offsets)
+    for part in parts:
+        if part.count == 0:
+            continue
+        part.end_offset = base_offset + last_delta + 1
+        if part.count < count:
+            part.seal()
+        elif plain is not None:  # the records as they are stored
+            part.size = part.batch_at
+            part.put(stored.data, stored.size)
+    return 0
+
+
+cdef int split_records(
+    const uint8_t *header, const uint8_t *at, const uint8_t *end, int32_t count, int32_t last_delta,
+    int64_t base_offset, Owners owners, list parts, uint8_t *slot_map, int64_t *last_offsets
+) except -1:
+    cdef int64_t previous = -1
+    cdef int32_t index
+    cdef RecordStart record
+    cdef Span key
+    cdef uint32_t key_hash
+    cdef Py_ssize_t place, owner
+    cdef int fault
+    for index in range(count):
+        fault = read_start(at, end, &record)
+        if not fault and (record.offset_delta <= previous or record.offset_delta > last_delta):
+            fault = OFFSET_DELTA
+        if not fault:
+            fault = read_span(&record.at, record.end, KEY_LENGTH, &key)
+        if fault:
+            raise corrupt(fault, base_offset, index)
+        previous = record.offset_delta
+        key_hash = hash_of_offset(base_offset + previous) if key.size < 0 else murmur2(key.data, key.size)
+        slot_map[key_hash >> (SLOT_SHIFT + 3)] |= <uint8_t> (1 << ((key_hash >> SLOT_SHIFT) & 7))
+        last_offsets[key_hash >> SLOT_SHIFT] = base_offset + previous
+        place = owners.find(key_hash)
+        for owner in range(owners.ends[place - 1] if place else 0, owners.ends[place]):
+            (<Part> parts[owners.readers[owner]]).put_record(header, at, record.end - at)
+        at = record.end
+    if at != end:
+        raise corrupt(BATCH_REST, base_offset, -1)
+    return 0

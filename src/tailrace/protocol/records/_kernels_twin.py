@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.key_hash import murmur2
 from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records._key_filter_twin import split_by_key
 from tailrace.protocol.records._records_twin import (
     _CODEC_MASK,
     _CONTROL,
@@ -55,6 +56,7 @@ __all__ = (
     "murmur2_column",
     "parse_records",
     "records_to_columns",
+    "split_by_key",
     "walk_batches",
 )
 

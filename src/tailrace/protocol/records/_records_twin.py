@@ -87,7 +87,7 @@ def parse_records(
 
 
 def walk_batches(
-    data: Buffer, at: int, *, next_offset: int, until_offset: int, gap_limit: int, epoch: int, epoch_end: int
+    data: Buffer, at: int, next_offset: int, until_offset: int, gap_limit: int, epoch: int, epoch_end: int
 ) -> tuple[int, int, int]:
     """Walk over stored batches from the position `at` and check the fields that no checksum covers.
 

@@ -14,6 +14,7 @@ from tailrace.protocol.records._kernels_twin import (
     murmur2_column,
     parse_records,
     records_to_columns,
+    split_by_key,
     walk_batches,
 )
 
@@ -26,6 +27,7 @@ if os.environ.get("TAILRACE_KERNEL", "").lower() != "python":
             murmur2_column,
             parse_records,
             records_to_columns,
+            split_by_key,
             walk_batches,
         )
 
@@ -36,5 +38,6 @@ __all__ = (
     "murmur2_column",
     "parse_records",
     "records_to_columns",
+    "split_by_key",
     "walk_batches",
 )

@@ -1,0 +1,163 @@
+"""The key-range filter in pure Python: the same bytes and the same errors as `split_by_key` of `_kernels.pyx`."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final
+
+from crc32c import crc32c
+
+from tailrace.model.key_ranges import HASH_SPACE, SLOT_HASHES, SLOTS, hash_of
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records._records_twin import (
+    _CODEC_MASK,
+    _CONTROL,
+    _HEADER_SIZE,
+    _MAX_LONG,
+    _SHORTEST_RECORD,
+    _SMALLEST_BATCH_LENGTH,
+    _SMALLEST_RECORD,
+    _nullable,
+    _record_start,
+    _Refused,
+    _varint,
+)
+from tailrace.protocol.records.faults import Fault, corrupt
+from tailrace.protocol.records.split import SLOT_MAP_BYTES, Split
+
+_HEAD: Final = Struct(">qiibIhi")
+"""Base offset, length, leader epoch, magic, checksum, attributes, last offset delta."""
+_COUNT: Final = Struct(">i")
+MAX_INPUT: Final = 2**31 - 1
+"""Bytes of batches in one call."""
+_LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT, _COUNT_AT = 8, 17, 21, 57
+_ALL_SLOTS: Final = bytes([0xFF]) * SLOT_MAP_BYTES
+
+
+def split_by_key(
+    batches: Sequence[tuple[Buffer, Buffer | None]],
+    readers: Sequence[Sequence[tuple[int, int]]],
+    lend: Callable[[int], bytearray] | None = None,
+) -> Split:
+    """The part of these batches for each reader, by the ranges of hashes that it wants (`model.key_ranges`).
+
+    A batch is given as it is stored, whole; beside it its records in plain form if it is compressed. A reader of all
+    records gets it as it is stored; a reader of none gets nothing of it. Otherwise a reader gets the header with other
+    length, count and checksum, no compression, and its records byte for byte: their offsets and times are differences
+    to fields that stay. Control batches go to all. The ranges of one reader are in order and do not overlap; those of
+    different readers may.
+
+    `lend` gives a buffer of at least so many bytes; the compiled kernel has the parts written there, and gives views.
+    Raises CorruptRecords. Records are checked as far as their keys.
+    """
+    starts, owners = owners_of(readers)
+    parts = tuple(bytearray() for _ in readers)
+    split = Split(parts, [-1] * len(readers), bytearray(), [-1] * SLOTS)
+    if sum(len(stored if plain is None else plain) for stored, plain in batches) > MAX_INPUT:
+        raise ValueError(f"more than {MAX_INPUT} bytes of batches in one call")
+    for stored, plain in batches:
+        _split_batch(_Stored(bytes(stored), None if plain is None else bytes(plain)), starts, owners, split, parts)
+    return split
+
+
+def owners_of(readers: Sequence[Sequence[tuple[int, int]]]) -> tuple[list[int], list[tuple[int, ...]]]:
+    """The hashes from which on other readers want the records, and these readers."""
+    changes: dict[int, list[int]] = {0: []}
+    """The readers that begin or end to want the records, by the first hash for which it holds."""
+    for number, ranges in enumerate(readers):
+        for first, last in ranges:
+            changes.setdefault(first, []).append(number)
+            changes.setdefault(last + 1, []).append(number)
+    changes.pop(HASH_SPACE, None)
+    starts = sorted(changes)
+    owners: list[tuple[int, ...]] = []
+    now: set[int] = set()
+    for start in starts:
+        for number in changes[start]:
+            now ^= {number}
+        owners.append(tuple(sorted(now)))
+    return starts, owners
+
+
+class _Stored:
+    """One batch with its header checked."""
+
+    def __init__(self, data: bytes, plain: bytes | None) -> None:
+        self.data = data
+        if len(data) < _HEADER_SIZE:
+            raise corrupt(Fault.BATCH_LENGTH, -1, -1)
+        self.base_offset, length, _, magic, _, self.attributes, self.last_delta = _HEAD.unpack_from(data)
+        (self.count,) = _COUNT.unpack_from(data, _COUNT_AT)
+        if magic != 2:
+            raise corrupt(Fault.MAGIC, self.base_offset, -1)
+        if length < _SMALLEST_BATCH_LENGTH or length + 12 != len(data):
+            raise corrupt(Fault.BATCH_LENGTH, self.base_offset, -1)
+        if self.base_offset < 0 or self.last_delta < 0 or self.base_offset + self.last_delta >= _MAX_LONG:
+            raise corrupt(Fault.OFFSETS, self.base_offset, -1)
+        self.is_control = self.attributes & _CONTROL != 0
+        if not self.is_control and plain is None and self.attributes & _CODEC_MASK:
+            raise corrupt(Fault.COMPRESSED, self.base_offset, -1)
+        self.section = data[_HEADER_SIZE:] if plain is None else plain
+        if not 0 <= self.count <= self.last_delta + 1 or (
+            not self.is_control and self.count * _SMALLEST_RECORD > len(self.section)
+        ):
+            raise corrupt(Fault.COUNT, self.base_offset, -1)
+
+    def with_records(self, records: bytearray, count: int) -> bytearray:
+        """The batch with these of its records."""
+        batch = bytearray(self.data[:_HEADER_SIZE]) + records
+        _COUNT.pack_into(batch, _LENGTH_AT, len(batch) - 12)
+        batch[_ATTRIBUTES_AT + 1] &= ~_CODEC_MASK
+        _COUNT.pack_into(batch, _COUNT_AT, count)
+        batch[_CRC_AT:_ATTRIBUTES_AT] = crc32c(memoryview(batch)[_ATTRIBUTES_AT:]).to_bytes(4, "big")
+        return batch
+
+
+def _split_batch(
+    batch: _Stored, starts: list[int], owners: list[tuple[int, ...]], split: Split, parts: Sequence[bytearray]
+) -> None:
+    end_offset = batch.base_offset + batch.last_delta + 1
+    if batch.is_control:
+        for part in parts:
+            part.extend(batch.data)
+        split.ends[:] = [end_offset] * len(split.ends)
+        split.slot_maps.extend(_ALL_SLOTS)
+        split.last_offsets[:] = [end_offset - 1] * SLOTS
+        return
+    kept = [bytearray() for _ in parts]
+    counts = [0] * len(kept)
+    slot_map = bytearray(SLOT_MAP_BYTES)
+    position, previous, section = 0, -1, batch.section
+    for index in range(batch.count):
+        start = position
+        try:
+            position, delta, key_hash = _record(section, position, previous, batch)
+        except _Refused as refused:
+            raise corrupt(refused.fault, batch.base_offset, index) from None
+        slot = key_hash // SLOT_HASHES
+        slot_map[slot >> 3] |= 1 << (slot & 7)
+        split.last_offsets[slot] = batch.base_offset + delta
+        previous = delta
+        for owner in owners[bisect_right(starts, key_hash) - 1]:
+            kept[owner] += section[start:position]
+            counts[owner] += 1
+    if position != len(section):
+        raise corrupt(Fault.BATCH_REST, batch.base_offset, -1)
+    split.slot_maps.extend(slot_map)
+    for place, (part, records, count) in enumerate(zip(parts, kept, counts, strict=True)):
+        if count:
+            part.extend(batch.data if count == batch.count else batch.with_records(records, count))
+            split.ends[place] = end_offset
+
+
+def _record(section: bytes, position: int, previous: int, batch: _Stored) -> tuple[int, int, int]:
+    """The end of the record at this position, its offset delta and its hash."""
+    length, position = _varint(section, position, len(section), 5)
+    if not _SHORTEST_RECORD <= length <= len(section) - position:
+        raise _Refused(Fault.RECORD_LENGTH)
+    end = position + length
+    _, delta, position = _record_start(section, position, end)
+    if delta <= previous or delta > batch.last_delta:
+        raise _Refused(Fault.OFFSET_DELTA)
+    key, _ = _nullable(section, position, end, Fault.KEY_LENGTH)
+    return end, delta, hash_of(key, batch.base_offset + delta)

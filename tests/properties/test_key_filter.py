@@ -1,0 +1,138 @@
+"""The split of batches by key: each record reaches each reader that wants it, once, as it was; both kernels agree."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.key_ranges import HASH_SPACE, KeyRange, contains, hash_of, joined, slot_of
+from tailrace.protocol.records import _kernels_twin as twin
+from tailrace.protocol.records.batch import HEADER_SIZE, check_crc, iter_batches, read_header
+from tailrace.protocol.records.compression import decompress
+from tailrace.protocol.records.record import Record, build_batch, read_records
+
+compiled: Any = pytest.importorskip(
+    "tailrace.protocol.records._kernels", reason="the compiled kernels are not built: setup.py build_ext"
+)
+
+KEYS = st.none() | st.binary(max_size=2) | st.binary(min_size=60, max_size=200)
+HEADERS = st.lists(st.tuples(st.text("ab", max_size=2), st.none() | st.binary(max_size=5)), max_size=2).map(tuple)
+EDGES = st.integers(0, HASH_SPACE - 1) | st.integers(0, 255).map(lambda slot: slot << 24)
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> list[KeyRange]:
+    drawn = draw(st.lists(st.tuples(EDGES, EDGES), max_size=4))
+    return list(joined(KeyRange(*sorted(pair)) for pair in drawn))
+
+
+READERS = st.lists(ranges(), min_size=1, max_size=5)
+Batch = tuple[bytes, bytes | None]
+"""A stored batch, and its records if it is compressed."""
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    bodies = draw(st.lists(st.tuples(st.integers(0, 2**45), KEYS, KEYS, HEADERS), min_size=1, max_size=8))
+    codec = draw(st.sampled_from([0, 0, 1, 2, 3, 4]))
+    is_control = draw(st.integers(0, 9)) == 0
+    plain = build_batch(
+        [Record(0, *body) for body in bodies],
+        base_offset=draw(st.integers(0, 200)),
+        producer_id=draw(st.sampled_from([-1, 7])),
+        is_transactional=draw(st.booleans()),
+        is_control=is_control,
+        log_append_time=draw(st.none() | st.integers(0, 2**45)),
+        codec=0 if is_control else codec,
+    )
+    stored = bytes(plain)
+    if is_control or not codec:
+        return stored, None
+    return stored, bytes(decompress(codec, stored[HEADER_SIZE:]))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> Batch:
+    stored, plain = draw(batches())
+    data = bytearray(stored if plain is None else plain)
+    for _ in range(draw(st.integers(1, 4))):
+        if data:
+            data[draw(st.integers(0, len(data) - 1))] = draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
+    data = data[: len(data) - draw(st.sampled_from([0, 0, 0, 1, 30]))]
+    return (bytes(data), None) if plain is None else (stored, bytes(data))
+
+
+def outcome(call: Callable[[], object]) -> object:
+    try:
+        return call()
+    except (CorruptRecords, ValueError) as error:
+        return type(error), str(error)
+
+
+@given(st.lists(batches() | damaged(), max_size=4), READERS)
+def test_both_kernels_split_alike(chunk: list[Batch], readers: list[list[KeyRange]]) -> None:
+    expected = outcome(lambda: twin.split_by_key(chunk, readers))
+    assert outcome(lambda: compiled.split_by_key(chunk, readers)) == expected
+
+
+def records_of(part: bytes) -> list[tuple[bool, Record]]:
+    """The records of a part, and whether each is a control record."""
+    found = []
+    for position, header in iter_batches(part):
+        check_crc(part, position, header)
+        assert header.records_count, "no batch of zero records"
+        found += [(header.is_control, one) for one in read_records(part[position : position + header.size_bytes])]
+    return found
+
+
+@given(st.lists(batches(), max_size=4), READERS)
+def test_each_reader_gets_its_records_once_and_as_they_were(chunk: list[Batch], readers: list[list[KeyRange]]) -> None:
+    split = compiled.split_by_key(chunk, readers)
+    everything = [one for stored, _ in chunk for one in records_of(stored)]
+    for wanted, part in zip(readers, split.parts, strict=True):
+        expected = [
+            (is_control, one)
+            for is_control, one in everything
+            if is_control or contains(wanted, hash_of(one.key, one.offset))
+        ]
+        assert records_of(bytes(part)) == expected
+    last: dict[int, int] = {}
+    for number, (stored, _) in enumerate(chunk):
+        header = read_header(stored, 0)
+        slots = {slot for slot in range(256) if split.slot_maps[32 * number + slot // 8] >> slot % 8 & 1}
+        if header.is_control:
+            assert slots == set(range(256))
+            last = dict.fromkeys(slots, header.last_offset)
+        else:
+            hashes = [(slot_of(hash_of(one.key, one.offset)), one.offset) for _, one in records_of(stored)]
+            assert slots == {slot for slot, _ in hashes}
+            last |= dict(hashes)
+    assert split.last_offsets == [last.get(slot, -1) for slot in range(256)]
+
+
+@given(batches(), READERS)
+def test_a_header_keeps_all_that_it_says_of_the_whole_batch(batch: Batch, readers: list[list[KeyRange]]) -> None:
+    stored, _ = batch
+    before = read_header(stored, 0)
+    for part in compiled.split_by_key([batch], readers).parts:
+        if not part:
+            continue
+        after = read_header(part, 0)
+        is_whole = after.records_count == before.records_count
+        if is_whole:
+            assert bytes(part) == stored
+        assert (after.base_offset, after.last_offset_delta, after.partition_leader_epoch) == (
+            before.base_offset,
+            before.last_offset_delta,
+            before.partition_leader_epoch,
+        )
+        assert (after.base_timestamp, after.max_timestamp) == (before.base_timestamp, before.max_timestamp)
+        assert (after.producer_id, after.producer_epoch, after.base_sequence) == (
+            before.producer_id,
+            before.producer_epoch,
+            before.base_sequence,
+        )
+        assert after.attributes == (before.attributes if is_whole else before.attributes & ~7)
