@@ -1,11 +1,13 @@
 """The double of each port of the server. *Deferred* ones work or answer when the test says so."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
+from tailrace.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import TopicPartition
@@ -52,9 +54,9 @@ def broker_images(
 
 
 class NoCluster:
-    """A `server.ports.Controller` of a node that knows of no cluster: its metadata is empty, and stays so."""
+    """A `server.ports.Controller` of a node that knows of no cluster: its metadata has a version, and no more."""
 
-    image = EMPTY_IMAGE
+    image = replace(EMPTY_IMAGE, features={METADATA_VERSION_FEATURE: METADATA_VERSION})
     leader_id = BrokerId(-1)
     applied_end_offset = 0
 

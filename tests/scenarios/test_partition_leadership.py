@@ -845,7 +845,7 @@ def test_a_controller_that_does_not_know_a_level_cannot_be_unregistered(cluster:
     assert "controller 7 knows 20 to 25; start it with a release that knows it first" in refusal.value.detail
 
 
-@pytest.mark.parametrize("refused", [update(27), update(0), update(25), update(1, "kraft.version"), update(-3)])
+@pytest.mark.parametrize("refused", [update(28), update(0), update(25), update(1, "kraft.version"), update(-3)])
 def test_a_level_that_cannot_be(cluster: LeadershipCluster, refused: UpdateFeatures) -> None:
     with pytest.raises(KafkaError) as refusal:
         cluster.do(refused)

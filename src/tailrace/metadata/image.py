@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple, cast
 
 from tailrace.metadata.records import (
+    FIRST_WITH_KEY_SHARING,
     NO_LEADER_CHANGE,
     NO_RECOVERY_CHANGE,
     RECOVERING,
@@ -169,6 +170,11 @@ class ClusterImage:
     def metadata_version(self) -> int | None:
         """The finalized level of metadata.version; None in a log that does not name one."""
         return self.features.get("metadata.version")
+
+    @property
+    def knows_key_sharing(self) -> bool:
+        """Whether all brokers know key ranges and committed ranges (KIP-X)."""
+        return (self.metadata_version or 0) >= FIRST_WITH_KEY_SHARING
 
     def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
         """Every partition of the cluster."""

@@ -21,6 +21,7 @@ class TopicConfig:
     flush_ms: int = _MAX_LONG
     follower_replication_throttled_replicas: tuple[str, ...] = ()
     index_interval_bytes: int = 4096
+    key_sharing_enable: bool = True
     leader_replication_throttled_replicas: tuple[str, ...] = ()
     max_compaction_lag_ms: int = _MAX_LONG
     max_message_bytes: int = 1_048_588
@@ -107,6 +108,11 @@ TOPIC_SETTINGS: Table = table_of(
         throttled_replicas=True,
     ),
     _setting("index.interval.bytes", SettingType.INT, "Log bytes between two index entries.", at_least=0),
+    _setting(
+        "key.sharing.enable",
+        SettingType.BOOLEAN,
+        "Whether the broker filters records for readers of key ranges. If not, these get all and filter themselves.",
+    ),
     _setting(
         "leader.replication.throttled.replicas",
         SettingType.LIST,

@@ -5,7 +5,7 @@ broker's setting is its own dynamic value, else that of all brokers, else that o
 These values are also the setting's synonyms, the one in force first.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -131,6 +131,7 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "flush.ms": ("log.flush.interval.ms",),
     "follower.replication.throttled.replicas": (),
     "index.interval.bytes": ("log.index.interval.bytes",),
+    "key.sharing.enable": (),
     "leader.replication.throttled.replicas": (),
     "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
     "max.message.bytes": ("message.max.bytes",),
@@ -152,6 +153,10 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 """The broker's settings behind each topic setting, if there are any; of several units, the first one with a value is in
 force."""
 
+
+OWN_TOPIC_SETTINGS: Final = frozenset({"key.sharing.enable"})
+"""Those that Kafka does not have. They are shown of a topic that has its own, and if they are named: other answers are
+those of Kafka."""
 
 METADATA_CLEANUP_POLICY: Final = Setting(
     name="cleanup.policy",
@@ -183,9 +188,11 @@ class InheritedEntries:
     def __init__(self, broker: BrokerSettings) -> None:
         self._broker = broker
 
-    def topic(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
-        """Every setting of a topic that has these overrides, by name."""
-        return _under(overrides, self._of_topics, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    def topic(self, overrides: Mapping[str, str], keys: Container[str] = ()) -> Iterator[DescribedConfig]:
+        """Every setting of a topic that has these overrides, by name, if it is to be shown; `keys` are named."""
+        hidden = {name for name in OWN_TOPIC_SETTINGS if name not in overrides and name not in keys}
+        shown = (entry for entry in self._of_topics if entry.setting.name not in hidden)
+        return _under(overrides, shown, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
     def group(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
         """Every setting of a group that has these overrides, by name."""

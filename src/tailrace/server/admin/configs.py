@@ -79,7 +79,7 @@ class DescribeConfigsHandler:
     def _entries(self, resource: DescribeConfigsResource, inherited: InheritedEntries) -> Iterable[DescribedConfig]:
         name = resource.resource_name
         if resource.resource_type == ResourceType.TOPIC:
-            return self._topic_entries(name, inherited)
+            return self._topic_entries(name, resource.configuration_keys or (), inherited)
         if resource.resource_type == ResourceType.BROKER:
             return self._broker_entries(name)
         if resource.resource_type == ResourceType.GROUP:
@@ -97,7 +97,9 @@ class DescribeConfigsHandler:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a group, or a subscription to client metrics, has a name")
         return self._controller.image.overrides(ConfigResource(kind, name))
 
-    def _topic_entries(self, name: str, inherited: InheritedEntries) -> Iterable[DescribedConfig]:
+    def _topic_entries(
+        self, name: str, keys: tuple[str, ...], inherited: InheritedEntries
+    ) -> Iterable[DescribedConfig]:
         fault = topic_name_fault(name)
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, fault)
@@ -106,7 +108,7 @@ class DescribeConfigsHandler:
         image = self._controller.image
         if name not in image.topics:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        return inherited.topic(image.topic_overrides(name))
+        return inherited.topic(image.topic_overrides(name), keys)
 
     def _broker_entries(self, name: str) -> Iterable[DescribedConfig]:
         in_force = self._settings.at(self._controller.image)

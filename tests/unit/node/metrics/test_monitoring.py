@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
+from tailrace.metadata.records import METADATA_VERSION
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.node.broker import RunningBroker
@@ -235,7 +236,7 @@ def test_metrics_of_the_quorum_have_kafkas_names(cluster: Cluster) -> None:
     assert value(found, f"{raft}_current_epoch") == value(found, f"{raft}_log_end_epoch") >= 1
     assert value(found, f"{raft}_number_of_voters") == 1
     assert 0 < value(found, f"{raft}_high_watermark") <= value(found, f"{raft}_log_end_offset")
-    assert value(found, "kafka_server_metadataloader_currentmetadataversion") == 26
+    assert value(found, "kafka_server_metadataloader_currentmetadataversion") == METADATA_VERSION
     assert value(found, "tailrace_metadata_log_failed") == 0
 
 

@@ -28,7 +28,7 @@ from tailrace.protocol.messages.configs import (
     IncrementallyAlterableConfig,
 )
 from tailrace.protocol.messages.topics import CreatableTopic, CreateTopicsRequest
-from tailrace.server.admin.config_entries import BROKER_NAMES
+from tailrace.server.admin.config_entries import BROKER_NAMES, OWN_TOPIC_SETTINGS
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.controller_commands import create_topics
@@ -92,7 +92,7 @@ def alter(
 def test_every_setting_of_a_topic_is_shown_when_no_key_is_named(node: AdminPath, version: int) -> None:
     result = describe(node, "orders", version=version)
     assert (result.error_code, result.error_message) == (0, None)
-    assert [config.name for config in result.configs] == sorted(TOPIC_SETTINGS)
+    assert [config.name for config in result.configs] == sorted(TOPIC_SETTINGS.keys() - OWN_TOPIC_SETTINGS)
     retention = entry(result, "retention.ms")
     assert (retention.value, retention.config_source, retention.read_only) == ("7200000", 4, False)
     assert (entry(result, "segment.bytes").value, entry(result, "segment.bytes").config_source) == ("5000", 1)
@@ -104,6 +104,13 @@ def test_every_setting_of_a_topic_is_shown_when_no_key_is_named(node: AdminPath,
 def test_only_the_requested_keys_are_shown(node: AdminPath) -> None:
     result = describe(node, "orders", keys=("retention.ms", "no.such.key"))
     assert [config.name for config in result.configs] == ["retention.ms"]
+
+
+def test_a_setting_that_kafka_does_not_have_is_shown_if_it_is_named_or_set(node: AdminPath) -> None:
+    (own,) = describe(node, "orders", keys=("key.sharing.enable",)).configs
+    assert (own.name, own.value, own.config_source) == ("key.sharing.enable", "true", 5)
+    alter(node, ResourceType.TOPIC, "orders", ("key.sharing.enable", 0, "false"))
+    assert entry(describe(node, "orders"), "key.sharing.enable").value == "false"
 
 
 def test_no_keys_ask_for_all_settings(node: AdminPath) -> None:
