@@ -37,6 +37,7 @@ from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
+from tailrace.server.fetch.key_reads import KeyRangeConfig
 from tailrace.server.partitions.log_directory_health import StallCause
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.table import PartitionTable
@@ -197,6 +198,7 @@ class ReplicaNode:
                 is_flushed=self._is_flushed,
                 replica_lag_time_max_ms=self._lag_ms,
                 fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES,
+                key_ranges=KeyRangeConfig(),
                 fetch_session_slots=self._session_slots,
                 auto_create_topics=False,
                 verifies_transactions=True,

@@ -19,6 +19,7 @@ from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.watchers import Change, Watchers
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
+from tailrace.server.fetch.key_reads import KeyRangeConfig, KeyRangeReads
 from tailrace.server.fetch.params import FetchingConsumer, FetchParams, sender_of
 from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.sessions import FetchSessions
@@ -310,6 +311,7 @@ class SessionBroker:
         self._parked: list[_Parked] = []
         self._handling: tuple[Sender, FetchRequest] | None = None
         self._sent = sent = SentBytes()
+        self._key_reads = KeyRangeReads(_as_any(self.clock), KeyRangeConfig(), is_known=lambda: True)
         self._followers = FollowerReaders(
             controller=_as_any(self), keeper=_as_any(self), throttles=_as_any(self), sent=sent
         )
@@ -322,11 +324,12 @@ class SessionBroker:
             choices=_as_any(SimpleNamespace(of_consumer=lambda request, context: None)),
             sent=sent,
             endpoints=_as_any(SimpleNamespace(of=lambda *args: ())),
+            key_reads=self._key_reads,
         )
 
     def __getstate__(self) -> dict[str, Any]:
         assert not self._parked, "sleep comes first"
-        left_out = ("_parked", "_handling", "_followers", "_handler", "_sent")
+        left_out = ("_parked", "_handling", "_followers", "_handler", "_sent", "_key_reads")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -353,11 +356,20 @@ class SessionBroker:
         if reader.is_replica:
             reader._must_note_sent = bool(request.topics) and version < 18
         params = FetchParams(
-            request, context, sender=named, reader=reader, table=_as_any(self), fetch_max_bytes=_FETCH_MAX_BYTES
+            request,
+            context,
+            sender=named,
+            reader=reader,
+            table=_as_any(self),
+            fetch_max_bytes=_FETCH_MAX_BYTES,
+            key_reads=self._key_reads,
         )
         # With min_bytes 1 a fetch waits on only while nothing has become readable: so its counts are those of now.
         first: Any = SimpleNamespace(
-            params=params, available_bytes=0, given=[(partition, 0) for partition in self.partitions]
+            params=params,
+            available_bytes=0,
+            has_key_ranges=False,
+            given=[(partition, 0) for partition in self.partitions],
         )
         handler = self._handler
         poll = WaitingSession(

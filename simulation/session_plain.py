@@ -38,6 +38,7 @@ SESSION_PARTS: Final = frozenset(
         "incremental_fetches",
         "is_open",
         "is_privileged",
+        "key_range_count",
         "last_used_ms",
         "listener",
         "owner",

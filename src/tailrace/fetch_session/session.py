@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, next_epoch
 from tailrace.model.partitions import MAX_TOPIC_NAME
-from tailrace.protocol.messages.fetch import FetchTopic, ForgottenTopic, PartitionData
+from tailrace.protocol.messages.fetch import FetchTopic, ForgottenTopic, PartitionData, WireKeyRange
 from tailrace.protocol.rows import pick
 
 UNKNOWN: Final = -1
@@ -52,6 +52,7 @@ class SessionPartition:
         "current_leader_epoch",
         "fetch_offset",
         "high_watermark",
+        "key_ranges",
         "known_high_watermark",
         "known_log_start_offset",
         "last_fetched_epoch",
@@ -72,6 +73,7 @@ class SessionPartition:
     """The reader's own, of a follower."""
     high_watermark: int
     """The reader's own, of a follower from v18 on."""
+    key_ranges: Sequence[WireKeyRange]
 
     def __init__(self, session: "FetchSession", topic: SessionTopic, partition: int, rank: int) -> None:
         self.session: FetchSession = session
@@ -82,6 +84,7 @@ class SessionPartition:
         self.known_high_watermark = UNKNOWN
         """As the last answer had it; -1: the next one has to have it in any case."""
         self.known_log_start_offset = UNKNOWN
+        self.key_ranges = ()
         self.subject: Any = None
         """The partition that the host has found for it; None before that."""
 
@@ -103,8 +106,12 @@ class SessionPartition:
         return self.subject is not None and self.known_high_watermark != UNKNOWN
 
     def is_news(self, data: PartitionData) -> bool:
-        """Whether the last answer had another high watermark or log start."""
-        return data.high_watermark != self.known_high_watermark or data.log_start_offset != self.known_log_start_offset
+        """Whether the last answer had another high watermark or log start, or a scan for key ranges has got on."""
+        return (
+            data.high_watermark != self.known_high_watermark
+            or data.log_start_offset != self.known_log_start_offset
+            or data.scanned_to > self.fetch_offset
+        )
 
 
 STATED_FIELDS: Final = (
@@ -115,8 +122,11 @@ STATED_FIELDS: Final = (
     "last_fetched_epoch",
     "log_start_offset",
     "high_watermark",
+    "key_ranges",
 )
 """The fields of a partition in a request that a session keeps."""
+MAX_KEY_RANGES: Final = 100_000
+"""Of all partitions of a session: one each of as many partitions as a consumer can read."""
 _rank_of: Final = attrgetter("rank")
 _SPARSE: Final = 8
 """So many times as many partitions have been due as are now: those are kept anew."""
@@ -141,6 +151,7 @@ class FetchSession:
         "incremental_fetches",
         "is_open",
         "is_privileged",
+        "key_range_count",
         "last_used_ms",
         "listener",
         "owner",
@@ -178,7 +189,9 @@ class FetchSession:
         self._topics: dict[SessionTopic, dict[int, SessionPartition]] = {}
         self.partition_count = 0
         self.has_long_names = False
-        """Whether it was to have topics with names that none can have. It must end: they would take much memory."""
+        """Whether it was to have topics with names that none can have."""
+        self.key_range_count = 0
+        """The key ranges of all partitions (KIP-X)."""
         self.due: dict[SessionPartition, None] = {}
         self.waiting: dict[SessionPartition, int] = {}
         """Those whose offset is above the high watermark, and since when their readers wait, in ms."""
@@ -211,10 +224,18 @@ class FetchSession:
         """The partition, if the session has it."""
         return self._topics.get(topic, {}).get(index)
 
+    @property
+    def is_excessive(self) -> bool:
+        """Whether it must end: its names of topics or its key ranges would take much memory."""
+        return self.has_long_names or self.key_range_count > MAX_KEY_RANGES
+
     # Requests
 
-    def name(self, topics: Iterable[FetchTopic]) -> list[SessionPartition]:
-        """Take the partitions that a request names, in order: new ones come last, known ones keep their rank."""
+    def name(self, topics: Iterable[FetchTopic], key_ranges: Sequence[WireKeyRange] = ()) -> list[SessionPartition]:
+        """Take the partitions that a request names, in order: new ones come last, known ones keep their rank.
+
+        `key_ranges` are those of partitions that have none of their own (KIP-X).
+        """
         named: list[SessionPartition] = []
         due, waiting, uses_topic_ids = self.due, self.waiting, self.uses_topic_ids
         last_rank, is_in_order, shared_max_bytes = 0, True, UNKNOWN
@@ -222,9 +243,8 @@ class FetchSession:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
             partitions = self._topics.setdefault(topic, {})
             self.has_long_names |= len(topic) > MAX_TOPIC_NAME
-            for number, offset, max_bytes, leader_epoch, fetched_epoch, log_start_offset, high_watermark in pick(
-                one.partitions, STATED_FIELDS
-            ):
+            stated = pick(one.partitions, STATED_FIELDS)
+            for number, offset, max_bytes, leader_epoch, fetched_epoch, log_start, high_watermark, ranges in stated:
                 partition = partitions.get(number)
                 if partition is None:
                     partition = partitions[number] = self._new_partition(topic, number)
@@ -234,8 +254,12 @@ class FetchSession:
                 partition.partition_max_bytes = shared_max_bytes  # one number for all, not an object for each
                 partition.current_leader_epoch = leader_epoch
                 partition.last_fetched_epoch = fetched_epoch
-                partition.log_start_offset = log_start_offset
+                partition.log_start_offset = log_start
                 partition.high_watermark = high_watermark
+                wanted_ranges = ranges or key_ranges
+                if wanted_ranges is not partition.key_ranges:
+                    self.key_range_count += len(wanted_ranges) - len(partition.key_ranges)
+                    partition.key_ranges = wanted_ranges
                 if waiting:
                     waiting.pop(partition, None)
                 due[partition] = None
@@ -264,6 +288,7 @@ class FetchSession:
             for index in one.partitions:
                 partition = partitions.pop(index, None)
                 if partition is not None:
+                    self.key_range_count -= len(partition.key_ranges)
                     self.due.pop(partition, None)
                     self.waiting.pop(partition, None)
                     gone.append(partition)
@@ -329,7 +354,7 @@ class FetchSession:
                 continue
             partition.known_high_watermark = data.high_watermark
             partition.known_log_start_offset = data.log_start_offset
-            if rotates and data.records:
+            if rotates and (data.records or data.scanned_to > partition.fetch_offset):
                 last_rank += 1
                 partition.rank = last_rank
         self._last_rank, self._named_in_order = last_rank, None

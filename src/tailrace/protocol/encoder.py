@@ -5,9 +5,9 @@ pieces before it joined. Neighbouring fields of fixed size, with the length that
 A value that the wire cannot hold raises struct.error, TypeError or AttributeError, which `schema.encode` explains.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import pack
-from typing import Any
+from typing import Any, cast
 
 from tailrace.protocol.declaration import Array, Field, Fixed, Nested, RecordBytes, Schema, Text
 from tailrace.protocol.primitives import Buffer, uvarint, write_tag_section
@@ -27,10 +27,27 @@ def compile_encoder(schema: Schema, version: int) -> Encoder:
     return compiler.function(f"{schema.name} v{version}", Nested(schema), nullable=False)
 
 
-def refer_to(data: Buffer, parts: list[Buffer], chunks: list[Buffer]) -> None:
-    """Make `data` itself a chunk, behind the parts before it."""
+class BufferChain:
+    """Buffers that are one value on the wire, of BY_REFERENCE_FROM bytes at least: they need not be joined before."""
+
+    __slots__ = ("_size_bytes", "buffers")
+
+    def __init__(self, buffers: Sequence[Buffer]) -> None:
+        self.buffers = buffers
+        self._size_bytes = sum(map(len, buffers))
+
+    def __len__(self) -> int:
+        """The bytes of all."""
+        return self._size_bytes
+
+
+def refer_to(data: Buffer | BufferChain, parts: list[Buffer], chunks: list[Buffer]) -> None:
+    """Make `data` itself a chunk, or its buffers chunks, behind the parts before it."""
     chunks.append(b"".join(parts))
-    chunks.append(data)
+    if type(data) is BufferChain:
+        chunks += data.buffers
+    else:
+        chunks.append(cast(Buffer, data))
     parts.clear()
 
 

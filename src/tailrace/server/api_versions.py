@@ -2,8 +2,9 @@
 
 - The answer of an unknown version is error 35 in version 0, with the versions of ApiVersions alone (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
-- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions. Before v4
-  clients stumble over a feature that begins with level 0, so it is left out (KAFKA-17492).
+- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions: that of
+  key sharing once all brokers know it. Before v4 clients stumble over a feature that begins with level 0, so it is left
+  out (KAFKA-17492).
 """
 
 import re
@@ -24,6 +25,7 @@ from tailrace.protocol.messages.api_versions import (
     SupportedFeatureKey,
 )
 from tailrace.protocol.messages.envelope import FORWARDING_FEATURE
+from tailrace.protocol.messages.fetch import KEY_SHARING_FEATURE
 from tailrace.protocol.messages.groups import DETAILS_FEATURE
 from tailrace.protocol.registry import Api
 from tailrace.server.context import RequestContext
@@ -39,6 +41,7 @@ _SUPPORTED = (
 
 
 _SUPPORTED_ABOVE_0 = tuple(feature for feature in _SUPPORTED if feature.min_version > 0)
+_KEY_SHARING = SupportedFeatureKey(name=KEY_SHARING_FEATURE, min_version=1, max_version=1)
 
 
 class FinalizedFeatures(NamedTuple):
@@ -47,6 +50,8 @@ class FinalizedFeatures(NamedTuple):
     levels: Mapping[str, int]
     epoch: int
     """The offset of the last record of the metadata log behind them; -1 if they are unknown."""
+    shares_keys: bool = False
+    """Whether requests of key ranges are served here (KIP-X): all brokers know them, and they are not switched off."""
 
 
 NOTHING_FINALIZED: Final = FinalizedFeatures(MappingProxyType({}), -1)
@@ -66,10 +71,11 @@ class ApiVersionsHandler:
         if context.api_version >= _FIRST_WITH_SOFTWARE:
             _check_software("client_software_name", request.client_software_name)
             _check_software("client_software_version", request.client_software_version)
-        levels, epoch = self._finalized()
+        levels, epoch, shares_keys = self._finalized()
+        supported = _SUPPORTED if context.api_version >= _FIRST_WITH_LEVEL_0 else _SUPPORTED_ABOVE_0
         return ApiVersionsResponse(
             api_keys=self._table,
-            supported_features=_SUPPORTED if context.api_version >= _FIRST_WITH_LEVEL_0 else _SUPPORTED_ABOVE_0,
+            supported_features=(*supported, _KEY_SHARING) if shares_keys else supported,
             finalized_features_epoch=epoch,
             finalized_features=tuple(
                 FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

@@ -17,12 +17,17 @@ KEEP_BYTES: Final = 16 << 20
 """Four answers (fetch.max.bytes): one is being read while those before it are being sent."""
 
 
+_TRIES: Final = 4
+"""Buffers that are looked at before a new one is made."""
+
+
 class ReadBuffers:
     """Buffers in rings, one ring per size. `KEEP_BYTES` bounds all rings together."""
 
-    __slots__ = ("_rings", "kept_bytes")
+    __slots__ = ("_keep_bytes", "_rings", "kept_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_bytes: int = KEEP_BYTES) -> None:
+        self._keep_bytes = keep_bytes
         self._rings: dict[int, deque[bytearray]] = {}
         self.kept_bytes = 0
         """The bytes in the rings, lent or not. A buffer that has left its ring is its reader's alone."""
@@ -35,16 +40,16 @@ class ReadBuffers:
         ring = self._rings.get(size)
         if ring is None:
             ring = self._rings[size] = deque()
-        elif ring:
-            # The buffer that was lent first was sent first.
+        # The buffer that was lent first was mostly sent first.
+        for _ in range(min(_TRIES, len(ring))):
             oldest = ring[0]
+            ring.rotate(-1)
             if has_no_views(oldest):
-                ring.rotate(-1)
                 return oldest
         buffer = new_buffer(size)
         ring.append(buffer)
         self.kept_bytes += size
-        while self.kept_bytes > KEEP_BYTES:
+        while self.kept_bytes > self._keep_bytes:
             self._forget_one(ring)
         return buffer
 

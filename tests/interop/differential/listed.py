@@ -61,6 +61,7 @@ _CLUSTER = (
             },
             "supported_features[tailrace.group.details]": ONLY_HERE,
             "supported_features[tailrace.forwarding]": ONLY_HERE,
+            "supported_features[tailrace.key.sharing]": ONLY_HERE,
         },
         "the rest is no feature here; ours are for our own tools and nodes",
     ),
@@ -69,9 +70,6 @@ _CLUSTER = (
         ("versions",),
         {
             "supported_features[metadata.version].min_version": (25, 7),
-            "supported_features[metadata.version].max_version": (26, 27),
-            "finalized_features[metadata.version].min_version_level": (26, 27),
-            "finalized_features[metadata.version].max_version_level": (26, 27),
         },
         "the levels whose rules are built; no log here is older than 25",
     ),

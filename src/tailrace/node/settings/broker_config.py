@@ -15,6 +15,7 @@ from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.throttle import ThrottleConfig
 from tailrace.server.admin.config_entries import ConfigSource
 from tailrace.server.assembly.config import BrokerConfig
+from tailrace.server.fetch.key_reads import KeyRangeConfig
 from tailrace.server.partitions.cleaner import CleanerConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
@@ -30,6 +31,7 @@ def broker_config(config: NodeConfig, *, cluster_id: str, log_directory: str) ->
         is_flushed=config.is_flushed,
         replica_lag_time_max_ms=config.integer("replica.lag.time.max.ms"),
         fetch_max_bytes=config.integer("fetch.max.bytes"),
+        key_ranges=config.fill(KeyRangeConfig),
         fetch_session_slots=config.integer("max.incremental.fetch.session.cache.slots"),
         auto_create_topics=config.flag("auto.create.topics.enable"),
         verifies_transactions=config.flag("transaction.partition.verification.enable"),

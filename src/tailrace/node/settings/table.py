@@ -20,6 +20,7 @@ from tailrace.replication.leadership import DEFAULT_LAG_MS
 from tailrace.replication.throttle import NO_LIMIT, ThrottleConfig
 from tailrace.server.admin.config_entries import BROKER_NAMES
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
+from tailrace.server.fetch.key_reads import KeyRangeConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig
 from tailrace.server.replicas.replication_throttles import FOLLOWER_RATE, LEADER_RATE
@@ -165,6 +166,26 @@ _REPLICATION = (
 
 _FETCH = (
     setting("fetch.max.bytes", INT, DEFAULT_FETCH_MAX_BYTES, "The most bytes of one answer to a fetch.", at_least=1024),
+    setting(
+        "group.key.sharing.enable",
+        BOOLEAN,
+        KeyRangeConfig,
+        "Whether this broker filters records for readers of key ranges (KIP-X). If not, these get all, and filter.",
+    ),
+    setting(
+        "max.bytes.key.range.hashing",
+        INT,
+        KeyRangeConfig,
+        "Bytes of records that were read for other key ranges than those asked for, and are kept for their readers.",
+        at_least=0,
+    ),
+    setting(
+        "key.range.fetch.max.scan.bytes",
+        INT,
+        KeyRangeConfig,
+        "Uncompressed bytes of a partition that one fetch of key ranges looks through at most.",
+        at_least=1024,
+    ),
     setting(
         "max.incremental.fetch.session.cache.slots",
         INT,

@@ -13,6 +13,19 @@ class ReplicaState:
     replica_epoch: Int64 = field(versions="15+", default=-1)
 
 
+KEY_SHARING_FEATURE = "tailrace.key.sharing"
+"""The extensions of KIP-X, in fields tagged from 10000 on: a broker that announces this knows them."""
+
+
+@struct
+class WireKeyRange:
+    """The key hashes from `first` to `last`, and the epoch in which the group has assigned them to the reader."""
+
+    first: Int64
+    last: Int64
+    assignment_epoch: Int32 = -1
+
+
 @struct
 class FetchPartition:
     """From where to read one partition, and what the reader believes about leadership and its own log.
@@ -29,6 +42,7 @@ class FetchPartition:
     partition_max_bytes: Int32
     replica_directory_id: Uuid = field(versions="17+", tag=0, default=ZERO_UUID)
     high_watermark: Int64 = field(versions="18+", tag=1, default=9223372036854775807)
+    key_ranges: tuple[WireKeyRange, ...] = field(versions="12+", tag=10000, default=())
 
 
 @struct
@@ -54,7 +68,7 @@ class FetchRequest:
     """A long poll for record batches. Answered as soon as `min_bytes` can be read, else after `max_wait_ms`.
 
     v7 adds fetch sessions (KIP-227), v11 the reader's rack (KIP-392), v13 topic ids (KIP-516), v15 moves the replica id
-    into `replica_state` (KIP-903).
+    into `replica_state` (KIP-903). `key_ranges` are those of partitions that have none of their own.
     """
 
     cluster_id: str | None = field(versions="12+", tag=0, default=None)
@@ -69,6 +83,8 @@ class FetchRequest:
     topics: tuple[FetchTopic, ...]
     forgotten_topics_data: tuple[ForgottenTopic, ...] = field(versions="7+", default=())
     rack_id: str = field(versions="11+", default="")
+    hash_scheme: Int8 = field(versions="12+", tag=10004, default=0)
+    key_ranges: tuple[WireKeyRange, ...] = field(versions="12+", tag=10006, default=())
 
 
 @struct
@@ -107,7 +123,8 @@ class AbortedTransaction:
 class PartitionData:
     """The answer for one partition. v11 adds the replica to read from instead (KIP-392).
 
-    `records` are batches, from the one that holds the fetch offset on; other brokers may cut the last.
+    `records` are batches, from the one that holds the fetch offset on; other brokers may cut the last. For key ranges
+    they are parts of these, and all records of the ranges below `scanned_to` are here or were before.
     """
 
     partition_index: Int32
@@ -121,6 +138,8 @@ class PartitionData:
     aborted_transactions: tuple[AbortedTransaction, ...] | None
     preferred_read_replica: Int32 = field(versions="11+", default=-1)
     records: Records = None
+    applied_key_ranges: tuple[WireKeyRange, ...] = field(versions="12+", tag=10000, default=())
+    scanned_to: Int64 = field(versions="12+", tag=10001, default=-1)
 
 
 @struct

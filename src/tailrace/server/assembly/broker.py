@@ -34,6 +34,7 @@ from tailrace.server.controller_link.broker_session import Applied, BrokerSessio
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
+from tailrace.server.fetch.key_reads import KeyRangeReads
 from tailrace.server.fetch.offset_lookups import ListOffsetsHandler, OffsetForLeaderEpochHandler
 from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
@@ -97,6 +98,9 @@ class Broker:
         """The choice of other replicas for consumers."""
         self.sent: Final = SentBytes()
         """The bytes of records that were sent."""
+        self._key_reads: Final = KeyRangeReads(
+            clock, config.key_ranges, is_known=lambda: self.metadata.image.knows_key_sharing
+        )
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),
@@ -113,7 +117,8 @@ class Broker:
 
     def finalized_features(self) -> FinalizedFeatures:
         """The finalized features of the cluster, as of the last metadata record that this node has applied."""
-        return FinalizedFeatures(self.metadata.image.features, self.metadata.applied_end_offset - 1)
+        image = self.metadata.image
+        return FinalizedFeatures(image.features, self.metadata.applied_end_offset - 1, self._key_reads.is_enabled)
 
     def new_session(
         self, registration: RegisterBroker, *, applied: Applied, on_fatal: Callable[[KafkaError], None]
@@ -186,6 +191,7 @@ class Broker:
                     choices=self.choices,
                     sent=self.sent,
                     endpoints=endpoints,
+                    key_reads=self._key_reads,
                 ),
                 fetch_sessions.DescribeFetchSessionsRequest: DescribeFetchSessionsHandler(
                     cache=self.fetch_sessions.cache, clock=clock

@@ -8,6 +8,7 @@ from tailrace.model.ids import BrokerId
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.replica_selector import LeaderSelector, ReplicaSelector
 from tailrace.replication.throttle import ThrottleConfig
+from tailrace.server.fetch.key_reads import KeyRangeConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.storage import FileSystem
@@ -27,6 +28,7 @@ class BrokerConfig:
     """log.durability=flushed, otherwise page-cache."""
     replica_lag_time_max_ms: int
     fetch_max_bytes: int
+    key_ranges: KeyRangeConfig
     fetch_session_slots: int
     """max.incremental.fetch.session.cache.slots"""
     auto_create_topics: bool

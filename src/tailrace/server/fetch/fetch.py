@@ -32,6 +32,7 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEn
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.follower_readers import FollowerReaders
+from tailrace.server.fetch.key_reads import KeyRangeReads
 from tailrace.server.fetch.params import CONSUMER, FetchingConsumer, FetchParams, FetchSender, sender_of
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
 from tailrace.server.fetch.replica_choice import ReplicaChoices
@@ -59,6 +60,7 @@ class FetchHandler:
         choices: ReplicaChoices,
         sent: SentBytes,
         endpoints: LeaderEndpoints,
+        key_reads: KeyRangeReads,
     ) -> None:
         """`sent` counts the bytes of the answers to consumers."""
         self._partitions = partitions
@@ -69,6 +71,7 @@ class FetchHandler:
         self._choices = choices
         self._sent = sent
         self._endpoints = endpoints
+        self._key_reads = key_reads
         self._consumers: dict[int, FetchingConsumer] = {}
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
@@ -76,9 +79,7 @@ class FetchHandler:
         sender = sender_of(request, version)
         is_consumer = sender.replica_id < 0
         reader = self._consumer(sender, request, context) if is_consumer else self._followers.reader(sender)
-        params = FetchParams(
-            request, context, sender=sender, reader=reader, table=table, fetch_max_bytes=self._fetch_max_bytes
-        )
+        params = FetchParams(request, context, sender, reader, table, self._fetch_max_bytes, self._key_reads)
         if is_full(request.session_epoch):
             return self._answer_full(params)
         try:

@@ -4,13 +4,14 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.fetch import FetchRequest
+from tailrace.protocol.messages.fetch import FetchRequest, WireKeyRange
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import SessionVisits
 from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wanted_bytes
+from tailrace.server.fetch.key_reads import KeyRangeReads
 from tailrace.server.fetch.replica_choice import ReplicaChoice
 from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.partitions.table import PartitionTable
@@ -43,6 +44,8 @@ class WantedPartition(Protocol):
     def log_start_offset(self) -> int: ...
     @property
     def high_watermark(self) -> int: ...
+    @property
+    def key_ranges(self) -> Sequence[WireKeyRange]: ...
 
 
 class Reader(Protocol):
@@ -184,6 +187,7 @@ class FetchParams:
         "context",
         "fetch_max_bytes",
         "isolation",
+        "key_reads",
         "reader",
         "request",
         "sender",
@@ -196,13 +200,14 @@ class FetchParams:
         self,
         request: FetchRequest,
         context: RequestContext,
-        *,
         sender: FetchSender,
         reader: Reader,
         table: PartitionTable,
         fetch_max_bytes: int,
+        key_reads: KeyRangeReads,
     ) -> None:
         self.request = request
+        self.key_reads = key_reads
         self.sender = sender
         self._table = table
         self.fetch_max_bytes = fetch_max_bytes

@@ -1,6 +1,7 @@
 """The reading of one partition of a fetch: its answer, and the facts by which a fetch waits or ends its wait."""
 
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER
@@ -9,13 +10,15 @@ from tailrace.protocol.messages.fetch import (
     DivergingEpoch,
     LeaderIdAndEpoch,
     PartitionData,
+    WireKeyRange,
 )
-from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRead
+from tailrace.replication.outcomes import READ_COMMITTED, NotLeader
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.budget import FetchBudget
-from tailrace.server.fetch.params import Reader, WantedPartition
+from tailrace.server.fetch.key_reads import KeyRangeRead, ScanBudget, checked_ranges
+from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.replica_choice import NO_OTHER
-from tailrace.storage import ReadLimits
+from tailrace.storage import AbortedTxn, ReadLimits
 
 FIRST_WITH_STORAGE_ERROR: Final = 6
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
@@ -23,29 +26,34 @@ FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
 _UNKNOWN: Final = -1
 
 
-class FetchedPartition(NamedTuple):
-    """The answer of one partition, and what it means for the fetch."""
+class FetchedPartition:
+    """The answer of one partition, and what it means for the fetch. Plain slots, since one is made for each."""
 
-    data: PartitionData
-    is_urgent: bool
-    """Whether the fetch must not wait: there is an error, a divergence, or a better replica for the consumer. If not,
-    the partition was read."""
-    size_bytes: int = 0
-    """The bytes of its records."""
-    available_bytes: int = 0
-    """The readable bytes within the limits. Bytes beyond the limits end no wait: they will not fit later either."""
+    __slots__ = ("available_bytes", "data", "is_urgent", "size_bytes")
+
+    def __init__(self, data: PartitionData, is_urgent: bool, size_bytes: int = 0, available_bytes: int = 0) -> None:
+        self.data: Final = data
+        self.is_urgent: Final = is_urgent
+        """Whether the fetch must not wait: there is an error, a divergence, or a better replica for the consumer. If
+        not, the partition was read."""
+        self.size_bytes: Final = size_bytes
+        """The bytes of its records."""
+        self.available_bytes: Final = available_bytes
+        """The readable bytes within the limits. Bytes beyond the limits end no wait: they will not fit later either."""
 
 
 class PartitionReader:
     """Reads partitions for one request, one at a time. It keeps nothing of them."""
 
-    __slots__ = ("_isolation", "_reader", "_version")
+    __slots__ = ("_isolation", "_key_ranges", "_params", "_reader", "_scan")
 
-    def __init__(self, reader: Reader, isolation: int, version: int) -> None:
-        """`version` is that of the request."""
-        self._reader = reader
-        self._isolation = isolation
-        self._version = version
+    def __init__(self, params: FetchParams) -> None:
+        self._params = params
+        self._reader = params.reader
+        self._isolation = params.isolation
+        self._key_ranges = params.request.key_ranges
+        """Those of partitions that have none of their own."""
+        self._scan: ScanBudget | None = None
 
     def read(
         self, partition: Partition, wanted: WantedPartition, budget: FetchBudget, *, is_last: bool
@@ -67,12 +75,15 @@ class PartitionReader:
                 if choice is not None and (preferred := choice.preferred(partition, offset)) != NO_OTHER:
                     return FetchedPartition(self._redirection(partition, wanted, preferred), is_urgent=True)
             limit_bytes = budget.limit_for(wanted.partition_max_bytes)
-            limits = ReadLimits(
-                offset, limit_bytes, isolation, wanted.current_leader_epoch, min_one_message=budget.min_one_message
-            )
+            limits = ReadLimits(offset, limit_bytes, isolation, wanted.current_leader_epoch, budget.min_one_message)
+            key_ranges = wanted.key_ranges or self._key_ranges
+            if key_ranges and self._serves_ranges(partition, offset):
+                of_ranges = self._read_ranges(partition, wanted, budget, limits, key_ranges)
+                if of_ranges is not None:
+                    return of_ranges
             got = reader.read(partition, wanted, limits)
             if is_last and offset > got.high_watermark and not reader.is_replica:
-                _refuse(partition.unavailable(offset), self._version)
+                _refuse(partition.unavailable(offset), self._params.version)
         except KafkaError as error:
             return self.refuse(wanted, error, partition)
         size_bytes = got.size_bytes
@@ -85,7 +96,7 @@ class PartitionReader:
             high_watermark=got.high_watermark,
             last_stable_offset=got.last_stable_offset,
             log_start_offset=got.log_start_offset,
-            aborted_transactions=_aborted(got) if isolation == READ_COMMITTED else None,
+            aborted_transactions=_aborted(got.aborted) if isolation == READ_COMMITTED else None,
             records=got.records,
         )
         return FetchedPartition(
@@ -93,6 +104,67 @@ class PartitionReader:
             False,
             size_bytes,
             size_bytes if got.reaches_end else max(size_bytes, limit_bytes),
+        )
+
+    @property
+    def has_key_ranges(self) -> bool:
+        """Whether a partition was read for key ranges."""
+        return self._scan is not None
+
+    def _serves_ranges(self, partition: Partition, offset: int) -> bool:
+        """Whether a read at this offset is one of key ranges. At others nothing is read, or there is an error."""
+        return (
+            self._params.key_reads.is_enabled
+            and partition.config.key_sharing_enable
+            and partition.log.log_start_offset <= offset <= partition.high_watermark
+        )
+
+    def _read_ranges(
+        self,
+        partition: Partition,
+        wanted: WantedPartition,
+        budget: FetchBudget,
+        limits: ReadLimits,
+        key_ranges: Sequence[WireKeyRange],
+    ) -> FetchedPartition | None:
+        """The records of these key ranges alone (KIP-X); None if the first batch cannot be split.
+
+        Raises KafkaError INVALID_REQUEST (42) for bad ranges.
+        """
+        if self._scan is None:
+            self._scan = self._params.key_reads.new_scan()
+        got: KeyRangeRead | None = KeyRangeRead(b"", limits.offset, None)
+        if not self._scan.is_over:
+            got = self._params.key_reads.read(
+                partition,
+                checked_ranges(key_ranges, self._params.request.hash_scheme),
+                limits,
+                lambda part: self._reader.read(partition, wanted, part),
+                self._scan,
+            )
+        if got is None:
+            return None
+        size_bytes = len(got.batches)
+        if size_bytes:
+            budget.spend(size_bytes)
+        elif not got.reaches_end:
+            budget.leave_out(limits.max_bytes)
+        is_committed = self._isolation == READ_COMMITTED
+        aborted: Sequence[AbortedTxn] = ()
+        if is_committed and size_bytes:
+            aborted = partition.log.aborted_transactions(limits.offset, got.scanned_to)
+        data = PartitionData(
+            partition_index=wanted.partition,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.log.log_start_offset,
+            aborted_transactions=_aborted(aborted) if is_committed else None,
+            records=got.batches,
+            applied_key_ranges=tuple(key_ranges),
+            scanned_to=got.scanned_to,
+        )
+        return FetchedPartition(
+            data, False, size_bytes, size_bytes if got.reaches_end else max(size_bytes, limits.max_bytes)
         )
 
     def _redirection(self, partition: Partition, wanted: WantedPartition, preferred: int) -> PartitionData:
@@ -110,7 +182,7 @@ class PartitionReader:
         self, wanted: WantedPartition, error: KafkaError, partition: Partition | None = None
     ) -> FetchedPartition:
         """The result of a partition that cannot be read; `partition` if it exists here."""
-        return FetchedPartition(_error_data(wanted.partition, error, partition, self._version), is_urgent=True)
+        return FetchedPartition(_error_data(wanted.partition, error, partition, self._params.version), is_urgent=True)
 
 
 def _refuse(error: KafkaError, version: int) -> None:
@@ -139,10 +211,10 @@ def _divergence(partition: Partition, wanted: WantedPartition) -> PartitionData 
     )
 
 
-def _aborted(got: PartitionRead) -> tuple[AbortedTransaction, ...]:
+def _aborted(transactions: Sequence[AbortedTxn]) -> tuple[AbortedTransaction, ...]:
     return tuple(
         AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-        for aborted in got.aborted
+        for aborted in transactions
     )
 
 

@@ -24,10 +24,10 @@ class Reading:
 
     __slots__ = ("_budget", "_is_last", "_reader", "available_bytes", "given", "is_urgent", "params")
 
-    def __init__(self, params: FetchParams, *, is_last: bool) -> None:
+    def __init__(self, params: FetchParams, is_last: bool) -> None:
         """`is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78)."""
         self.params = params
-        self._reader = PartitionReader(params.reader, params.isolation, params.version)
+        self._reader = PartitionReader(params)
         self._budget = FetchBudget(params.request.max_bytes, params.fetch_max_bytes)
         self._is_last = is_last
         self.is_urgent = False
@@ -42,6 +42,11 @@ class Reading:
     def has_enough(self) -> bool:
         """Whether the answer is sent now, whatever else may come: it is urgent or has enough bytes."""
         return self.is_urgent or self.available_bytes >= self.params.wanted_bytes
+
+    @property
+    def has_key_ranges(self) -> bool:
+        """Whether a partition was read for key ranges: how many bytes of these come is not known without a reading."""
+        return self._reader.has_key_ranges
 
     def _refuse(self, wanted: WantedPartition, error: KafkaError) -> FetchedPartition:
         self.is_urgent = True
@@ -109,8 +114,8 @@ class SessionReading(Reading):
         "named",
     )
 
-    def __init__(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> None:
-        super().__init__(params, is_last=is_last)
+    def __init__(self, params: FetchParams, session: FetchSession, is_last: bool) -> None:
+        super().__init__(params, is_last)
         self._session = session
         self.has_stale_high_watermark = False
         """Whether there is a high watermark that the reader does not know."""
@@ -192,7 +197,8 @@ class SessionReading(Reading):
     def _without_news(self, one: SessionPartition, partition: Partition, data: PartitionData) -> None:
         """Have the partition clean if its reader has all of it. One above the high watermark waits: but not for ever,
         though each fetch is answered early with news of other partitions."""
-        if one.fetch_offset == self._readable_end(partition, data) and self.params.reader.settle(
+        scanned_to = data.scanned_to if data.scanned_to >= 0 else one.fetch_offset
+        if scanned_to == self._readable_end(partition, data) and self.params.reader.settle(
             partition, self._session.visits
         ):
             self._session.settle(one)

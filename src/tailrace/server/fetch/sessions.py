@@ -92,12 +92,12 @@ class FetchSessions:
         )
         if session is None:
             return NO_SESSION
-        named = session.name(request.topics)
+        named = session.name(request.topics, request.key_ranges)
         session.opened(named, (data for topic in reading.topics for data in topic.partitions))
         session.put_under(params.conditions)
         _adapt(session, params.reader)
         self.cache.resized(session, 0)
-        if session.has_long_names:
+        if session.is_excessive:
             self.cache.remove(session)
             return NO_SESSION
         _logger.debug("event=fetch-session-opened session=%d partitions=%d", session.session_id, len(named))
@@ -126,7 +126,7 @@ class FetchSessions:
         if session.put_under(params.conditions):
             _unwatch_all(session)
             _adapt(session, params.reader)
-        named = session.name(request.topics) if request.topics else ()
+        named = session.name(request.topics, request.key_ranges) if request.topics else ()
         for one in session.forget(request.forgotten_topics_data) if request.forgotten_topics_data else ():
             if one.subject is not None:
                 params.reader.unsettle(one.subject, session.visits)
@@ -138,14 +138,14 @@ class FetchSessions:
         session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
         if _logger.isEnabledFor(logging.DEBUG):
             _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, request.session_epoch)
-        if not (fits and session.partition_count) or session.has_long_names:
+        if not (fits and session.partition_count) or session.is_excessive:
             self.cache.remove(session)
         return session
 
     def read(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> SessionReading:
         """A pass over the session. One that breaks off closes it: its reader must not go on without what was read."""
         try:
-            return SessionReading(params, session, is_last=is_last)
+            return SessionReading(params, session, is_last)
         except Exception:
             self.cache.remove(session)
             raise

@@ -14,10 +14,11 @@ from tailrace.server.fetch.sessions import FetchSessions
 class _Gain:
     """The bytes that have become readable since a reading: counted without access to the disk."""
 
-    __slots__ = ("_available_bytes", "_params", "_readable_bytes", "_stable_ends")
+    __slots__ = ("_available_bytes", "_has_key_ranges", "_params", "_readable_bytes", "_stable_ends")
 
     def __init__(self, reading: Reading) -> None:
         self._params = reading.params
+        self._has_key_ranges = reading.has_key_ranges
         self._available_bytes = reading.available_bytes
         """The bytes of the reading within the limits, and those that have become readable since."""
         counted = () if reading.params.reader.is_replica else [partition for partition, _ in reading.given]
@@ -31,6 +32,8 @@ class _Gain:
 
     def may_be_enough(self, moved: Sequence[Partition]) -> bool:
         """Whether another reading can have enough bytes, now that these have changed."""
+        if self._has_key_ranges:
+            return bool(moved)
         is_of_replica = self._params.reader.is_replica
         for partition in moved:
             if is_of_replica or not partition.is_leader:

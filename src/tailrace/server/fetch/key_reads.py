@@ -1,0 +1,300 @@
+"""Reads of key ranges: a partition's records of some key hashes alone (KIP-X; decision 0054).
+
+A read goes on from chunk to chunk until the reader's limit is reached, the readable end, or the limits of the scan. A
+chunk is read as for any reader, and split for all ranges that are being read of the partition.
+
+A batch that cannot be split in bounded time, or lies about its records, is not: its reader gets it as it is stored, and
+no echo of the ranges. So it filters the records itself, or finds the fault itself.
+"""
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, fault_of, joined
+from tailrace.protocol.encoder import BY_REFERENCE_FROM, BufferChain
+from tailrace.protocol.messages.fetch import WireKeyRange
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches
+from tailrace.protocol.records.compression import decompress
+from tailrace.protocol.records.kernels import KERNEL, split_by_key
+from tailrace.replication.outcomes import PartitionRead
+from tailrace.replication.partition import Partition
+from tailrace.server.fetch.key_splits import KeySplits, Part, Ranges
+from tailrace.server.ports import Clock
+from tailrace.storage import ReadLimits
+from tailrace.storage.read_buffers import ReadBuffers
+
+IS_COMPILED: Final = KERNEL == "C"
+CHUNK_BYTES: Final = 1 << 20
+"""Stored bytes that are read in one go."""
+SPLIT_BYTES: Final = 1 << 20 if IS_COMPILED else 128 << 10
+"""Plain bytes that are split in one go, unless one batch has more."""
+MAX_BATCH_BYTES: Final = 8 << 20 if IS_COMPILED else 1 << 20
+"""The largest batch in plain form that is split."""
+MAX_BATCH_RECORDS: Final = 300_000 if IS_COMPILED else 4_000
+_KEEP_BYTES: Final = 32 << 20
+"""Of buffers for parts, lent or not."""
+SCAN_MS: Final = 10
+"""The time after which a fetch reads no further chunk: others have their turn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRangeConfig:
+    """The settings of key-range fetches."""
+
+    group_key_sharing_enable: bool = True
+    """Whether the broker serves key ranges."""
+    max_bytes_key_range_hashing: int = 64 << 20
+    """Bytes of parts that are kept for their readers."""
+    key_range_fetch_max_scan_bytes: int = 4 << 20
+    """Plain bytes after which a fetch of one partition ends its scan."""
+
+
+MURMUR2: Final = 0
+"""The hash scheme of key ranges: Kafka's hash of a key."""
+MAX_RANGES: Final = 1_024
+"""Key ranges of one partition in a fetch."""
+
+
+def checked_ranges(ranges: Sequence[WireKeyRange], hash_scheme: int) -> Ranges:
+    """The ranges of a fetch, joined. Raises KafkaError INVALID_REQUEST (42) for too many and for bad ones, and for a
+    hash that is not known here."""
+    if hash_scheme != MURMUR2:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"hash scheme {hash_scheme} is not known; {MURMUR2} is murmur2")
+    if len(ranges) > MAX_RANGES:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(ranges)} key ranges of a partition; {MAX_RANGES} at most")
+    found = [KeyRange(one.first, one.last) for one in ranges]
+    fault = fault_of(found)
+    if fault is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
+    return joined(found)
+
+
+class ScanBudget:
+    """The scanning that one fetch may cost, of all its partitions together. It begins at least one chunk."""
+
+    __slots__ = ("_clock", "_end_ms", "left_bytes")
+
+    def __init__(self, clock: Clock, max_bytes: int) -> None:
+        """`max_bytes` are plain bytes."""
+        self._clock = clock
+        self._end_ms = clock.monotonic_ms() + SCAN_MS
+        self.left_bytes = max_bytes
+
+    @property
+    def is_spent(self) -> bool:
+        return self.left_bytes <= 0 or self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time is over: nothing more is looked at, not even what is at hand."""
+        return self._clock.monotonic_ms() >= self._end_ms
+
+
+class KeyRangeRead(NamedTuple):
+    """The result of a read."""
+
+    batches: Buffer
+    scanned_to: int
+    """All records of the ranges at offsets below this one, from the offset of the read on, are in the batches."""
+    last: PartitionRead | None
+    """The last chunk that was read of the log; None if all was at hand."""
+
+    @property
+    def reaches_end(self) -> bool:
+        """Whether the read ended at the readable end."""
+        return self.last is not None and self.last.reaches_end and self.scanned_to == self.last.next_offset
+
+
+class KeyRangeReads:
+    """The reads of all partitions of this broker."""
+
+    def __init__(
+        self, clock: Clock, config: KeyRangeConfig, *, is_known: Callable[[], bool], chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
+        """`is_known`: whether all brokers know key ranges."""
+        self.chunk_bytes: Final = chunk_bytes
+        self._clock = clock
+        self._is_allowed = config.group_key_sharing_enable
+        self._is_known = is_known
+        self.buffers: Final = ReadBuffers(keep_bytes=_KEEP_BYTES)
+        """The memory of parts."""
+        self.splits: Final = KeySplits(max_bytes=config.max_bytes_key_range_hashing)
+        self._max_scan_bytes = config.key_range_fetch_max_scan_bytes
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether key ranges are served here. If not, they are ignored: without an echo the reader filters itself."""
+        return self._is_allowed and self._is_known()
+
+    def new_scan(self) -> ScanBudget:
+        """The budget of one fetch."""
+        return ScanBudget(self._clock, self._max_scan_bytes)
+
+    def read(
+        self,
+        partition: Partition,
+        ranges: Ranges,
+        limits: ReadLimits,
+        read: Callable[[ReadLimits], PartitionRead],
+        budget: ScanBudget,
+    ) -> KeyRangeRead | None:
+        """The batches of these ranges within the limits, with `read` for what is not at hand.
+
+        None if the batch with the offset cannot be split. Raises KafkaError as `read`.
+        """
+        scan = _KeyRangeScan(self, partition, ranges, limits, read)
+        self.splits.being_read(scan.key, ranges, limits.offset, self._clock.monotonic_ms())
+        while scan.goes_on:
+            part = self.splits.find(scan.key, ranges, scan.position)
+            if part is None and not budget.is_spent:
+                part = scan.split(budget)
+            if part is None:
+                break
+            scan.take(part)
+        if scan.is_stuck and scan.position == limits.offset:
+            return None
+        if scan.nothing_from < scan.position:
+            # The next fetch goes on here, though its reader's offset is still that behind its last record.
+            self.splits.keep(scan.key, ranges, Part(scan.nothing_from, scan.position, b""))
+        return KeyRangeRead(scan.batches, scan.position, scan.last)
+
+    def split(self, key: Hashable, ranges: Ranges, start: int, chunk: PartitionRead, budget: ScanBudget) -> Part | None:
+        """Split a chunk for all that read the partition; the parts of the others are kept for them.
+
+        None if its first batch cannot be split.
+        """
+        readers = self.splits.wanted(key, ranges, chunk.next_offset)
+        batches, plain_bytes = _plain(chunk.records)
+        budget.left_bytes -= plain_bytes
+        while batches:
+            try:
+                split = split_by_key([(one.stored, one.plain) for one in batches], readers, self.buffers.lend)
+            except CorruptRecords:  # one of them lies: those before it can be split
+                batches = batches[: len(batches) // 2]
+                continue
+            end = batches[-1].end_offset
+            own, *others = [
+                Part(start, end, part, records_end) for part, records_end in zip(split.parts, split.ends, strict=True)
+            ]
+            for other, part in zip(readers[1:], others, strict=True):
+                self.splits.keep(key, other, part)
+            return own
+        return None
+
+
+class _KeyRangeScan:
+    """One read on its way."""
+
+    def __init__(
+        self,
+        reads: KeyRangeReads,
+        partition: Partition,
+        ranges: Ranges,
+        limits: ReadLimits,
+        read: Callable[[ReadLimits], PartitionRead],
+    ) -> None:
+        self._reads = reads
+        self._ranges = ranges
+        self._limits = limits
+        self._read = read
+        self.key: Final = (partition, partition.leader_epoch, limits.isolation)
+        """Parts of another leader epoch may have been cut, and those of another isolation end elsewhere."""
+        self.position = self.nothing_from = limits.offset
+        """Up to here the log is scanned; from there on nothing was found."""
+        self._found: list[Buffer] = []
+        self._found_bytes = 0
+        self.last: PartitionRead | None = None
+        self.goes_on = True
+        self.is_stuck = False
+        """Whether the batch at the position cannot be split."""
+
+    def split(self, budget: ScanBudget) -> Part | None:
+        """Read the next chunk and split it; None at the readable end, and before a batch that cannot be split."""
+        limits = self._limits
+        chunk = self._read(
+            ReadLimits(
+                self.position, self._reads.chunk_bytes, limits.isolation, limits.leader_epoch, min_one_message=True
+            )
+        )
+        self.last = chunk
+        if not chunk.size_bytes:
+            return None
+        part = self._reads.split(self.key, self._ranges, self.position, chunk, budget)
+        self.is_stuck = part is None
+        return part
+
+    @property
+    def batches(self) -> Buffer:
+        """All that was found."""
+        if 1 < len(self._found) <= self._found_bytes // BY_REFERENCE_FROM:
+            return cast(Buffer, BufferChain(self._found))  # the encoder takes it for a buffer
+        return self._found[0] if len(self._found) == 1 else b"".join(self._found)
+
+    def take(self, part: Part) -> None:
+        """Take of a part as much as the limits allow; the rest of it is kept."""
+        if part.start < self.position or self._found_bytes + len(part.batches) > self._limits.max_bytes:
+            self._take_batches(part)
+            return
+        if part.batches:
+            self._add(part.batches, part.records_end)
+        self.position = part.end
+
+    def _take_batches(self, part: Part) -> None:
+        """Take the batches that are not behind the position, and as many as the limits allow."""
+        view = memoryview(part.batches)
+        left_bytes = self._limits.max_bytes - self._found_bytes
+        may_exceed = not self._found and self._limits.min_one_message
+        first = last = -1
+        for position, header in iter_batches(view):
+            if header.end_offset <= self.position:
+                continue
+            first = position if first < 0 else first
+            if position + header.size_bytes - first > left_bytes and not (may_exceed and position == first):
+                self.position = max(self.position, header.base_offset)
+                self._reads.splits.keep(self.key, self._ranges, part)
+                self.goes_on = False
+                break
+            last, end_offset = position + header.size_bytes, header.end_offset
+        if last > 0:
+            self._add(view[first:last], end_offset)
+        if self.goes_on:
+            self.position = max(self.position, part.end)
+
+    def _add(self, batches: Buffer, end_offset: int) -> None:
+        self._found.append(batches)
+        self._found_bytes += len(batches)
+        self.nothing_from = end_offset
+
+
+class _PlainBatch(NamedTuple):
+    """A batch as it is stored, and its records in plain form if it is compressed."""
+
+    stored: Buffer
+    plain: Buffer | None
+    end_offset: int
+
+
+def _plain(records: Buffer) -> tuple[list[_PlainBatch], int]:
+    """Batches of the chunk that are split in one go, and their plain bytes: up to one that cannot be split."""
+    view = memoryview(records)
+    batches: list[_PlainBatch] = []
+    size_bytes = 0
+    for position, header in iter_batches(view):
+        stored = view[position : position + header.size_bytes]
+        plain: Buffer | None = None
+        if header.codec and not header.is_control:
+            try:
+                plain = decompress(header.codec, stored[HEADER_SIZE:], max_bytes=MAX_BATCH_BYTES)
+            except CorruptRecords:
+                break
+        batch_bytes = header.size_bytes if plain is None else HEADER_SIZE + len(plain)
+        if batch_bytes > MAX_BATCH_BYTES or header.records_count > MAX_BATCH_RECORDS:
+            break
+        batches.append(_PlainBatch(stored, plain, header.end_offset))
+        size_bytes += batch_bytes
+        if size_bytes >= SPLIT_BYTES:
+            break
+    return batches, size_bytes

@@ -1,0 +1,93 @@
+"""Readers of key ranges go through a log in any order and with any limits: each gets its records, each one once."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.model.key_ranges import KeyRange, contains, hash_of, of_slots
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import Record, build_batch, read_records
+from tailrace.replication.outcomes import PartitionRead
+from tailrace.server.fetch.key_reads import KeyRangeConfig, KeyRangeReads
+from tailrace.storage import ReadLimits
+from tailrace.testing.clock import ManualClock
+
+RANGES = [
+    (of_slots(0, 127),),
+    (of_slots(128, 255),),
+    (of_slots(10, 20), of_slots(200, 210)),
+    (KeyRange(5, 2**31 + 77),),
+]
+BATCHES = st.lists(
+    st.tuples(st.lists(st.none() | st.binary(max_size=2), min_size=1, max_size=6), st.sampled_from([0, 1, 3, 4])),
+    min_size=1,
+    max_size=12,
+)
+READ = st.tuples(st.integers(0, len(RANGES) - 1), st.sampled_from([1, 100, 300, 1 << 20]))
+
+
+class Log:
+    """A partition with these batches."""
+
+    leader_epoch = 3
+
+    def __init__(self, batches: list[tuple[list[bytes | None], int]]) -> None:
+        self.batches: list[bytes] = []
+        self.records: list[Record] = []
+        offset = 0
+        for keys, codec in batches:
+            built = build_batch([Record(0, 1, key, b"v" * 20, ()) for key in keys], base_offset=offset, codec=codec)
+            self.batches.append(bytes(built))
+            self.records += read_records(built)
+            offset += len(keys)
+        self.end = offset
+        self.chunks = 0
+
+    def read(self, limits: ReadLimits) -> PartitionRead:
+        found, next_offset = b"", limits.offset
+        for batch in self.batches:
+            (_, header), *_ = iter_batches(batch)
+            if header.end_offset <= limits.offset:
+                continue
+            if found and len(found) + len(batch) > limits.max_bytes:
+                break
+            found, next_offset = found + batch, header.end_offset
+        self.chunks += 1
+        return PartitionRead(
+            found,
+            len(found),
+            next_offset=next_offset,
+            reaches_end=next_offset == self.end,
+            high_watermark=self.end,
+            last_stable_offset=self.end,
+            log_start_offset=0,
+        )
+
+
+@given(BATCHES, st.lists(READ, max_size=30), st.sampled_from([100, 1 << 20]), st.sampled_from([0, 1_000, 1 << 20]))
+def test_each_reader_gets_its_records_once(
+    batches: list[tuple[list[bytes | None], int]], order: list[tuple[int, int]], chunk_bytes: int, split_bytes: int
+) -> None:
+    log: Any = Log(batches)
+    reads = KeyRangeReads(
+        ManualClock(),
+        KeyRangeConfig(max_bytes_key_range_hashing=split_bytes, key_range_fetch_max_scan_bytes=200),
+        is_known=lambda: True,
+        chunk_bytes=chunk_bytes,
+    )
+    places = [0] * len(RANGES)
+    got: list[list[Record]] = [[] for _ in RANGES]
+    for number, max_bytes in [*order, *((number, 100) for number in range(len(RANGES)) for _ in range(100))]:
+        limits = ReadLimits(places[number], max_bytes)
+        result = reads.read(log, RANGES[number], limits, log.read, reads.new_scan())
+        assert result is not None
+        assert result.scanned_to >= places[number]
+        view = bytes(result.batches)
+        for position, header in iter_batches(view):
+            got[number] += read_records(view[position : position + header.size_bytes])
+        places[number] = result.scanned_to
+        assert reads.splits.kept_bytes <= split_bytes
+    for number, ranges in enumerate(RANGES):
+        assert places[number] == log.end
+        assert got[number] == [one for one in log.records if contains(ranges, hash_of(one.key, one.offset))]
