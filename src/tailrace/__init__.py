@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
     from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
-    from tailrace.client.consumer import ConsumerRecord
     from tailrace.client.consumer_metrics import MetricName
     from tailrace.client.errors import LogTruncation
     from tailrace.client.group.committed_offsets import OffsetAndMetadata
     from tailrace.client.outgoing import RecordMetadata
+    from tailrace.client.reading.records_ahead import ConsumerRecord
     from tailrace.model import __version__
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+    from tailrace.model.key_ranges import KeyRange
     from tailrace.model.partitions import TopicPartition
     from tailrace.replication.replica_selector import (
         ClientMetadata,
@@ -37,6 +38,7 @@ __all__ = (
     "CorruptRecords",
     "ErrorCode",
     "KafkaError",
+    "KeyRange",
     "LeaderSelector",
     "LogTruncation",
     "MetricName",

@@ -12,6 +12,7 @@ from interop.kafka_tools import absent
 from tailrace.client.blocking import Admin, Consumer, MetricName, OffsetAndMetadata, Producer, RangedFetch
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import contains, hash_of, of_slots
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import iter_batches
 
@@ -85,6 +86,33 @@ def test_a_consumer_keeps_one_incremental_session_for_a_whole_run(kafka: str, to
     # Its first fetches may come before the positions of all partitions are known; none after them is full.
     assert metrics[MetricName("full-fetches-total", node_id=NODE)] == 1
     assert metrics[MetricName("records-lag-max")] == 0
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_readers_of_key_ranges_share_a_partition_of_a_broker_that_knows_none(
+    kafka: str, topic: str, compression: str | None
+) -> None:
+    """Kafka ignores the ranges and sends all; each reader keeps its own (KIP-X), and all have each record once."""
+    name = TopicPartition(topic, 0)
+    keys = [b"key-%d" % number for number in range(500)]
+    with Producer(kafka, compression=compression) as producer:
+        for key in keys:
+            producer.send(topic, b"value", key=key, partition=0)
+        producer.flush()
+    found: list[tuple[int, bytes | None]] = []
+    for number in range(4):
+        ranges = [of_slots(64 * number, 64 * number + 63)]
+        with Consumer(kafka, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
+            consumer.assign({name: ranges})
+            own = [(offset, key) for offset, key in enumerate(keys) if contains(ranges, hash_of(key, offset))]
+            read: list[tuple[int, bytes | None]] = []
+            deadline = time.monotonic() + SECONDS
+            while consumer.position(name) != len(keys):
+                assert time.monotonic() < deadline, read
+                read += [(record.offset, record.key) for record in consumer.poll(0.2)]
+        assert read == own
+        found += read
+    assert sorted(found) == list(enumerate(keys))
 
 
 def test_a_session_that_kafka_does_not_know_is_begun_anew(kafka: str, topic: str) -> None:

@@ -16,6 +16,7 @@ from tailrace.cli.waiting import TroubleNotice, describe, on_first_signal, witho
 from tailrace.client.blocking import Admin, Consumer, ConsumerRecord
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition
 
 
@@ -48,6 +49,9 @@ def command(
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", min=0, help="Read this partition only.")] = None,
     offset: Annotated[int | None, typer.Option("--offset", min=0, help="Start here; needs --partition.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", help="Read the records with this key only.", show_default=False)
+    ] = None,
     group: Annotated[str | None, typer.Option("--group", help="Share the topic in this group, and commit.")] = None,
     isolation: Annotated[
         Isolation, typer.Option("--isolation", help="Whether to leave out open and aborted transactions.")
@@ -67,7 +71,7 @@ def command(
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Print the records of TOPIC, one line each, until interrupted."""
-    _check_start(partition=partition, offset=offset, group=group, from_beginning=from_beginning)
+    _check_start(partition=partition, offset=offset, group=group, from_beginning=from_beginning, key=key)
     with admin_of(bootstrap_server) as admin:
         partitions = _chosen(admin, topic, partition)
         if offset is not None:
@@ -85,15 +89,38 @@ def command(
     waiting = _WaitingNotice(bootstrap_server, topic, partitions, is_new=begins_at_end)
     with without_client_warnings(), _until_interrupted() as is_interrupted, consumer:
         if group is None:
-            consumer.assign(partitions)
+            consumer.assign(dict.fromkeys(partitions, () if key is None else _hash_range(key)))
         elif begins_at_end:
             waiting.is_new = not consumer.committed(partitions)
         if offset is not None:
             consumer.seek(partitions[0], offset)
-        _print_records(consumer, line_of, max_messages, timeout, is_interrupted, waiting)
+        records = _Records(consumer, None if key is None else key.encode())
+        _print_records(records, line_of, max_messages, timeout, is_interrupted, waiting)
 
 
-def _check_start(*, partition: int | None, offset: int | None, group: str | None, from_beginning: bool) -> None:
+def _hash_range(key: str) -> list[KeyRange]:
+    """The hash of a key as a range: the broker sends its records and the few others with this hash."""
+    key_hash = hash_of(key.encode(), 0)
+    return [KeyRange(key_hash, key_hash)]
+
+
+class _Records:
+    """The records that a consumer polls, of one key if it is given."""
+
+    def __init__(self, consumer: Consumer, key: bytes | None) -> None:
+        self.consumer = consumer
+        self._key = key
+
+    def poll(self, most: int) -> list[ConsumerRecord]:
+        polled = self.consumer.poll(_POLL_SECONDS, max_records=most)
+        return polled if self._key is None else [record for record in polled if record.key == self._key]
+
+
+def _check_start(
+    *, partition: int | None, offset: int | None, group: str | None, from_beginning: bool, key: str | None
+) -> None:
+    if key is not None and group is not None:
+        raise typer.BadParameter("a group reads whole partitions", param_hint="--key")
     if offset is not None and partition is None:
         raise typer.BadParameter("an offset belongs to a partition: give --partition too", param_hint="--offset")
     if offset is not None and from_beginning:
@@ -141,20 +168,20 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
 
 
 def _print_records(
-    consumer: Consumer,
+    source: _Records,
     line_of: Callable[[ConsumerRecord], bytes],
     max_messages: int | None,
     timeout: float | None,
     is_interrupted: Callable[[], bool],
     waiting: "_WaitingNotice",
 ) -> None:
-    stdout = sys.stdout.buffer
+    consumer, stdout = source.consumer, sys.stdout.buffer
     notice = TroubleNotice()
     printed = 0
     deadline = None if timeout is None else time.monotonic() + timeout
     while (max_messages is None or printed < max_messages) and not is_interrupted():
         wanted = _MAX_RECORDS if max_messages is None else min(_MAX_RECORDS, max_messages - printed)
-        records = consumer.poll(_POLL_SECONDS, max_records=wanted)
+        records = source.poll(wanted)
         if records:
             stdout.write(b"".join(map(line_of, records)))
             stdout.flush()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.admin.topics import NewTopic
-from tailrace.client.consumer import AsyncConsumer, ConsumerRecord
+from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.consumer_metrics import MetricName
 from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.errors import LogTruncation, several
@@ -30,8 +30,10 @@ from tailrace.client.loop_thread import Facade, blocking, loop_thread
 from tailrace.client.outgoing import Headers, RecordMetadata
 from tailrace.client.producer import AsyncProducer, PrebuiltBatch, Unsent, stamp_of
 from tailrace.client.ranged_fetch import AsyncRangedFetch, Chunk
+from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.record_checks import check_partition, check_topic
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
 
@@ -45,6 +47,7 @@ __all__ = (
     "CorruptRecords",
     "ErrorCode",
     "KafkaError",
+    "KeyRange",
     "LogTruncation",
     "MetricName",
     "NewTopic",

@@ -1,11 +1,10 @@
 """Reads topics, alone or as a member of a group that shares them."""
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from tailrace.client.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.errors import several
@@ -22,27 +21,16 @@ from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.client.position_validation import PositionValidator
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.client.read_notices import ReadNotices
+from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead
 from tailrace.client.router import Router
 from tailrace.client.start_search import StartSearch
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, fault_of, joined
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.records.record import Header, Record
 
 COMMIT_TIMEOUT_MS = 10_000
 _CHECK_MS = 1_000
 """The interval at which a poll checks for a fault that keeps it from reading: while it waits, and before records."""
-
-
-class ConsumerRecord(NamedTuple):
-    """A record and where it stood. Timestamp in ms since 1970."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[Header, ...]
 
 
 class AsyncConsumer:
@@ -113,7 +101,7 @@ class AsyncConsumer:
         self._validator = PositionValidator(
             self._router, self._fetcher, resets=reset is not None, notices=self._notices
         )
-        self._ahead: deque[ConsumerRecord] = deque()
+        self._ahead = RecordsAhead()
         """Records that an iteration has polled and not yielded: `poll` returns them first, no commit covers them."""
         self._next_check_ms = 0
         self._is_closed = False
@@ -155,8 +143,13 @@ class AsyncConsumer:
         self._knows_what_to_read = self._is_subscribed = True
         self._member.subscribe(wanted)
 
-    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, outside any group's sharing."""
+    async def assign(self, partitions: Mapping[TopicPartition, Sequence[KeyRange]] | Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, outside any group's sharing.
+
+        A mapping gives each partition the ranges of key hashes whose records are read; an empty one stands for the
+        whole partition (KIP-X). A broker that does not know ranges sends all records, and they are left out here.
+        Raises KafkaError INVALID_REQUEST for ranges that are none, or overlap.
+        """
         if self._is_subscribed:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, "this consumer shares topics in a group; assign() is for others"
@@ -165,9 +158,18 @@ class AsyncConsumer:
         self._knows_what_to_read = True
         self._search.cancel()
         self._validator.cancel()
-        wanted = frozenset(partitions)
-        self._forget_ahead(self.assignment - wanted)
+        wanted = dict(partitions) if isinstance(partitions, Mapping) else dict.fromkeys(partitions, ())
+        for name, ranges in wanted.items():
+            if (fault := fault_of(ranges)) is not None:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name}: {fault}")
+        self._ahead.remove(self.assignment - wanted.keys())
+        self._put_ahead_back({name for name in self.assignment & wanted.keys() if self._changes(name, wanted[name])})
         self._fetcher.assign(wanted)
+
+    def _changes(self, name: TopicPartition, ranges: Sequence[KeyRange]) -> bool:
+        """Whether the ranges of this partition become others: then its records that are at hand do not count."""
+        partition = self._assigned.get(name)
+        return partition is not None and partition.key_ranges != joined(ranges)
 
     @property
     def assignment(self) -> frozenset[TopicPartition]:
@@ -182,7 +184,7 @@ class AsyncConsumer:
         """
         at = OffsetAndMetadata(offset) if isinstance(offset, int) else offset
         self._assigned.seek(topic_partition, at.offset, at.leader_epoch)
-        self._forget_ahead({topic_partition})
+        self._ahead.remove({topic_partition})
 
     async def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Fetch and return no records of these partitions until `resume`; records fetched already are kept.
@@ -192,16 +194,7 @@ class AsyncConsumer:
         """
         wanted = frozenset(partitions)
         self._assigned.pause(wanted)
-        kept: list[ConsumerRecord] = []
-        paused: dict[TopicPartition, list[Record]] = {}
-        for record in self._take_ahead(len(self._ahead)):
-            if record[:2] in wanted:
-                paused.setdefault(TopicPartition(*record[:2]), []).append(Record(*record[2:]))
-            else:
-                kept.append(record)
-        self._ahead.extend(kept)
-        for name, records in paused.items():
-            self._assigned.put_back(name, records)
+        self._put_ahead_back(wanted)
 
     async def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """Read on in these partitions. Raises KafkaError unless all are assigned."""
@@ -214,8 +207,7 @@ class AsyncConsumer:
 
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset of the next record that `poll` will return; None while it is not decided."""
-        ahead = (record.offset for record in tuple(self._ahead) if record[:2] == topic_partition)
-        return next(ahead, self._assigned.position(topic_partition))
+        return self._ahead.next_offsets().get(topic_partition, self._assigned.position(topic_partition))
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -279,7 +271,7 @@ class AsyncConsumer:
 
     def _take(self, limit: int) -> list[ConsumerRecord]:
         if self._ahead:
-            return self._take_ahead(limit)
+            return self._ahead.take(limit)
         taken = self._fetcher.take(limit)
         self._validator.advance()
         return [ConsumerRecord(partition.topic, partition.partition, *record) for partition, record in taken]
@@ -308,25 +300,15 @@ class AsyncConsumer:
 
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
         """Poll for an iteration: `next_ahead` returns these records one by one."""
-        self._ahead.extend(await self.poll(timeout))
+        self._ahead.add(await self.poll(timeout))
 
     def next_ahead(self) -> ConsumerRecord | None:
         """The next record of an iteration, which counts as returned now; None: poll ahead. From any thread."""
-        try:
-            return self._ahead.popleft()
-        except IndexError:
-            return None
+        return self._ahead.pop()
 
-    def _take_ahead(self, limit: int) -> list[ConsumerRecord]:
-        """Up to `limit` records, one by one: an iteration on another thread may take some at the same time."""
-        taken: list[ConsumerRecord] = []
-        while len(taken) < limit and (record := self.next_ahead()) is not None:
-            taken.append(record)
-        return taken
-
-    def _forget_ahead(self, partitions: Set[TopicPartition]) -> None:
-        kept = [record for record in self._take_ahead(len(self._ahead)) if record[:2] not in partitions]
-        self._ahead.extend(kept)
+    def _put_ahead_back(self, partitions: Set[TopicPartition]) -> None:
+        for name, records in self._ahead.remove(partitions).items():
+            self._assigned.put_back(name, records)
 
     # progress
 
@@ -367,10 +349,7 @@ class AsyncConsumer:
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record to return, in each partition where it is decided."""
-        offsets = self._assigned.positions()
-        for record in reversed(tuple(self._ahead)):
-            offsets[TopicPartition(record.topic, record.partition)] = record.offset
-        return offsets
+        return {**self._assigned.positions(), **self._ahead.next_offsets()}
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The same with the leader epoch of the record before it."""

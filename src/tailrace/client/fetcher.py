@@ -10,7 +10,7 @@
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -25,6 +25,7 @@ from tailrace.client.reading.replica_leases import ReplicaLeases
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
 
@@ -69,9 +70,13 @@ class Fetcher:
         """The nodes that were read from, by id. Only to look at."""
         return self._nodes
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions; those assigned before keep their positions."""
-        for name in self.assigned.assign(partitions):
+    def assign(self, partitions: Mapping[TopicPartition, Sequence[KeyRange]] | Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, of some the records of key ranges alone (KIP-X).
+
+        Those assigned before keep their positions.
+        """
+        ranges = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, ())
+        for name in self.assigned.assign(ranges):
             self._leases.forget(name)
             self._paused_places.pop(name, None)
         self._seen_version = None
@@ -176,6 +181,7 @@ class Fetcher:
             offset=partition.position.offset,
             leader_epoch=leader_epoch,
             max_bytes=self._max_partition_bytes,
+            key_ranges=partition.key_ranges,
         )
         return leader.node_id if partition.replica is None else partition.replica, wanted
 
@@ -252,6 +258,8 @@ class Fetcher:
             return False
         if partition.position.state is not PositionState.FETCHING or partition.position.offset != fetched.offset:
             return False
+        if partition.key_ranges != fetched.key_ranges:
+            return False  # they have changed since the fetch: its end is not where the new ones are read to
         if fetched.fault is not None:
             # Without a place it is paused: a fault that lasts until it is resumed meets the next fetch too.
             return name in self._places and self._on_fault(partition, fetched, fetched.fault)

@@ -8,6 +8,7 @@ from tailrace.client.errors import check, code_of
 from tailrace.client.offsets import READ_COMMITTED
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.fetch import (
@@ -18,6 +19,7 @@ from tailrace.protocol.messages.fetch import (
     FetchTopic,
     ForgottenTopic,
     PartitionData,
+    WireKeyRange,
 )
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
@@ -40,6 +42,8 @@ class PartitionFetch(NamedTuple):
     leader_epoch: int
     """The leader epoch in the client's metadata; -1: unchecked. A leader of another epoch refuses (KIP-320)."""
     max_bytes: int
+    key_ranges: tuple[KeyRange, ...] = ()
+    """The key hashes of the wanted records, in order and joined (KIP-X); none: all records."""
 
 
 class FetchOptions(NamedTuple):
@@ -70,6 +74,10 @@ class Fetched(NamedTuple):
     fault: KafkaError | None
     last_epoch: int = -1
     """The leader epoch of the last batch below `next_offset`; -1 if the answer has no batch."""
+    key_ranges: tuple[KeyRange, ...] = ()
+    """The ranges of the fetch (KIP-X)."""
+    is_filtered: bool = False
+    """Whether the broker has left out the records of other keys. One that does not know key ranges has not."""
 
 
 class VisibleBatches(NamedTuple):
@@ -122,6 +130,7 @@ def fetch_request(
                 current_leader_epoch=want.leader_epoch,
                 fetch_offset=want.offset,
                 partition_max_bytes=want.max_bytes,
+                key_ranges=wire_ranges(want.key_ranges),
             )
         )
     return FetchRequest(
@@ -171,6 +180,9 @@ def read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOp
             buffers, next_offset, last_epoch = visible_batches(answer.records, want.offset, aborted)
         except CorruptRecords as damage:
             fault = CorruptRecords(f"{want.topic_partition} at offset {want.offset}: {damage.detail}")
+    is_filtered = bool(want.key_ranges) and answer.applied_key_ranges == wire_ranges(want.key_ranges)
+    if is_filtered and fault is None:
+        next_offset = max(next_offset, answer.scanned_to)
     end = answer.last_stable_offset if options.isolation_level == READ_COMMITTED else answer.high_watermark
     return Fetched(
         topic_partition=want.topic_partition,
@@ -183,7 +195,14 @@ def read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOp
         preferred_read_replica=answer.preferred_read_replica,
         fault=fault,
         last_epoch=last_epoch,
+        key_ranges=want.key_ranges,
+        is_filtered=is_filtered,
     )
+
+
+def wire_ranges(ranges: Iterable[KeyRange]) -> tuple[WireKeyRange, ...]:
+    """These ranges as a fetch has them."""
+    return tuple([WireKeyRange(first=first, last=last) for first, last in ranges])
 
 
 def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTransaction]) -> VisibleBatches:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tailrace.client.blocking import MetricName
-from tailrace.client.consumer import ConsumerRecord
 from tailrace.client.consumer_metrics import NO_REPLICA
 from tailrace.client.errors import LogTruncation
 from tailrace.client.reading.position import PositionState
+from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from tailrace.client.reading.consumed_partition import ConsumedPartition
 from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState, Truncation
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, joined
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record
 
@@ -38,15 +39,21 @@ class AssignedPartitions:
         """The partition, if it is assigned."""
         return self._partitions.get(name)
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    def assign(
+        self, partitions: Mapping[TopicPartition, Sequence[KeyRange]] | Iterable[TopicPartition]
+    ) -> list[TopicPartition]:
         """Read exactly these partitions; those assigned before keep their positions and pauses.
 
-        Returns the partitions that leave; their records are dropped.
+        Of a partition with key ranges (KIP-X) the records of these are read, else all. Returns the partitions that
+        leave; their records are dropped.
         """
+        ranges = partitions if isinstance(partitions, Mapping) else {}
         before = self._partitions
         self._partitions = {name: before.get(name) or ConsumedPartition(name) for name in sorted(partitions)}
         self.topics = frozenset(name.topic for name in self._partitions)
         self.paused = self.paused.intersection(self._partitions)
+        for name, partition in self._partitions.items():
+            partition.change_key_ranges(joined(ranges.get(name, ())))
         for name in {**before, **self._partitions}:
             self.note(name)
         left = [name for name in before if name not in self._partitions]

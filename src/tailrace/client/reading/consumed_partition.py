@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from tailrace.client.fetching import Fetched
+from tailrace.client.key_filter import of_key_ranges
 from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState
 from tailrace.model.errors import CorruptRecords
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, read_records
@@ -24,6 +26,7 @@ class ConsumedPartition:
         "_epochs",
         "_records",
         "is_paused",
+        "key_ranges",
         "lease_end_ms",
         "log_start_offset",
         "name",
@@ -44,6 +47,8 @@ class ConsumedPartition:
         """The offset of the next record to return; None until it is decided."""
         self.is_paused = False
         """Whether no records are fetched or returned until it is resumed."""
+        self.key_ranges: tuple[KeyRange, ...] = ()
+        """The key hashes of the records to read, in order and joined (KIP-X); none: all records."""
         self.replica: int | None = None
         """The follower to read from (KIP-392); None for the leader."""
         self.lease_end_ms = 0
@@ -109,9 +114,19 @@ class ConsumedPartition:
         self._batches.clear()
         self._records.clear()
 
+    def change_key_ranges(self, ranges: tuple[KeyRange, ...]) -> None:
+        """Read the records of these hashes, from the next one to return on."""
+        if ranges != self.key_ranges:
+            self.key_ranges = ranges
+            if not self.is_drained and self.next_offset is not None:
+                self.start_at(self.next_offset, self.epoch_before(self.next_offset))
+
     def store(self, fetched: Fetched) -> None:
-        """Keep the records of an answer to a fetch at the position."""
-        for buffer in fetched.buffers:
+        """Keep the records of an answer to a fetch at the position. Raises CorruptRecords."""
+        buffers = fetched.buffers
+        if self.key_ranges and not fetched.is_filtered:
+            buffers = [of_key_ranges(buffer, self.key_ranges) for buffer in buffers]
+        for buffer in buffers:
             for position, header in iter_batches(buffer):
                 self._batches.append(memoryview(buffer)[position : position + header.size_bytes])
                 self._note_epoch(header.base_offset, header.partition_leader_epoch)

@@ -1,0 +1,69 @@
+"""The records that were polled for an iteration, and are returned by it one by one."""
+
+from collections import deque
+from collections.abc import Container, Iterable
+from typing import NamedTuple
+
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.record import Header, Record
+
+
+class ConsumerRecord(NamedTuple):
+    """A record and where it stood. Timestamp in ms since 1970."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+class RecordsAhead:
+    """Records in order. An iteration on another thread may take some at any time: so they are taken one by one."""
+
+    def __init__(self) -> None:
+        self._records: deque[ConsumerRecord] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._records)
+
+    def add(self, records: Iterable[ConsumerRecord]) -> None:
+        """Add records behind the others."""
+        self._records.extend(records)
+
+    def pop(self) -> ConsumerRecord | None:
+        """Take the next record; None without one."""
+        try:
+            return self._records.popleft()
+        except IndexError:
+            return None
+
+    def take(self, limit: int) -> list[ConsumerRecord]:
+        """Take up to `limit` records."""
+        taken: list[ConsumerRecord] = []
+        while len(taken) < limit and (record := self.pop()) is not None:
+            taken.append(record)
+        return taken
+
+    def remove(self, partitions: Container[TopicPartition]) -> dict[TopicPartition, list[Record]]:
+        """Remove the records of these partitions, and return them."""
+        kept: list[ConsumerRecord] = []
+        removed: dict[TopicPartition, list[Record]] = {}
+        for record in self.take(len(self._records)):
+            name = TopicPartition(record.topic, record.partition)
+            if name in partitions:
+                removed.setdefault(name, []).append(Record(*record[2:]))
+            else:
+                kept.append(record)
+        self._records.extend(kept)
+        return removed
+
+    def clear(self) -> None:
+        """Remove all."""
+        self._records.clear()
+
+    def next_offsets(self) -> dict[TopicPartition, int]:
+        """The offset of the first record of each partition."""
+        return {TopicPartition(one.topic, one.partition): one.offset for one in reversed(tuple(self._records))}
