@@ -15,6 +15,8 @@ from benchmarks.lines import (
     frames,
     idle_cores,
     idle_writes,
+    key_filter,
+    key_readers,
     latency,
     partitions,
     racks,
@@ -26,7 +28,7 @@ from benchmarks.lines import (
 )
 from benchmarks.rounds import Rounds
 
-KIP_227, KIP_392, KIP_630 = "kip-227", "kip-392", "kip-630"
+KIP_227, KIP_392, KIP_630, KIP_X = "kip-227", "kip-392", "kip-630", "kip-x"
 
 
 class Line(NamedTuple):
@@ -136,6 +138,20 @@ LINES = {
         rounds=3,
         warm_ups=1,
         experiment=KIP_392,
+    ),
+    key_filter.NAME: Line(
+        "KIP-X: the filter of batches by key ranges, alone",
+        key_filter.measure,
+        warm_ups=1,
+        size=key_filter.DEFAULT,
+        experiment=KIP_X,
+    ),
+    key_readers.NAME: Line(
+        "KIP-X: CPU of the broker for eight readers that share a partition, beside one of all",
+        key_readers.measure,
+        warm_ups=1,
+        size=key_readers.DEFAULT,
+        experiment=KIP_X,
     ),
     failover.NAME: Line(
         "a leader is killed so many times: produce resumes",
