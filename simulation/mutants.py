@@ -209,18 +209,19 @@ class _Mutator(MetaPathFinder, Loader):
 
 def mutate_this_process(mutant: Mutant) -> None:
     """From now on every module of this process that the mutant patches is the mutant's. Nothing brings it back."""
+    mutator = _Mutator(mutant.patches)
     for name in [one for one in sys.modules if one == "tailrace" or one.startswith("tailrace.")]:
         del sys.modules[name]
-    sys.meta_path.insert(0, _Mutator(mutant.patches))
+    sys.meta_path.insert(0, mutator)
 
 
 @contextmanager
 def _mutated(patches: Sequence[Patch], packages: Sequence[str]) -> Iterator[None]:
     """Inside, the modules concerned and all that build on them are loaded anew, with the patches."""
+    mutator = _Mutator(patches)
     own = {name: module for name, module in sys.modules.items() if _is_reloaded(name, packages)}
     for name in own:
         del sys.modules[name]
-    mutator = _Mutator(patches)
     sys.meta_path.insert(0, mutator)
     try:
         yield
