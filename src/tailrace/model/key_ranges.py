@@ -8,7 +8,7 @@ hash, never by its rest in a division: that is what the partition was chosen by.
 Ranges are inclusive at both ends, as on the wire.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -88,9 +88,3 @@ def joined(ranges: Iterable[KeyRange]) -> tuple[KeyRange, ...]:
 def contains(ranges: Sequence[KeyRange], key_hash: int) -> bool:
     """Whether one of these has the hash."""
     return any(first <= key_hash <= last for first, last in ranges)
-
-
-def slots_of(ranges: Iterable[KeyRange]) -> Iterator[int]:
-    """The slots that have a hash of these ranges."""
-    for first, last in ranges:
-        yield from range(slot_of(first), slot_of(last) + 1)

@@ -17,6 +17,7 @@ from tailrace.model.key_hash import coordinator_partition, java_string_hash, mur
         (b"a-little-bit-longer-string", -1486304829),
         (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
         (b"abc", 479470107),
+        (b"", 275646681),
     ],
 )
 def test_murmur2_equals_the_values_that_kafkas_own_tests_fix(key: bytes, expected: int) -> None:

@@ -13,24 +13,13 @@ from tailrace.model.key_ranges import (
     joined,
     of_slots,
     slot_of,
-    slots_of,
 )
 
 
-@pytest.mark.parametrize(
-    ("key", "signed"),
-    [
-        (b"21", -973932308),
-        (b"foobar", -790332482),
-        (b"a-little-bit-long-string", -985981536),
-        (b"a-little-bit-longer-string", -1486304829),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
-        (b"abc", 479470107),
-        (b"", 275646681),
-    ],
-)
-def test_the_hash_of_a_key_is_kafkas_read_unsigned(key: bytes, signed: int) -> None:
-    assert hash_of(key, 7) == signed % HASH_SPACE
+def test_the_hash_of_a_key_is_kafkas_read_unsigned() -> None:
+    assert hash_of(b"21", 7) == 2**32 - 973932308
+    assert hash_of(b"abc", 7) == 479470107
+    assert hash_of(b"", 7) == 275646681, "an empty key is a key"
 
 
 def test_records_without_a_key_share_the_hash_of_their_block_and_spread() -> None:
@@ -46,7 +35,6 @@ def test_slots_are_the_highest_bits() -> None:
     assert slot_of(HASH_SPACE - 1) == 255
     assert of_slots(0, 255) == WHOLE
     assert of_slots(3, 4) == KeyRange(3 * SLOT_HASHES, 5 * SLOT_HASHES - 1)
-    assert list(slots_of([of_slots(3, 4), KeyRange(HASH_SPACE - 1, HASH_SPACE - 1)])) == [3, 4, 255]
 
 
 @pytest.mark.parametrize(
