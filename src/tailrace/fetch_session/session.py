@@ -241,8 +241,12 @@ class FetchSession:
         last_rank, is_in_order, shared_max_bytes = 0, True, UNKNOWN
         for one in topics:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
-            partitions = self._topics.setdefault(topic, {})
-            self.has_long_names |= len(topic) > MAX_TOPIC_NAME
+            partitions = self._topics.get(topic)
+            if partitions is None:
+                if not one.partitions:
+                    continue
+                partitions = self._topics[topic] = {}
+                self.has_long_names |= len(topic) > MAX_TOPIC_NAME
             stated = pick(one.partitions, STATED_FIELDS)
             for number, offset, max_bytes, leader_epoch, fetched_epoch, log_start, high_watermark, ranges in stated:
                 partition = partitions.get(number)
@@ -268,8 +272,6 @@ class FetchSession:
                 if rank <= last_rank:
                     is_in_order = False
                 last_rank = rank
-            if not partitions:
-                del self._topics[topic]
         self._named_in_order = named if is_in_order else None
         return named
 

@@ -63,13 +63,13 @@ class FetchSessionCache:
 
     # Requests
 
-    def find(self, session_id: int, owner: SessionOwner) -> FetchSession | None:
-        """The session with this id, if it belongs to this reader."""
+    def find(self, session_id: int, owner: tuple[str, str, int]) -> FetchSession | None:
+        """The session with this id, if it belongs to this reader: `owner` has the fields of a `SessionOwner`."""
         session = self._sessions.get(session_id)
         return session if session is not None and session.owner == owner else None
 
-    def check(self, session_id: int, epoch: int, owner: SessionOwner, *, uses_topic_ids: bool) -> FetchSession:
-        """The session of an incremental fetch, in which nothing has changed yet.
+    def check(self, session_id: int, epoch: int, owner: tuple[str, str, int], *, uses_topic_ids: bool) -> FetchSession:
+        """The session of an incremental fetch, in which nothing has changed yet. `owner` as in `find`.
 
         Raises KafkaError FETCH_SESSION_ID_NOT_FOUND (70), INVALID_FETCH_SESSION_EPOCH (71) and
         FETCH_SESSION_TOPIC_ID_ERROR (106), in Kafka's order.

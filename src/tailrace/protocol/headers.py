@@ -23,7 +23,7 @@ MAX_RESPONSE_ELEMENTS = 10_000_000
 """A client trusts the server that it chose; Metadata of 100,000 partitions has a million elements."""
 
 _FIXED = Struct(">hhih")
-_CLIENT_ID_LENGTH = Struct(">h")
+_client_id_length = Struct(">h").unpack_from
 _CLIENT_ID_LENGTH_OFFSET = 8
 _TOO_SHORT = "a request shorter than its header"
 _CORRELATION = Struct(">i")
@@ -60,7 +60,7 @@ def decode_client_id(data: Buffer, *, is_flexible: bool) -> tuple[str | None, in
     `is_flexible`: the header has a tag section.
     """
     try:
-        length = _CLIENT_ID_LENGTH.unpack_from(data, _CLIENT_ID_LENGTH_OFFSET)[0]
+        (length,) = _client_id_length(data, _CLIENT_ID_LENGTH_OFFSET)
     except error as short:
         raise MalformedMessage(_TOO_SHORT) from short
     position = _FIXED.size

@@ -221,6 +221,14 @@ class BatchFile:
         end_offset = expected.end_offset
         wanted = max_bytes if max_bytes >= _FIRST_READ_BYTES or not min_one_message else _FIRST_READ_BYTES
         rest = self.size_bytes - position
+        gap_limit = expected.gap_limit
+        if rest <= max_bytes and gap_limit <= first_offset >= 0 and end_offset == expected.log_end_offset:
+            # The usual read of a reader that keeps up: all the rest, in which no offset can be missing. If the walk
+            # does not take it whole, the steps below find out why.
+            data, epochs = self.file.lend(rest, position), expected.epochs.range_of(first_offset)
+            end, next_offset, _ = walk_batches(data, 0, first_offset, end_offset, gap_limit, *epochs)
+            if end == rest:
+                return ReadResult([data], end, first_offset, next_offset, position + end)
         if not min_one_message and _SPAN_WALK_BYTES < wanted < rest and self._first_exceeds(position, max_bytes):
             return ReadResult([], 0, -1, -1, position)
         data = self.file.lend(min(wanted, rest), position)

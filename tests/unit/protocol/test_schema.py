@@ -22,6 +22,7 @@ from tailrace.protocol.schema import (
     encode_bytes,
     field,
     message,
+    positional,
     protect_values,
     replace,
     struct,
@@ -282,3 +283,12 @@ def test_a_field_may_have_any_name_in_a_replacement() -> None:
         value: str
 
     assert replace(Setting(value="1"), value="2") == Setting(value="2")
+
+
+def test_values_are_made_from_the_fields_that_are_given_by_their_place() -> None:
+    leg = positional(Leg, "days", "port")
+    assert leg(3, "Bergen") == Leg(port="Bergen", days=3)
+    assert positional(Leg, "port")("Bergen") == Leg(port="Bergen", days=7)
+    assert unknown_tags(leg(3, "Bergen")) == ()
+    with pytest.raises(TypeError, match="Leg needs port"):
+        positional(Leg, "days")

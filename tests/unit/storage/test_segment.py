@@ -95,6 +95,33 @@ def test_a_small_batch_at_the_end_takes_one_read_of_the_file(
     assert reads == [(size, 19 * size)]
 
 
+@pytest.mark.parametrize("batch", [4, 5])
+@pytest.mark.parametrize("damaged", range(27))
+def test_a_read_of_the_rest_finds_what_one_step_by_step_finds(tmp_path: Path, damaged: int, batch: int) -> None:
+    """A reader that keeps up takes the rest of the file in one walk, which looks at the same bytes of each header."""
+    segment = segment_in(tmp_path, 6)
+    size = segment.size_bytes // 6
+    limits, expected = ReadLimits(BASE + 12, 2 * size), Expected(BASE + 18, BASE + 18, -1, EpochCache())
+
+    def outcome(first_offset: int) -> tuple[int, int, int] | str:
+        try:
+            read = segment.read(4 * size, limits, expected, first_offset=first_offset)
+        except CorruptRecords as fault:
+            return str(fault)
+        assert sum(map(len, read.records)) == read.size_bytes
+        return read.first_offset, read.size_bytes, read.next_offset
+
+    assert outcome(BASE + 12) == outcome(-1) == (BASE + 12, 2 * size, BASE + 18)
+    path = tmp_path / f"{BASE:020d}.log"
+    content = bytearray(path.read_bytes())
+    content[batch * size + damaged] ^= 0x41
+    path.write_bytes(content)
+    if damaged >= 8 or batch == 5:
+        assert outcome(BASE + 12) == outcome(-1)
+    else:  # without an expected one, the first base offset is believed
+        assert isinstance(outcome(BASE + 12), str)
+
+
 def test_a_cut_keeps_the_indexes_right(tmp_path: Path) -> None:
     segment = segment_in(tmp_path, 40)
     size = segment.size_bytes // 40

@@ -1,6 +1,6 @@
 """The reading of one partition of a fetch: its answer, and the facts by which a fetch waits or ends its wait."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -12,6 +12,8 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     WireKeyRange,
 )
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.schema import positional
 from tailrace.replication.outcomes import READ_COMMITTED, NotLeader
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.budget import FetchBudget
@@ -24,6 +26,19 @@ FIRST_WITH_STORAGE_ERROR: Final = 6
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
 
 _UNKNOWN: Final = -1
+
+_read_data: Final[Callable[[int, int, int, int, tuple[AbortedTransaction, ...] | None, Buffer], PartitionData]] = (
+    positional(
+        PartitionData,
+        "partition_index",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "aborted_transactions",
+        "records",
+    )
+)
+"""The answer of a partition that was read."""
 
 
 class FetchedPartition:
@@ -91,13 +106,13 @@ class PartitionReader:
             budget.spend(size_bytes)
         elif not got.reaches_end:
             budget.leave_out(limit_bytes)
-        data = PartitionData(
-            partition_index=wanted.partition,
-            high_watermark=got.high_watermark,
-            last_stable_offset=got.last_stable_offset,
-            log_start_offset=got.log_start_offset,
-            aborted_transactions=_aborted(got.aborted) if isolation == READ_COMMITTED else None,
-            records=got.records,
+        data = _read_data(
+            wanted.partition,
+            got.high_watermark,
+            got.last_stable_offset,
+            got.log_start_offset,
+            _aborted(got.aborted) if isolation == READ_COMMITTED else None,
+            got.records,
         )
         return FetchedPartition(
             data,

@@ -1,11 +1,12 @@
 """One pass over the partitions of a fetch, within its byte budget: those that a request names, or a session's."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionPartition, SessionTopic
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchTopic, PartitionData
+from tailrace.protocol.schema import positional
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.budget import FetchBudget, wait_ms
@@ -16,6 +17,9 @@ _SLICE: Final = 512
 """Partitions of a session that are read and then committed, while they are in the processor's caches: that saves 5 % of
 a large fetch, since each is an object of its own, which the fetch before was the last to touch."""
 
+_of_topic: Final[Callable[[str, bytes, list[PartitionData]], FetchableTopicResponse]] = positional(
+    FetchableTopicResponse, "topic", "topic_id", "partitions"
+)
 _NO_TOPIC: Final[tuple[SessionTopic | None, list[PartitionData]]] = (None, [])
 
 
@@ -250,10 +254,7 @@ class SessionReading(Reading):
         for one, data in zip(named, answers, strict=True):
             if one.topic != topic:
                 topic, partitions = one.topic, []
-                self._topics.append(
-                    FetchableTopicResponse(topic=topic, partitions=partitions)
-                    if isinstance(topic, str)
-                    else FetchableTopicResponse(topic_id=topic, partitions=partitions)
-                )
+                name, topic_id = (topic, b"") if isinstance(topic, str) else ("", topic)
+                self._topics.append(_of_topic(name, topic_id, partitions))
             partitions.append(data)
         self._open_topic = topic, partitions

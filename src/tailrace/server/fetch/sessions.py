@@ -19,7 +19,8 @@ from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint
+from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, NodeEndpoint
+from tailrace.protocol.schema import positional
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.server.callbacks import run_in_slices
@@ -35,6 +36,10 @@ IDLE_ANSWER_MS: Final = 5
 
 A stale high watermark goes out at once (KIP-392) if none has gone out just before. While records keep coming it goes
 with them, and a leader is not slowed by an exchange for each of its moves."""
+
+_answered: Final[Callable[[int, tuple[FetchableTopicResponse, ...], tuple[NodeEndpoint, ...]], FetchResponse]] = (
+    positional(FetchResponse, "session_id", "responses", "node_endpoints")
+)
 
 _REQUEST_BYTES: Final = 33
 _ANSWER_BYTES: Final = 37
@@ -82,7 +87,7 @@ class FetchSessions:
         if request.session_epoch != INITIAL_EPOCH:
             return NO_SESSION
         session = self.cache.open(
-            _owner(params),
+            SessionOwner(*_owner(params)),
             sum(len(topic.partitions) for topic in request.topics),
             is_privileged=_is_privileged(params),
             uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
@@ -179,11 +184,7 @@ class FetchSessions:
     ) -> FetchResponse:
         """The answer to an incremental fetch, which is on its way."""
         session.saved_bytes += (session.partition_count - len(reading.named)) * _ANSWER_BYTES
-        return FetchResponse(
-            session_id=session.session_id if session.is_open else NO_SESSION,
-            responses=reading.commit(),
-            node_endpoints=endpoints,
-        )
+        return _answered(session.session_id if session.is_open else NO_SESSION, reading.commit(), endpoints)
 
     @staticmethod
     def refusal(session: FetchSession, request: FetchRequest) -> FetchResponse | None:
@@ -197,9 +198,10 @@ class FetchSessions:
         return None
 
 
-def _owner(params: FetchParams) -> SessionOwner:
+def _owner(params: FetchParams) -> tuple[str, str, int]:
+    """The fields of the `SessionOwner`. As one, it would take longer to make than to compare."""
     connection, replica_id = params.context.connection, params.sender.replica_id
-    return SessionOwner(connection.principal, connection.listener_name, replica_id if replica_id >= 0 else UNKNOWN)
+    return connection.principal, connection.listener_name, replica_id if replica_id >= 0 else UNKNOWN
 
 
 def _is_privileged(params: FetchParams) -> bool:
