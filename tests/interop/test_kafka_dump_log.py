@@ -15,7 +15,12 @@ from interop.kafka_tools import absent, dump_log_segments
 from interop.librdkafka import Confluent, Message, librdkafka, wait_until
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, Consumer, NewTopic
+from tailrace.model.key_ranges import KeyRange
+from tailrace.model.topic_config import TopicConfig
+from tailrace.storage import Log, OsFiles
 from tailrace.testing import Cluster
+from testkit.batches import stored_batch
+from testkit.key_ends import end_by_index
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 KINDS = (".log", ".index", ".timeindex", ".snapshot", ".txnindex")
@@ -170,6 +175,18 @@ def test_kafkas_own_check_of_indexes_at_its_start_accepts_ours(directory: Path) 
     said = [line.split(" ", 1) for line in done.out.splitlines() if not line.startswith("Dumping ")]
     assert [path for path, _ in said] == files
     assert {verdict for _, verdict in said} == {"passed sanity check.", "is empty."}
+
+
+def test_kafkas_own_dump_passes_over_a_key_index(tmp_path: Path) -> None:
+    directory = tmp_path / "orders-0"
+    log = Log.open(str(directory), files=OsFiles(), config=TopicConfig(), now_ms=0)
+    log.append([stored_batch(0, 5)])
+    assert end_by_index(log, KeyRange(0, 5), 5) == 0
+    log.close()
+    index, batches = (f"{0:020d}{suffix}" for suffix in (".khx", ".log"))
+    done = dump_log_segments(directory, [index, batches])
+    assert done.err == f"Ignoring unknown file {index}"
+    assert "isvalid: true" in done.out
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("dump_log/*.txt")), ids=lambda path: path.stem)

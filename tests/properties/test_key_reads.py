@@ -6,12 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.model.key_ranges import KeyRange, contains, hash_of, of_slots
-from tailrace.protocol.records.batch import iter_batches
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.batch import iter_batches, read_header
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.server.fetch.key_reads import KeyRangeConfig, KeyRangeReads
-from tailrace.storage import ReadLimits
+from tailrace.storage import AppendBatch, Log, ReadLimits
 from tailrace.testing.clock import ManualClock
+from tailrace.testing.disk import SimulatedDisk
 
 RANGES = [
     (of_slots(0, 127),),
@@ -27,49 +29,59 @@ BATCHES = st.lists(
 READ = st.tuples(st.integers(0, len(RANGES) - 1), st.sampled_from([1, 100, 300, 1 << 20]))
 
 
-class Log:
-    """A partition with these batches."""
+class PartitionOfBatches:
+    """A partition with these batches, in segments of a few."""
 
     leader_epoch = 3
 
-    def __init__(self, batches: list[tuple[list[bytes | None], int]]) -> None:
-        self.batches: list[bytes] = []
+    def __init__(self, batches: list[tuple[list[bytes | None], int]], *, is_indexed: bool) -> None:
+        config = TopicConfig(
+            segment_bytes=600, index_interval_bytes=100, key_sharing_index="auto" if is_indexed else "none"
+        )
+        self.log = Log.open("/log", files=SimulatedDisk(), config=config, now_ms=0)
         self.records: list[Record] = []
-        offset = 0
         for keys, codec in batches:
+            offset = self.end
             built = build_batch([Record(0, 1, key, b"v" * 20, ()) for key in keys], base_offset=offset, codec=codec)
-            self.batches.append(bytes(built))
+            self.log.append([AppendBatch(bytes(built), read_header(built))])
             self.records += read_records(built)
-            offset += len(keys)
-        self.end = offset
-        self.chunks = 0
+
+    @property
+    def end(self) -> int:
+        return self.log.log_end_offset
+
+    def readable_end(self, isolation: int) -> int:
+        return self.end
 
     def read(self, limits: ReadLimits) -> PartitionRead:
-        found, next_offset = b"", limits.offset
-        for batch in self.batches:
-            (_, header), *_ = iter_batches(batch)
-            if header.end_offset <= limits.offset:
-                continue
-            if found and len(found) + len(batch) > limits.max_bytes:
-                break
-            found, next_offset = found + batch, header.end_offset
-        self.chunks += 1
+        result = self.log.read(limits)
         return PartitionRead(
-            found,
-            len(found),
-            next_offset=next_offset,
-            reaches_end=next_offset == self.end,
+            b"".join(result.records),
+            result.size_bytes,
+            next_offset=result.next_offset,
+            reaches_end=result.next_offset == self.end,
             high_watermark=self.end,
             last_stable_offset=self.end,
             log_start_offset=0,
         )
 
 
-@given(BATCHES, st.lists(READ, max_size=30), st.sampled_from([100, 1 << 20]), st.sampled_from([0, 1_000, 1 << 20]))
+@given(
+    BATCHES,
+    st.lists(READ, max_size=30),
+    st.sampled_from([100, 1 << 20]),
+    st.sampled_from([0, 1_000, 1 << 20]),
+    st.booleans(),
+)
 def test_each_reader_gets_its_records_once(
-    batches: list[tuple[list[bytes | None], int]], order: list[tuple[int, int]], chunk_bytes: int, split_bytes: int
+    batches: list[tuple[list[bytes | None], int]],
+    order: list[tuple[int, int]],
+    chunk_bytes: int,
+    split_bytes: int,
+    is_indexed: bool,
 ) -> None:
-    log: Any = Log(batches)
+    """With a key index or without one, to which the first reader of a batch adds it."""
+    partition: Any = PartitionOfBatches(batches, is_indexed=is_indexed)
     reads = KeyRangeReads(
         ManualClock(),
         KeyRangeConfig(max_bytes_key_range_hashing=split_bytes, key_range_fetch_max_scan_bytes=200),
@@ -80,7 +92,7 @@ def test_each_reader_gets_its_records_once(
     got: list[list[Record]] = [[] for _ in RANGES]
     for number, max_bytes in [*order, *((number, 100) for number in range(len(RANGES)) for _ in range(100))]:
         limits = ReadLimits(places[number], max_bytes)
-        result = reads.read(log, RANGES[number], limits, log.read, reads.new_scan())
+        result = reads.read(partition, RANGES[number], limits, partition.read, reads.new_scan())
         assert result is not None
         assert result.scanned_to >= places[number]
         view = bytes(result.batches)
@@ -89,5 +101,5 @@ def test_each_reader_gets_its_records_once(
         places[number] = result.scanned_to
         assert reads.splits.kept_bytes <= split_bytes
     for number, ranges in enumerate(RANGES):
-        assert places[number] == log.end
-        assert got[number] == [one for one in log.records if contains(ranges, hash_of(one.key, one.offset))]
+        assert places[number] == partition.end
+        assert got[number] == [one for one in partition.records if contains(ranges, hash_of(one.key, one.offset))]

@@ -62,6 +62,14 @@ def of_slots(first: int, last: int) -> KeyRange:
     return KeyRange(first * SLOT_HASHES, (last + 1) * SLOT_HASHES - 1)
 
 
+def slots_of(ranges: Iterable[KeyRange]) -> int:
+    """The slots that have hashes of these ranges, as bits of a number."""
+    slots = 0
+    for first, last in ranges:
+        slots |= (1 << slot_of(last) + 1) - (1 << slot_of(first))
+    return slots
+
+
 def fault_of(ranges: Iterable[KeyRange]) -> str | None:
     """The fault of these ranges, None if they have none: one is empty or outside of the hash space, or two overlap."""
     in_order = sorted(ranges)

@@ -22,6 +22,7 @@ class TopicConfig:
     follower_replication_throttled_replicas: tuple[str, ...] = ()
     index_interval_bytes: int = 4096
     key_sharing_enable: bool = True
+    key_sharing_index: str = "auto"
     leader_replication_throttled_replicas: tuple[str, ...] = ()
     max_compaction_lag_ms: int = _MAX_LONG
     max_message_bytes: int = 1_048_588
@@ -112,6 +113,12 @@ TOPIC_SETTINGS: Table = table_of(
         "key.sharing.enable",
         SettingType.BOOLEAN,
         "Whether the broker filters records for readers of key ranges. If not, these get all and filter themselves.",
+    ),
+    _setting(
+        "key.sharing.index",
+        SettingType.STRING,
+        "Whether logs that are read by key get key indexes beside their segments: when needed (auto), or none.",
+        one_of=("auto", "none"),
     ),
     _setting(
         "leader.replication.throttled.replicas",

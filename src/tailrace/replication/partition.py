@@ -412,6 +412,17 @@ class Partition:
             read.aborted = self.log.aborted_transactions(limits.offset, read.next_offset)
         return read
 
+    def key_end(self, first_hash: int, last_hash: int, end_offset: int) -> int | None:
+        """As `Log.key_end`: the end of a range of key hashes below this offset; None while it is not known.
+
+        Then call `index_keys_on`, from a turn of its own, until nothing is left to do, and ask again with the same end.
+        """
+        return self.log.key_end(first_hash, last_hash, end_offset)
+
+    def index_keys_on(self) -> bool:
+        """As `Log.index_keys_on`: the next step of work for ends that are not known; whether there is more to do."""
+        return self.log.index_keys_on(self._replica.context.monotonic_ms)
+
     def is_read_up_to(self, offset: int, isolation: int, leader_epoch: int) -> bool:
         """Whether this is led here in that epoch, and `read` at the offset gives nothing: it is the readable end.
 

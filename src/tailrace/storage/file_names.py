@@ -1,4 +1,4 @@
-"""The names of a segment's files: 20 digits, and a suffix for what the file holds. Kafka's."""
+"""The names of a segment's files: 20 digits, and a suffix for what the file holds. Kafka's, but for one."""
 
 from typing import Final
 
@@ -6,6 +6,8 @@ LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"
 TIME_INDEX_SUFFIX: Final = ".timeindex"
 TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+KEY_INDEX_SUFFIX: Final = ".khx"
+"""The slots of the keys of each batch. Ours: Kafka passes over the name."""
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 """The state of the producers when the log ended at this offset."""
 

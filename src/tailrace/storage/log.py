@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment, reload
@@ -25,6 +26,8 @@ from tailrace.storage.compaction.plan import Cleanable
 from tailrace.storage.file_system import File, FileSystem, parent
 from tailrace.storage.flush import Flushes, FlushTicket
 from tailrace.storage.flushed_note import FlushedNote
+from tailrace.storage.keys.batch_slots import BatchSlots
+from tailrace.storage.keys.key_ends import KeyEnds, Question, StepWork
 from tailrace.storage.log_producers import LogProducers
 from tailrace.storage.readable_log import ReadableLog, TimestampOffset
 from tailrace.storage.recovery import Loader
@@ -56,6 +59,7 @@ class Log(ReadableLog):
         "_files",
         "_flushes",
         "_is_changed",
+        "_key_ends",
         "_limits",
         "_log_producers",
         "_note",
@@ -111,6 +115,7 @@ class Log(ReadableLog):
             unsynced_files=loaded.unsynced_files,
         )
         self._note = FlushedNote(directory, files=files)
+        self._key_ends: KeyEnds | None = None
         if damage is None and not loaded.report.clean and self.flushed_offset > 0:
             self._note.write(self.flushed_offset, loaded.epochs_crc)  # recovery has made it durable: no flush follows
         # After a crash the caches of a clean close are still to be written, even if nothing else happens.
@@ -254,6 +259,64 @@ class Log(ReadableLog):
             self.condemn(fault.detail)
             raise StorageError(fault.detail) from fault
 
+    @property
+    def _keys(self) -> KeyEnds:
+        if self._key_ends is None:
+            keeps_files = self._config.key_sharing_index == "auto"
+            self._key_ends = KeyEnds(self._segments, files=self._files, keeps_files=keeps_files)
+        return self._key_ends
+
+    def key_end(self, first_hash: int, last_hash: int, end_offset: int) -> int | None:
+        """1 + the last offset below `end_offset` of a record whose key's hash is from `first_hash` to `last_hash`.
+
+        A control batch, and one that cannot be read, counts as one with all hashes. The log start if there is no such
+        record. None if it is not known yet: the work for it is done by `index_keys_on`. Raises StorageError if the log
+        is offline.
+        """
+        if self._failure:
+            self.refuse()
+        question = Question(KeyRange(first_hash, last_hash), min(end_offset, self.log_end_offset))
+        return self._keys.end_of(question, log_start_offset=self.log_start_offset)
+
+    def index_keys_on(self, monotonic_ms: Callable[[], int]) -> bool:
+        """Work for the ends that `key_end` did not know: 4 MiB of plain records, or 10 ms, and at most one batch more.
+
+        Whether there is more to do. The errors are those of `read`.
+        """
+        if self._failure:
+            self.refuse()
+        if self._key_ends is None:
+            return False
+        try:
+            return self._key_ends.step(
+                StepWork(monotonic_ms), log_start_offset=self.log_start_offset, flushed_offset=self.flushed_offset
+            )
+        except CorruptRecords as fault:
+            self.condemn(fault.detail)
+            raise StorageError(fault.detail) from fault
+
+    def next_match(self, slots: int, offset: int, end_offset: int) -> int:
+        """An offset up to which, from `offset` on, no batch has a record of these slots, bits of a number.
+
+        At most `end_offset`; `offset` itself if that is not known. Reads no batch.
+        """
+        if self._failure or not self.log_start_offset <= offset < end_offset:
+            return offset
+        return self._keys.indexes.next_match(slots, offset, end_offset=end_offset)
+
+    def wants_slots(self, offset: int, first_offset: int) -> bool:
+        """Whether `note_slots` would take the slots of the batches that end behind `offset`, from `first_offset` on."""
+        if self._failure or self._config.key_sharing_index != "auto":
+            return False
+        return self._keys.indexes.wants(offset, first_offset)
+
+    def note_slots(self, offset: int, slots: BatchSlots) -> None:
+        """Take the slots of batches that were read: all that end behind `offset`, up to the last of them."""
+        if not self._failure and self._config.key_sharing_index == "auto":
+            indexes = self._keys.indexes
+            indexes.flushed_offset = self.flushed_offset
+            indexes.note(offset, slots)
+
     def next_scrub_slice(self, scrub: Scrub, *, max_bytes: int) -> ScrubSlice | None:
         """The slice that a scrub of this log reads next, its file pinned; None at the end, or if the log is offline.
 
@@ -295,6 +358,10 @@ class Log(ReadableLog):
                     self._gaps.allow(self.flushed_offset)
             except StorageError as fault:
                 self._fail(f"it cannot be noted that offsets may be missing: {fault.detail}")
+        if self._config.key_sharing_index != config.key_sharing_index:
+            if config.key_sharing_index == "none" and not self._failure:
+                self._keys.indexes.remove_files()
+            self._key_ends = None
         self._config = config
         self._limits.update(config)
 
@@ -518,6 +585,7 @@ class Log(ReadableLog):
         assert offset >= self.log_start_offset, f"{self._directory}: truncation to {offset} below the log start"
         self.abort_compaction()
         self._flushes.note_truncation()
+        self._key_ends = None
         self._is_changed = True
         try:
             at = self._segments.index_of(offset)
@@ -570,6 +638,7 @@ class Log(ReadableLog):
             self.refuse()
         self.abort_compaction()
         self._flushes.note_truncation()
+        self._key_ends = None
         self._is_changed = True
         try:
             self._note.lower(0)
@@ -757,6 +826,8 @@ class Log(ReadableLog):
             self.abort_compaction()
             if clean and not self._failure and (self._is_changed or not self.is_flushed):
                 self._close_cleanly()
+            if clean and not self._failure and self._key_ends is not None:
+                self._key_ends.indexes.save()
         finally:
             self._segments.close()
             self._note.close()

@@ -20,6 +20,7 @@ from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET, AppendBatch, BatchF
 from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.file_names import (
     INDEX_SUFFIX,
+    KEY_INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
@@ -93,12 +94,16 @@ class Segment(BatchFile):
     def index_names(self) -> set[str]:
         """The names of all index files that a segment may have."""
         stem = segment_name(self.base_offset)
-        suffixes = INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX
+        suffixes = INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, KEY_INDEX_SUFFIX
         return {stem + suffix + self._suffix for suffix in suffixes}
 
     @property
     def transaction_index_path(self) -> str:
         return self._stem + TRANSACTION_INDEX_SUFFIX + self._suffix
+
+    @property
+    def key_index_path(self) -> str:
+        return self._stem + KEY_INDEX_SUFFIX + self._suffix
 
     @property
     def aborted(self) -> TransactionIndex:
@@ -433,15 +438,17 @@ class Segment(BatchFile):
         header = self.header_at(position)
         return header.base_offset <= offset and header.max_timestamp == timestamp
 
+    def boundary_before(self, position: int) -> int:
+        """The start of a batch at or before this position, as the index says; 0 if it knows none."""
+        self._load_indexes()
+        return self._offset_index.boundary_below(  # type: ignore[union-attr]
+            relative_end=MAX_RELATIVE_OFFSET, position=position
+        )
+
     def end_offset_before(self, position: int) -> int:
         """The end offset of the batches before this position; the base offset if there are none."""
         end_offset = self.base_offset
-        self._load_indexes()
-        for at, header in self.headers(
-            self._offset_index.boundary_below(  # type: ignore[union-attr]
-                relative_end=MAX_RELATIVE_OFFSET, position=position
-            )
-        ):
+        for at, header in self.headers(self.boundary_before(position)):
             if at >= position:
                 break
             end_offset = header.end_offset
@@ -452,7 +459,7 @@ class Segment(BatchFile):
         self._close_index_files()
         if self._aborted is not None:
             self._aborted.is_dirty = True
-        for path in (*self.index_paths, self.transaction_index_path):
+        for path in (*self.index_paths, self.transaction_index_path, self.key_index_path):
             if self._files.exists(path):
                 self._files.unlink(path)
 

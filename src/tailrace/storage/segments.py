@@ -40,6 +40,7 @@ class Segments:
         "_retired",
         "_segments",
         "active",
+        "changes",
     )
 
     def __init__(self, directory: str, segments: list[Segment], *, files: FileSystem, limits: SegmentLimits) -> None:
@@ -53,6 +54,8 @@ class Segments:
         self._hints: dict[int, tuple[Segment, int]] | None = None
         self._loaded: tuple[Segment, ...] = ()
         self._retired: tuple[tuple[int, str], ...] = ()
+        self.changes = 0
+        """The number of times that segments were removed or replaced."""
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -173,6 +176,7 @@ class Segments:
     def _settle(self) -> None:
         segments = self._segments
         self._hints = None
+        self.changes += 1
         if segments:
             self.active = segments[-1]
             self._loaded = tuple(segment for segment in self._loaded if segment in segments[:-1])
@@ -190,7 +194,8 @@ class Segments:
             for segment in going:
                 segment.close()
                 snapshot = snapshot_path(self._directory, segment.base_offset)
-                for path in (segment.log_path, *segment.index_paths, segment.transaction_index_path, snapshot):
+                indexes = *segment.index_paths, segment.transaction_index_path, segment.key_index_path
+                for path in (segment.log_path, *indexes, snapshot):
                     if self._files.exists(path):
                         self._files.rename(path, path + DELETED_SUFFIX)
                         renamed.append((deadline_ms, path + DELETED_SUFFIX))

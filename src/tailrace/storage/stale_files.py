@@ -9,6 +9,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.storage.checkpoints import TEMPORARY_SUFFIX
 from tailrace.storage.file_names import (
     INDEX_SUFFIX,
+    KEY_INDEX_SUFFIX,
     LOG_SUFFIX,
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
@@ -20,7 +21,7 @@ from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import DELETED_SUFFIX
 
-_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+_INDEX_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, KEY_INDEX_SUFFIX)
 
 
 def remove_stale_files(files: FileSystem, directory: str, *, limits: SegmentLimits) -> set[str]:

@@ -15,10 +15,10 @@
 A log that begins within a batch (`Log.begin_within`) goes the same way: the old segment is an empty one, which starts
 later than the new.
 
-Index files go the same way. They are a cache, and recovery rebuilds those that are missing; except `.txnindex`, since
-nothing shows whether there was one: it becomes `.swap`, durably, before step 2, and has its name, durably, before the
-`.log` in step 4. If recovery finds no `.swap` of it, it has its name already, or the old one stays, whose extra entries
-are of transactions with all their markers.
+Index files go the same way. They are a cache, and recovery rebuilds those that are missing (the new segment begins
+without a key index); except `.txnindex`, since nothing shows whether there was one: it becomes `.swap`, durably, before
+step 2, and has its name, durably, before the `.log` in step 4. If recovery finds no `.swap` of it, it has its name
+already, or the old one stays, whose extra entries are of transactions with all their markers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,6 +26,7 @@ from typing import Final
 
 from tailrace.storage.file_names import (
     INDEX_SUFFIX,
+    KEY_INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -42,6 +43,8 @@ SWAP_SUFFIX: Final = ".swap"
 
 _CACHES: Final = (INDEX_SUFFIX, TIME_INDEX_SUFFIX)
 _INDEXES: Final = (*_CACHES, TRANSACTION_INDEX_SUFFIX)
+_OLD: Final = (*_INDEXES, KEY_INDEX_SUFFIX)
+"""The indexes of a segment that is replaced. The new one has no key index: it is made when one is needed."""
 
 
 def swap_in(files: FileSystem, directory: str, base_offset: int, replaced: Sequence[int]) -> None:
@@ -55,7 +58,7 @@ def swap_in(files: FileSystem, directory: str, base_offset: int, replaced: Seque
         _rename(files, stem + suffix, CLEANED_SUFFIX, SWAP_SUFFIX)
     files.sync_dir(directory)
     swapped = _INDEXES if has_aborted else _CACHES
-    _finish(files, directory, base_offset, replaced, going=_INDEXES, swapped=swapped)
+    _finish(files, directory, base_offset, replaced, going=_OLD, swapped=swapped)
 
 
 def _rename(files: FileSystem, path: str, old_suffix: str, new_suffix: str) -> None:
@@ -77,7 +80,7 @@ def _finish(
     for offset in replaced:
         if offset != base_offset:
             other = join(directory, segment_name(offset))
-            paths += [other + suffix for suffix in (LOG_SUFFIX, *_INDEXES, SNAPSHOT_SUFFIX)]
+            paths += [other + suffix for suffix in (LOG_SUFFIX, *_OLD, SNAPSHOT_SUFFIX)]
     for path in paths:
         if files.exists(path):
             files.unlink(path)
@@ -123,6 +126,13 @@ def finish_swaps(files: FileSystem, directory: str, *, limits: SegmentLimits) ->
         replaced = [offset for offset in bases if base_offset <= offset < end_offset]
         has_aborted = segment_name(base_offset) + TRANSACTION_INDEX_SUFFIX + SWAP_SUFFIX in aborted
         swapped_indexes = (TRANSACTION_INDEX_SUFFIX,) if has_aborted else ()
-        _finish(files, directory, base_offset, replaced, going=(*_CACHES, *swapped_indexes), swapped=swapped_indexes)
+        _finish(
+            files,
+            directory,
+            base_offset,
+            replaced,
+            going=(*_CACHES, KEY_INDEX_SUFFIX, *swapped_indexes),
+            swapped=swapped_indexes,
+        )
     files.sync_dir(directory)
     return True

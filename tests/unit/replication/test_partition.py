@@ -376,3 +376,13 @@ def test_records_in_the_log_are_readable_after_a_crash_and_a_restart(tmp_path: P
     again.end_turn()
     assert again.values("orders") == [b"a"]
     assert again.table.get("orders", 0).high_watermark == 1
+
+
+def test_the_end_of_a_key_range_is_found_in_steps(bench: PartitionBench) -> None:
+    bench.stage(b"a", b"b")
+    bench.write()
+    bench.disk.run()
+    everything = (0, 2**32 - 1)
+    assert bench.partition.key_end(*everything, 2) is None
+    assert not bench.partition.index_keys_on()
+    assert bench.partition.key_end(*everything, 2) == 2

@@ -19,7 +19,13 @@ def ready_disk(seed: int) -> SimulatedDisk:
     """A segment, and the one that is to take its place; both have aborted transactions."""
     disk = SimulatedDisk.with_directory(DIRECTORY, seed)
     disk.sync_dir("/data")
-    for suffix, content in ((".log", OLD), (".index", b""), (".timeindex", b""), (".txnindex", b"old")):
+    for suffix, content in (
+        (".log", OLD),
+        (".index", b""),
+        (".timeindex", b""),
+        (".txnindex", b"old"),
+        (".khx", b"old"),
+    ):
         disk.write_durably(STEM + suffix, content)
     for suffix, content in ((".log", NEW), (".index", b""), (".timeindex", b""), (".txnindex", b"new")):
         disk.write_durably(STEM + suffix + CLEANED_SUFFIX, content)
@@ -45,5 +51,7 @@ def test_a_segment_never_comes_without_its_aborted_transactions(seed: int) -> No
         assert disk.exists(f"{STEM}.txnindex"), disk.history[before:]
         # Too much may be said: of the old transactions, whose markers are all there.
         assert is_new or disk.read_bytes(f"{STEM}.txnindex") == b"old"
-        assert sorted(name for name in disk.list_dir(DIRECTORY) if not name.endswith("index")) == [f"{0:020d}.log"]
+        assert not (is_new and disk.exists(f"{STEM}.khx")), disk.history[before:]
+        others = [name for name in disk.list_dir(DIRECTORY) if not name.endswith(("index", ".khx"))]
+        assert others == [f"{0:020d}.log"]
     assert operation > 5, "the power was cut at few operations"

@@ -132,6 +132,7 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "follower.replication.throttled.replicas": (),
     "index.interval.bytes": ("log.index.interval.bytes",),
     "key.sharing.enable": (),
+    "key.sharing.index": (),
     "leader.replication.throttled.replicas": (),
     "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
     "max.message.bytes": ("message.max.bytes",),
@@ -154,7 +155,7 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 force."""
 
 
-OWN_TOPIC_SETTINGS: Final = frozenset({"key.sharing.enable"})
+OWN_TOPIC_SETTINGS: Final = frozenset({"key.sharing.enable", "key.sharing.index"})
 """Those that Kafka does not have. They are shown of a topic that has its own, and if they are named: other answers are
 those of Kafka."""
 

@@ -12,28 +12,25 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, cast
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
-from tailrace.model.key_ranges import KeyRange, fault_of, joined
+from tailrace.model.key_ranges import KeyRange, fault_of, joined, slots_of
 from tailrace.protocol.encoder import BY_REFERENCE_FROM, BufferChain
 from tailrace.protocol.messages.fetch import WireKeyRange
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches
-from tailrace.protocol.records.compression import decompress
-from tailrace.protocol.records.kernels import KERNEL, split_by_key
+from tailrace.protocol.records.kernels import split_by_key
+from tailrace.protocol.records.split import Split
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.key_splits import KeySplits, Part, Ranges
 from tailrace.server.ports import Clock
 from tailrace.storage import ReadLimits
+from tailrace.storage.keys.batch_slots import IS_COMPILED, BatchSlots, PlainBatch, plain_batch
 from tailrace.storage.read_buffers import ReadBuffers
 
-IS_COMPILED: Final = KERNEL == "C"
 CHUNK_BYTES: Final = 1 << 20
 """Stored bytes that are read in one go."""
 SPLIT_BYTES: Final = 1 << 20 if IS_COMPILED else 128 << 10
 """Plain bytes that are split in one go, unless one batch has more."""
-MAX_BATCH_BYTES: Final = 8 << 20 if IS_COMPILED else 1 << 20
-"""The largest batch in plain form that is split."""
-MAX_BATCH_RECORDS: Final = 300_000 if IS_COMPILED else 4_000
 _KEEP_BYTES: Final = 32 << 20
 """Of buffers for parts, lent or not."""
 SCAN_MS: Final = 10
@@ -161,10 +158,18 @@ class KeyRangeReads:
             self.splits.keep(scan.key, ranges, Part(scan.nothing_from, scan.position, b""))
         return KeyRangeRead(scan.batches, scan.position, scan.last)
 
-    def split(self, key: Hashable, ranges: Ranges, start: int, chunk: PartitionRead, budget: ScanBudget) -> Part | None:
+    def split(
+        self,
+        partition: Partition,
+        key: Hashable,
+        ranges: Ranges,
+        start: int,
+        chunk: PartitionRead,
+        budget: ScanBudget,
+    ) -> Part | None:
         """Split a chunk for all that read the partition; the parts of the others are kept for them.
 
-        None if its first batch cannot be split.
+        The key index takes what the split has found. None if the first batch cannot be split.
         """
         readers = self.splits.wanted(key, ranges, chunk.next_offset)
         batches, plain_bytes = _plain(chunk.records)
@@ -175,7 +180,9 @@ class KeyRangeReads:
             except CorruptRecords:  # one of them lies: those before it can be split
                 batches = batches[: len(batches) // 2]
                 continue
-            end = batches[-1].end_offset
+            end = batches[-1].header.end_offset
+            if partition.log.wants_slots(start, batches[0].header.base_offset):
+                partition.log.note_slots(start, _slots_found(batches, split))
             own, *others = [
                 Part(start, end, part, records_end) for part, records_end in zip(split.parts, split.ends, strict=True)
             ]
@@ -197,7 +204,9 @@ class _KeyRangeScan:
         read: Callable[[ReadLimits], PartitionRead],
     ) -> None:
         self._reads = reads
+        self._partition = partition
         self._ranges = ranges
+        self._slots = slots_of(ranges)
         self._limits = limits
         self._read = read
         self.key: Final = (partition, partition.leader_epoch, limits.isolation)
@@ -212,8 +221,15 @@ class _KeyRangeScan:
         """Whether the batch at the position cannot be split."""
 
     def split(self, budget: ScanBudget) -> Part | None:
-        """Read the next chunk and split it; None at the readable end, and before a batch that cannot be split."""
+        """Read the next chunk and split it; None at the readable end, and before a batch that cannot be split.
+
+        Batches that have no records of the ranges, as the key index says, are passed over.
+        """
         limits = self._limits
+        end_offset = self._partition.readable_end(limits.isolation)
+        next_match = self._partition.log.next_match(self._slots, self.position, end_offset)
+        if next_match > self.position:
+            return Part(self.position, next_match, b"")
         chunk = self._read(
             ReadLimits(
                 self.position, self._reads.chunk_bytes, limits.isolation, limits.leader_epoch, min_one_message=True
@@ -222,7 +238,7 @@ class _KeyRangeScan:
         self.last = chunk
         if not chunk.size_bytes:
             return None
-        part = self._reads.split(self.key, self._ranges, self.position, chunk, budget)
+        part = self._reads.split(self._partition, self.key, self._ranges, self.position, chunk, budget)
         self.is_stuck = part is None
         return part
 
@@ -269,32 +285,24 @@ class _KeyRangeScan:
         self.nothing_from = end_offset
 
 
-class _PlainBatch(NamedTuple):
-    """A batch as it is stored, and its records in plain form if it is compressed."""
-
-    stored: Buffer
-    plain: Buffer | None
-    end_offset: int
-
-
-def _plain(records: Buffer) -> tuple[list[_PlainBatch], int]:
+def _plain(records: Buffer) -> tuple[list[PlainBatch], int]:
     """Batches of the chunk that are split in one go, and their plain bytes: up to one that cannot be split."""
     view = memoryview(records)
-    batches: list[_PlainBatch] = []
+    batches: list[PlainBatch] = []
     size_bytes = 0
     for position, header in iter_batches(view):
-        stored = view[position : position + header.size_bytes]
-        plain: Buffer | None = None
-        if header.codec and not header.is_control:
-            try:
-                plain = decompress(header.codec, stored[HEADER_SIZE:], max_bytes=MAX_BATCH_BYTES)
-            except CorruptRecords:
-                break
-        batch_bytes = header.size_bytes if plain is None else HEADER_SIZE + len(plain)
-        if batch_bytes > MAX_BATCH_BYTES or header.records_count > MAX_BATCH_RECORDS:
+        try:
+            batch = plain_batch(view[position : position + header.size_bytes], header)
+        except CorruptRecords:
             break
-        batches.append(_PlainBatch(stored, plain, header.end_offset))
-        size_bytes += batch_bytes
+        batches.append(batch)
+        size_bytes += batch.size_bytes
         if size_bytes >= SPLIT_BYTES:
             break
     return batches, size_bytes
+
+
+def _slots_found(batches: Sequence[PlainBatch], split: Split) -> BatchSlots:
+    """The slots of these batches, for the key index."""
+    last_header = bytes(memoryview(batches[-1].stored)[:HEADER_SIZE])
+    return BatchSlots([one.header for one in batches], split.slot_maps, split.last_offsets, last_header)

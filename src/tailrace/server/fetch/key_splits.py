@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final, NamedTuple
 
-from tailrace.model.key_ranges import KeyRange, slot_of
+from tailrace.model.key_ranges import KeyRange, slots_of
 from tailrace.protocol.primitives import Buffer
 
 Ranges = tuple[KeyRange, ...]
@@ -56,7 +56,7 @@ class _Reader:
         """The offset of its last fetch: parts before it are of no use."""
         self.read_ms = 0
         """The time of its last fetch."""
-        self.slots = _slots_of(ranges)
+        self.slots = slots_of(ranges)
         self.parts: list[Part] = []
         """In order, and apart from each other."""
 
@@ -183,14 +183,6 @@ class KeySplits:
         self.remembered_ranges -= len(ranges)
         self.kept_bytes -= sum(map(_size, reader.parts))
         reader.parts.clear()
-
-
-def _slots_of(ranges: Ranges) -> int:
-    """The slots of these ranges, as bits."""
-    slots = 0
-    for first, last in ranges:
-        slots |= (1 << slot_of(last) + 1) - (1 << slot_of(first))
-    return slots
 
 
 def _start_of(part: Part) -> int:

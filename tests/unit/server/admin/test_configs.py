@@ -111,6 +111,10 @@ def test_a_setting_that_kafka_does_not_have_is_shown_if_it_is_named_or_set(node:
     assert (own.name, own.value, own.config_source) == ("key.sharing.enable", "true", 5)
     alter(node, ResourceType.TOPIC, "orders", ("key.sharing.enable", 0, "false"))
     assert entry(describe(node, "orders"), "key.sharing.enable").value == "false"
+    (index,) = describe(node, "orders", keys=("key.sharing.index",)).configs
+    assert (index.name, index.value, index.config_source) == ("key.sharing.index", "auto", 5)
+    alter(node, ResourceType.TOPIC, "orders", ("key.sharing.index", 0, "none"))
+    assert entry(describe(node, "orders"), "key.sharing.index").value == "none"
 
 
 def test_no_keys_ask_for_all_settings(node: AdminPath) -> None:

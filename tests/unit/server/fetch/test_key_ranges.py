@@ -27,6 +27,8 @@ from tailrace.protocol.records.compression import Codec, compress
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.server.fetch import key_reads
+from tailrace.storage import Log, ReadLimits, ReadResult
+from tailrace.storage.keys import batch_slots
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, topic_id_of, verified_by
 from testkit.ports import NoCluster, ScriptedVerifier
@@ -247,7 +249,7 @@ def test_a_batch_that_lies_about_its_records_comes_as_it_is_stored(node: DataPat
 def test_a_batch_that_would_take_too_long_comes_as_it_is_stored(
     node: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(key_reads, "MAX_BATCH_RECORDS", len(KEYS) - 1)
+    monkeypatch.setattr(batch_slots, "MAX_BATCH_RECORDS", len(KEYS) - 1)
     write(node, KEYS[0])
     write(node, *KEYS)
     assert only(send(node, 0, HIGH)).scanned_to == 1
@@ -341,3 +343,26 @@ def test_a_reader_of_committed_records_gets_markers_and_learns_of_aborted_ones(
     seen = visible_batches(data.records or b"", 0, data.aborted_transactions or ())
     keys = [one.key for buffer in seen.stretches for one in records(replace(data, records=buffer))]
     assert keys == expected(ranges, KEYS)
+
+
+def test_a_reader_of_other_keys_passes_over_batches_that_were_split_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = new_node(topic=TopicConfig(segment_bytes=1_000, index_interval_bytes=100), max_bytes_key_range_hashing="0")
+    high = [key for key in KEYS if expected(HIGH, [key])]
+    for _ in range(4):
+        write(node, *high)
+    write(node, *KEYS)
+    assert only(send(node, 0, HIGH)).scanned_to == 4 * len(high) + len(KEYS)
+    log = node.table.get("orders", 0).log
+    read: list[int] = []
+    read_log = Log.read
+
+    def noted(log: Log, limits: ReadLimits, end_offset: int | None = None) -> ReadResult:
+        read.append(limits.offset)
+        return read_log(log, limits, end_offset)
+
+    monkeypatch.setattr(Log, "read", noted)
+    data = only(send(node, 0, LOW))
+    assert [one.key for one in records(data)] == expected(LOW, KEYS)
+    assert data.scanned_to == 4 * len(high) + len(KEYS)
+    assert read == [4 * len(high)]
+    assert [name for name in node.files.list_dir(log.directory) if name.endswith(".khx")]

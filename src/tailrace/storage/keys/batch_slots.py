@@ -1,0 +1,155 @@
+"""The slots of batches: which of the 256 parts of the hash space their records' keys are in (KIP-X). Pure.
+
+A batch that cannot be looked at counts as one with records of every hash at each of its offsets: its checksum is wrong,
+its records contradict its header, its codec is not known, or it is too large to be split while others wait. Control
+batches are for all readers and count in the same way. So nothing is ever lost by a batch that lies.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.key_ranges import SLOTS, KeyRange
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, crc_is_valid, read_header
+from tailrace.protocol.records.compression import decompress
+from tailrace.protocol.records.kernels import KERNEL, split_by_key
+from tailrace.protocol.records.record import read_records
+from tailrace.protocol.records.split import SLOT_MAP_BYTES
+
+IS_COMPILED: Final = KERNEL == "C"
+MAX_BATCH_BYTES: Final = 8 << 20 if IS_COMPILED else 1 << 20
+"""The largest batch in plain form that is split."""
+MAX_BATCH_RECORDS: Final = 300_000 if IS_COMPILED else 4_000
+GROUP_BYTES: Final = 256 << 10 if IS_COMPILED else 16 << 10
+"""Plain bytes of batches that are looked at in one go, unless one batch has more."""
+GROUP_BATCHES: Final = 128
+
+ALL_SLOTS: Final = bytes([0xFF]) * SLOT_MAP_BYTES
+
+
+class PlainBatch(NamedTuple):
+    """A batch as it is stored, and its records in plain form if it is compressed."""
+
+    header: BatchHeader
+    stored: Buffer
+    plain: Buffer | None
+    size_bytes: int
+    """In plain form."""
+
+
+def plain_batch(stored: Buffer, header: BatchHeader) -> PlainBatch:
+    """The batch for `split_by_key`. Raises CorruptRecords if it cannot be unpacked, or is too large to be split."""
+    plain: Buffer | None = None
+    if header.codec and not header.is_control:
+        section = memoryview(stored)[HEADER_SIZE:]
+        plain = decompress(header.codec, section, max_bytes=MAX_BATCH_BYTES) if header.records_count else b""
+    size_bytes = header.size_bytes if plain is None else HEADER_SIZE + len(plain)
+    if size_bytes > MAX_BATCH_BYTES or header.records_count > MAX_BATCH_RECORDS:
+        raise CorruptRecords(f"the batch at offset {header.base_offset} is too large to be split")
+    return PlainBatch(header, stored, plain, size_bytes)
+
+
+class BatchSlots(NamedTuple):
+    """Some batches that follow each other in a segment, and their slots."""
+
+    headers: Sequence[BatchHeader]
+    slot_maps: Buffer
+    """`SLOT_MAP_BYTES` for each batch; slot n is bit n % 8 of byte n // 8."""
+    last_offsets: Sequence[int]
+    """The last offset with a record of each slot; -1 for none."""
+    last_header: bytes
+    """The stored header of the last batch, `HEADER_SIZE` bytes."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """The bytes of each batch, as stored."""
+        return [header.batch_length + LENGTH_OFFSET for header in self.headers]
+
+
+class BatchGroup:
+    """Collects batches that are to be looked at in one go."""
+
+    __slots__ = ("_batches", "_headers", "_readable", "size_bytes")
+
+    def __init__(self) -> None:
+        self._headers: list[BatchHeader] = []
+        self._batches: list[Buffer] = []
+        self._readable: list[PlainBatch | None] = []
+        self.size_bytes = 0
+        """In plain form."""
+
+    def __len__(self) -> int:
+        return len(self._headers)
+
+    @property
+    def is_full(self) -> bool:
+        return self.size_bytes >= GROUP_BYTES or len(self._headers) >= GROUP_BATCHES
+
+    def add(self, stored: Buffer, header: BatchHeader) -> None:
+        """Add a batch; it is unpacked now."""
+        self._headers.append(header)
+        self._batches.append(stored)
+        batch = _readable(stored, header)
+        self._readable.append(batch)
+        self.size_bytes += header.size_bytes if batch is None else batch.size_bytes
+
+    def slots(self) -> BatchSlots:
+        """The slots of all batches, of which there is one at least."""
+        last_header = bytes(memoryview(self._batches[-1])[:HEADER_SIZE])
+        batches = [(one.stored, one.plain) for one in self._readable if one is not None]
+        if len(batches) == len(self._headers):
+            try:
+                split = split_by_key(batches, ())
+                return BatchSlots(self._headers, split.slot_maps, split.last_offsets, last_header)
+            except CorruptRecords:  # one of them lies
+                pass
+        slot_maps, last_offsets = bytearray(), [-1] * SLOTS
+        for header, batch in zip(self._headers, self._readable, strict=True):
+            one = _slots_of_one(header, batch)
+            slot_maps += one[0]
+            last_offsets = [new if new >= 0 else old for new, old in zip(one[1], last_offsets, strict=True)]
+        return BatchSlots(self._headers, slot_maps, last_offsets, last_header)
+
+
+def last_match(stored: Buffer, header: BatchHeader, wanted: KeyRange, end_offset: int) -> int:
+    """The last offset of this batch, below `end_offset`, with a record of these hashes; -1 if there is none."""
+    batch = None if header.is_control else _readable(stored, header)
+    if batch is not None:
+        try:
+            return _last_match(batch, wanted, end_offset)
+        except CorruptRecords:
+            pass
+    offset = min(header.last_offset, end_offset - 1)
+    return offset if offset >= header.base_offset else -1
+
+
+def _last_match(batch: PlainBatch, wanted: KeyRange, end_offset: int) -> int:
+    split = split_by_key([(batch.stored, batch.plain)], [[wanted]])
+    part, header = split.parts[0], batch.header
+    if not part:
+        return -1
+    if header.end_offset > end_offset:
+        return max((record.offset for record in read_records(part) if record.offset < end_offset), default=-1)
+    if read_header(part).records_count < header.records_count:
+        split = split_by_key([(part, None)], ())
+    return max(split.last_offsets)
+
+
+def _readable(stored: Buffer, header: BatchHeader) -> PlainBatch | None:
+    if header.size_bytes > MAX_BATCH_BYTES or not crc_is_valid(stored, 0, header):
+        return None
+    try:
+        return plain_batch(stored, header)
+    except CorruptRecords:
+        return None
+
+
+def _slots_of_one(header: BatchHeader, batch: PlainBatch | None) -> tuple[Buffer, Sequence[int]]:
+    if batch is not None:
+        try:
+            split = split_by_key([(batch.stored, batch.plain)], ())
+            return split.slot_maps, split.last_offsets
+        except CorruptRecords:
+            pass
+    return ALL_SLOTS, [header.last_offset] * SLOTS

@@ -1,0 +1,52 @@
+"""Ends of key ranges as a walk over all records of a log finds them, without any index."""
+
+from collections.abc import Callable, Iterator
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.key_ranges import KeyRange, hash_of
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import read_records
+from tailrace.storage import Log, ReadLimits
+
+ANY_HASH = -1
+
+
+def readable_hashes(log: Log) -> list[tuple[int, int]]:
+    """Every offset with a record, with the hash of its key; `ANY_HASH` for markers and where records cannot be read."""
+    return [one for one in _hashes(log) if one[0] >= log.log_start_offset]
+
+
+def _hashes(log: Log) -> Iterator[tuple[int, int]]:
+    offset = log.log_start_offset
+    while offset < log.log_end_offset:
+        result = log.read(ReadLimits(offset, 1 << 20))
+        for chunk in result.records:
+            for position, header in iter_batches(chunk):
+                try:
+                    records = read_records(chunk, position)
+                except CorruptRecords:
+                    yield from ((at, ANY_HASH) for at in range(header.base_offset, header.end_offset))
+                    continue
+                if header.is_control:
+                    yield header.last_offset, ANY_HASH
+                else:
+                    yield from ((one.offset, hash_of(one.key, one.offset)) for one in records)
+        if not result.size_bytes:
+            return
+        offset = result.next_offset
+
+
+def end_by_walk(log: Log, found: list[tuple[int, int]], wanted: KeyRange, end_offset: int) -> int:
+    """The end of this range, from what `readable_hashes` has found in the log."""
+    matching = (at for at, key in found if at < end_offset and (key == ANY_HASH or wanted.first <= key <= wanted.last))
+    return max(matching, default=log.log_start_offset - 1) + 1
+
+
+def end_by_index(log: Log, wanted: KeyRange, end_offset: int, monotonic_ms: Callable[[], int] = lambda: 0) -> int:
+    """The end of this range as the log says it, after all the steps that it takes."""
+    for _ in range(5_000):
+        answer = log.key_end(*wanted, end_offset)
+        if answer is not None:
+            return answer
+        log.index_keys_on(monotonic_ms)
+    raise AssertionError(f"the end of {wanted} below {end_offset} is not found")
