@@ -1,0 +1,132 @@
+"""The rules by which commits of one partition change a group's progress in it (KIP-X, individual commits). Pure.
+
+A range commit names what is done; it unites with what was (`model.committed_progress`). A plain commit is Kafka's: one
+offset. Each change that can lower a frontier raises the state epoch, and range commits in another epoch are refused:
+a late one would make the repetition skip what it is to do again.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import HASH_SPACE
+
+MAX_RANGES_PER_COMMIT: Final = 1_024
+NO_STATE_EPOCH: Final = -1
+"""Of a reader that has seen no progress of its group. It counts as 0: the commit is taken if nothing was reset."""
+
+
+class SharedProgress(NamedTuple):
+    """A group's progress in one partition."""
+
+    committed: CommittedProgress
+    state_epoch: int = 0
+
+
+class RangeLimits(NamedTuple):
+    """The limits of one partition's progress, and the end of the partition."""
+
+    rectangles: int
+    """offsets.max.ranges.per.partition."""
+    end_offset: int
+    """The offset that the leader is known to have reached; offsets of ranges are below it."""
+
+
+def check_ranges(ranges: Sequence[Rectangle]) -> None:
+    """Raises KafkaError(INVALID_REQUEST) unless these are ranges that a commit of one partition may have.
+
+    They are not too many, not inverted, inside of the offsets and hashes that exist, and do not overlap.
+    """
+    if len(ranges) > MAX_RANGES_PER_COMMIT:
+        raise _invalid(f"{len(ranges)} ranges in a commit of one partition; {MAX_RANGES_PER_COMMIT} at most")
+    for one in ranges:
+        if not 0 <= one.first_offset <= one.last_offset < 2**63 - 1:
+            raise _invalid(f"{one.first_offset}-{one.last_offset} is no range of offsets")
+        if not 0 <= one.first_hash <= one.last_hash < HASH_SPACE:
+            raise _invalid(f"{one.first_hash}-{one.last_hash} is no range of key hashes")
+    overlap = _overlap(ranges)
+    if overlap is not None:
+        raise _invalid(f"the ranges {tuple(overlap[0])} and {tuple(overlap[1])} overlap")
+
+
+def _overlap(ranges: Iterable[Rectangle]) -> tuple[Rectangle, Rectangle] | None:
+    """Two ranges that overlap. By first hash, each is compared with its neighbours in offset among those still open."""
+    is_open: list[tuple[int, Rectangle]] = []
+    ends: list[tuple[int, int]] = []
+    for one in sorted(ranges, key=attrgetter("first_hash")):
+        while ends and ends[0][0] < one.first_hash:
+            _, first_offset = heappop(ends)
+            del is_open[bisect_left(is_open, (first_offset,))]
+        place = bisect_left(is_open, (one.first_offset,))
+        for _, other in is_open[max(0, place - 1) : place + 1]:
+            if other.first_offset <= one.last_offset and one.first_offset <= other.last_offset:
+                return other, one
+        is_open.insert(place, (one.first_offset, one))
+        heappush(ends, (one.last_hash, one.first_offset))
+    return None
+
+
+def commit_ranges(
+    progress: SharedProgress | None,
+    ranges: Iterable[Rectangle],
+    *,
+    state_epoch: int,
+    stable_offset: int,
+    limits: RangeLimits,
+) -> SharedProgress:
+    """The progress with these ranges too. A commit is taken whole or not at all.
+
+    `stable_offset` is the one that the reader knows, -1 for none: of a group without progress it is the first one.
+    Raises KafkaError: FENCED_STATE_EPOCH (124), INVALID_REQUEST (42) for offsets behind the end of the partition, and
+    OFFSET_METADATA_TOO_LARGE (12) for more rectangles than the limit.
+    """
+    if progress is None and state_epoch != NO_STATE_EPOCH:
+        raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, f"the offset that had state epoch {state_epoch} was deleted")
+    before = progress or SharedProgress(CommittedProgress(max(0, stable_offset)))
+    if max(0, state_epoch) != before.state_epoch:
+        raise KafkaError(
+            ErrorCode.FENCED_STATE_EPOCH,
+            f"the ranges are of state epoch {max(0, state_epoch)}; the offset was reset and is in {before.state_epoch}",
+        )
+    taken = list(ranges)
+    for one in taken:
+        if one.last_offset >= limits.end_offset:
+            raise _invalid(f"offset {one.last_offset} is behind the end of the partition, {limits.end_offset}")
+    after = before.committed.with_committed(taken)
+    if after.rectangle_count > max(limits.rectangles, before.committed.rectangle_count):
+        raise KafkaError(
+            ErrorCode.OFFSET_METADATA_TOO_LARGE,
+            f"{after.rectangle_count} committed ranges; {limits.rectangles} at most. {oldest_gap(after)}",
+        )
+    return before._replace(committed=after)
+
+
+def oldest_gap(committed: CommittedProgress) -> str:
+    """The place that holds the stable offset back, in words."""
+    return f"The oldest gap is at offset {committed.stable_offset}, key hashes {next(committed.gaps())}"
+
+
+def commit_offset(progress: SharedProgress | None, offset: int) -> SharedProgress:
+    """The plain commit of a member that has the whole partition. Forward it keeps what is done beyond; backward it is a
+    rewind, and nothing is done beyond it any more."""
+    if progress is None or offset >= progress.committed.stable_offset:
+        before = progress or SharedProgress(CommittedProgress(offset))
+        return before._replace(committed=before.committed.with_stable_offset(offset))
+    return SharedProgress(CommittedProgress(offset), progress.state_epoch + 1)
+
+
+def reset_offset(progress: SharedProgress | None, offset: int) -> SharedProgress:
+    """The plain commit of a group without members, which is how tools reset an offset: nothing is done beyond it."""
+    if progress is None:
+        return SharedProgress(CommittedProgress(offset))
+    committed = progress.committed
+    lowers = offset < committed.stable_offset or bool(committed.strips)
+    return SharedProgress(CommittedProgress(offset), progress.state_epoch + lowers)
+
+
+def _invalid(fault: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, fault)

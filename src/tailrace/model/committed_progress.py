@@ -1,0 +1,297 @@
+"""The progress of a group in one partition, committed record by record (KIP-X, individual commits). Pure.
+
+A group that shares a partition by key owns its offsets interleaved: intervals of offsets would need one entry for each
+run of one reader's records. So what is committed is a set of rectangles, of offsets by key hashes: "all records with an
+offset in [a, b) and a hash in [p, q) are done". The intervals of the text are the case of all hashes. A reader in order
+needs one rectangle, and offsets without a record that is ever delivered are covered like others.
+
+1. The stable offset is the offset below which everything is committed: the offset that Kafka calls committed.
+2. The frontier of a hash is its first offset that is not committed. The stable offset is the lowest frontier.
+3. Commits unite. Their order, repetition and division change nothing.
+4. The state has one form: hashes are cut at all edges of rectangles, the runs of each strip are as long as can be, and
+   neighbouring strips with equal runs are one.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from tailrace.model.key_ranges import HASH_SPACE, KeyRange
+
+_FEW: Final = 24
+"""So many rectangles are added one by one: each looks at the strips of its hashes alone."""
+
+
+class Rectangle(NamedTuple):
+    """Offsets and hashes of which all records are done. Inclusive at all ends, as on the wire."""
+
+    first_offset: int
+    last_offset: int
+    first_hash: int = 0
+    last_hash: int = HASH_SPACE - 1
+
+
+class Run(NamedTuple):
+    """The offsets from `start` up to, not including, `end`."""
+
+    start: int
+    end: int
+
+
+class Strip(NamedTuple):
+    """The hashes from `start` up to, not including, `end`, and the runs of offsets that are committed of them."""
+
+    start: int
+    end: int
+    runs: tuple[Run, ...]
+    """In order; they do not touch each other."""
+
+
+class CommittedProgress:
+    """Everything that is committed. It never changes: a commit gives another one."""
+
+    __slots__ = ("rectangle_count", "stable_offset", "strips")
+
+    def __init__(self, stable_offset: int, strips: tuple[Strip, ...] = ()) -> None:
+        """`strips` are in order, have runs, and are in the form of rule 4; no run begins below the stable offset."""
+        self.stable_offset: Final = stable_offset
+        self.strips: Final = strips
+        self.rectangle_count: Final = sum(len(strip.runs) for strip in strips)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CommittedProgress) and (self.stable_offset, self.strips) == (
+            other.stable_offset,
+            other.strips,
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.stable_offset, self.strips))
+
+    def __repr__(self) -> str:
+        return f"CommittedProgress({self.stable_offset}, {self.strips})"
+
+    # Questions
+
+    def rectangles(self) -> Iterator[Rectangle]:
+        """The rectangles beyond the stable offset, by hash and then by offset."""
+        for start, end, runs in self.strips:
+            for run in runs:
+                yield Rectangle(run.start, run.end - 1, start, end - 1)
+
+    def is_committed(self, offset: int, key_hash: int) -> bool:
+        """Whether the record with this offset and hash is done."""
+        if offset < self.stable_offset:
+            return True
+        return any(start <= offset < end for start, end in self._runs_at(key_hash))
+
+    def frontier(self, key_hash: int) -> int:
+        """The first offset of this hash that is not committed."""
+        return _frontier(self.stable_offset, self._runs_at(key_hash))
+
+    def lowest_frontier(self, ranges: Iterable[KeyRange]) -> int:
+        """The first offset that is not committed of one of these hashes: a reader of them starts there.
+
+        The stable offset if there are no ranges.
+        """
+        lowest = [
+            _frontier(self.stable_offset, runs)
+            for first, last in ranges
+            for _, _, runs in _between(self.strips, first, last + 1)
+        ]
+        return min(lowest, default=self.stable_offset)
+
+    def gaps(self) -> Iterator[KeyRange]:
+        """The hashes that hold the stable offset back: of these it is not committed itself."""
+        reached = 0
+        for start, end, runs in self.strips:
+            if runs[0].start <= self.stable_offset:
+                if reached < start:
+                    yield KeyRange(reached, start - 1)
+                reached = end
+        if reached < HASH_SPACE:
+            yield KeyRange(reached, HASH_SPACE - 1)
+
+    @property
+    def ahead(self) -> int:
+        """The records beyond the stable offset that are done, about: offsets by their share of the hashes."""
+        area = sum((end - start) * sum(run.end - run.start for run in runs) for start, end, runs in self.strips)
+        return -(-area // HASH_SPACE)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset behind the last one of which a record is committed."""
+        return max((strip.runs[-1].end for strip in self.strips), default=self.stable_offset)
+
+    def _runs_at(self, key_hash: int) -> tuple[Run, ...]:
+        place = bisect_right(self.strips, key_hash, key=_start_of) - 1
+        if place < 0 or key_hash >= self.strips[place].end:
+            return ()
+        return self.strips[place].runs
+
+    # Changes
+
+    def with_committed(self, rectangles: Iterable[Rectangle]) -> "CommittedProgress":
+        """With these too (rule 3)."""
+        wanted = [
+            Strip(first_hash, last_hash + 1, (Run(max(first_offset, self.stable_offset), last_offset + 1),))
+            for first_offset, last_offset, first_hash, last_hash in rectangles
+            if last_offset >= self.stable_offset
+        ]
+        if not wanted:
+            return self
+        strips = self.strips
+        if len(wanted) > _FEW:
+            for apart in _apart(wanted):
+                strips = _with_strips(strips, apart)
+        else:
+            for start, end, (run,) in wanted:
+                strips = _with_run(strips, start, end, run)
+        return _with_lowest_frontier(self.stable_offset, strips)
+
+    def with_stable_offset(self, offset: int) -> "CommittedProgress":
+        """With everything below this offset too: the plain commit of a reader of the whole partition, forward."""
+        if offset <= self.stable_offset:
+            return self
+        return self.with_committed([Rectangle(self.stable_offset, offset - 1)])
+
+    def cut_at(self, end_offset: int) -> "CommittedProgress":
+        """Without what is committed from this offset on, which is not below the stable offset."""
+        strips = [
+            Strip(start, end, tuple(Run(run.start, min(run.end, end_offset)) for run in runs if run.start < end_offset))
+            for start, end, runs in self.strips
+        ]
+        return CommittedProgress(self.stable_offset, _fused(strip for strip in strips if strip.runs))
+
+
+def _start_of(strip: Strip) -> int:
+    return strip.start
+
+
+def _frontier(stable_offset: int, runs: tuple[Run, ...]) -> int:
+    return runs[0].end if runs and runs[0].start <= stable_offset else stable_offset
+
+
+def _between(strips: tuple[Strip, ...], start: int, end: int) -> Iterator[Strip]:
+    """The hashes from `start` to `end`, cut into strips; those without runs are among them."""
+    place = max(0, bisect_right(strips, start, key=_start_of) - 1)
+    while start < end:
+        if place < len(strips) and strips[place].end <= start:
+            place += 1
+            continue
+        if place == len(strips) or strips[place].start >= end:
+            yield Strip(start, end, ())
+            return
+        strip = strips[place]
+        if start < strip.start:
+            yield Strip(start, strip.start, ())
+            start = strip.start
+        yield Strip(start, min(end, strip.end), strip.runs)
+        start = min(end, strip.end)
+
+
+def _with_run(strips: tuple[Strip, ...], start: int, end: int, run: Run) -> tuple[Strip, ...]:
+    """With this run in all hashes from `start` to `end`. Only the strips of these hashes are looked at."""
+    first = bisect_left(strips, start, key=_start_of)
+    if first and strips[first - 1].end >= start:
+        first -= 1  # it holds the first hashes, or may become one with them
+    behind = bisect_right(strips, end, key=_start_of)
+    touched = strips[first:behind]
+    changed: list[Strip] = []
+    if touched and touched[0].start < start:
+        changed.append(Strip(touched[0].start, min(start, touched[0].end), touched[0].runs))
+    changed += (Strip(one.start, one.end, _with(one.runs, run)) for one in _between(touched, start, end))
+    if touched and touched[-1].end > end:
+        changed.append(Strip(max(end, touched[-1].start), touched[-1].end, touched[-1].runs))
+    return (*strips[:first], *_fused(changed), *strips[behind:])
+
+
+def _apart(strips: list[Strip]) -> Iterator[list[Strip]]:
+    """The same in lists of strips that are in order and share no hash: most often in one."""
+    left = sorted(strips)
+    while left:
+        taken, later, end = [], [], 0
+        for one in left:
+            if one.start >= end:
+                taken.append(one)
+                end = one.end
+            else:
+                later.append(one)
+        yield taken
+        left = later
+
+
+def _with_strips(strips: tuple[Strip, ...], added: list[Strip]) -> tuple[Strip, ...]:
+    """With these too, each of one run; they are in order and share no hash. One pass over all strips."""
+    merged: list[Strip] = []
+    rest = iter(strips)
+    strip = next(rest, None)
+    for first, end, runs in added:
+        while strip is not None and strip.end <= first:
+            merged.append(strip)
+            strip = next(rest, None)
+        if strip is not None and strip.start < first:
+            merged.append(Strip(strip.start, first, strip.runs))
+            strip = Strip(first, strip.end, strip.runs)
+        reached = first
+        while reached < end:
+            if strip is None or strip.start >= end:
+                merged.append(Strip(reached, end, runs))
+                break
+            if reached < strip.start:
+                merged.append(Strip(reached, strip.start, runs))
+            reached = min(end, strip.end)
+            merged.append(Strip(strip.start, reached, _with(strip.runs, runs[0])))
+            strip = next(rest, None) if reached == strip.end else Strip(reached, strip.end, strip.runs)
+    if strip is not None:
+        merged.append(strip)
+    merged += rest
+    return _fused(merged)
+
+
+def _with(runs: tuple[Run, ...], run: Run) -> tuple[Run, ...]:
+    """With this run; those that it meets are one with it."""
+    start, end = run
+    before = [one for one in runs if one.end < start]
+    met = runs[len(before) :]
+    behind = tuple(one for one in met if one.start > end)
+    met = met[: len(met) - len(behind)]
+    if met:
+        start, end = min(start, met[0].start), max(end, met[-1].end)
+    return (*before, Run(start, end), *behind)
+
+
+def _fused(strips: Iterable[Strip]) -> tuple[Strip, ...]:
+    """With neighbours that have equal runs as one."""
+    fused: list[Strip] = []
+    for strip in strips:
+        last = fused[-1] if fused else None
+        if last is not None and last.end == strip.start and last.runs == strip.runs:
+            fused[-1] = Strip(last.start, strip.end, strip.runs)
+        else:
+            fused.append(strip)
+    return tuple(fused)
+
+
+def _with_lowest_frontier(stable_offset: int, strips: tuple[Strip, ...]) -> CommittedProgress:
+    """With the stable offset at the lowest frontier, and nothing below it (rule 2)."""
+    if _has_gap(strips):
+        return CommittedProgress(stable_offset, strips)
+    lowest = min(_frontier(stable_offset, strip.runs) for strip in strips)
+    if lowest == stable_offset:
+        return CommittedProgress(stable_offset, strips)
+    left = []
+    for start, end, runs in strips:
+        kept = tuple(Run(max(one.start, lowest), one.end) for one in runs if one.end > lowest)
+        if kept:
+            left.append(Strip(start, end, kept))
+    return CommittedProgress(lowest, _fused(left))
+
+
+def _has_gap(strips: tuple[Strip, ...]) -> bool:
+    """Whether there are hashes without runs."""
+    reached = 0
+    for start, end, _ in strips:
+        if start != reached:
+            return True
+        reached = end
+    return reached != HASH_SPACE

@@ -1,0 +1,148 @@
+"""Commits of ranges and of offsets, each against the progress that a group has: what they give, and what is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.coordinators.groups.range_commits import (
+    MAX_RANGES_PER_COMMIT,
+    RangeLimits,
+    SharedProgress,
+    check_ranges,
+    commit_offset,
+    commit_ranges,
+    reset_offset,
+)
+from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import HASH_SPACE
+
+LIMITS = RangeLimits(rectangles=4, end_offset=100)
+HALF = HASH_SPACE // 2
+LOW = (0, HALF - 1)
+HIGH = (HALF, HASH_SPACE - 1)
+
+
+def committed(*ranges: Rectangle, stable: int = 0, state_epoch: int = 0) -> SharedProgress:
+    return SharedProgress(CommittedProgress(stable).with_committed(ranges), state_epoch)
+
+
+def refusal(progress: SharedProgress | None, *ranges: Rectangle, state_epoch: int = 0) -> KafkaError:
+    with pytest.raises(KafkaError) as caught:
+        commit_ranges(progress, ranges, state_epoch=state_epoch, stable_offset=-1, limits=LIMITS)
+    return caught.value
+
+
+def test_two_halves_move_the_stable_offset() -> None:
+    first = commit_ranges(None, [Rectangle(10, 19, *LOW)], state_epoch=-1, stable_offset=10, limits=LIMITS)
+    assert (first.committed.stable_offset, first.committed.rectangle_count) == (10, 1)
+    second = commit_ranges(first, [Rectangle(10, 14, *HIGH)], state_epoch=0, stable_offset=10, limits=LIMITS)
+    assert second.committed.stable_offset == 15
+    assert list(second.committed.rectangles()) == [Rectangle(15, 19, *LOW)]
+
+
+def test_the_first_commit_without_an_offset_begins_at_0() -> None:
+    first = commit_ranges(None, [Rectangle(5, 9)], state_epoch=-1, stable_offset=-1, limits=LIMITS)
+    assert first.committed.stable_offset == 0
+    assert first.committed.is_committed(7, 1)
+
+
+def test_ranges_in_another_state_epoch_are_fenced() -> None:
+    reset = committed(state_epoch=3)
+    for state_epoch in (-1, 0, 2, 4):
+        assert refusal(reset, Rectangle(0, 1), state_epoch=state_epoch).code is ErrorCode.FENCED_STATE_EPOCH
+    assert commit_ranges(reset, [Rectangle(0, 1)], state_epoch=3, stable_offset=0, limits=LIMITS).state_epoch == 3
+
+
+def test_a_reader_that_knew_progress_which_is_gone_is_fenced() -> None:
+    """The group's offset was deleted: its readers look again."""
+    assert refusal(None, Rectangle(0, 9), state_epoch=0).code is ErrorCode.FENCED_STATE_EPOCH
+    assert refusal(None, Rectangle(0, 9), state_epoch=3).code is ErrorCode.FENCED_STATE_EPOCH
+
+
+def test_ranges_behind_the_end_of_the_partition_are_refused() -> None:
+    assert refusal(None, Rectangle(0, 100), state_epoch=-1).code is ErrorCode.INVALID_REQUEST
+    assert commit_ranges(None, [Rectangle(0, 99)], state_epoch=-1, stable_offset=0, limits=LIMITS)
+
+
+def test_more_rectangles_than_the_limit_are_refused_with_the_oldest_gap() -> None:
+    full = committed(*(Rectangle(at, at, *LOW) for at in (3, 5, 7, 9)))
+    fault = refusal(full, Rectangle(11, 11, *LOW))
+    assert fault.code is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert "oldest gap is at offset 0, key hashes 0-4294967295" in fault.detail
+    fewer = commit_ranges(full, [Rectangle(4, 8, *LOW)], state_epoch=0, stable_offset=0, limits=LIMITS)
+    assert fewer.committed.rectangle_count == 1
+
+
+def test_a_limit_that_was_lowered_refuses_nothing_that_makes_it_no_worse() -> None:
+    full = committed(*(Rectangle(at, at, *LOW) for at in range(1, 21, 2)))
+    fewer = commit_ranges(full, [Rectangle(2, 2, *LOW)], state_epoch=0, stable_offset=0, limits=LIMITS)
+    assert fewer.committed.rectangle_count == 9
+
+
+def test_a_plain_commit_forward_keeps_what_is_done_beyond() -> None:
+    before = committed(Rectangle(10, 19, *LOW))
+    after = commit_offset(before, 12)
+    assert after == SharedProgress(CommittedProgress(12).with_committed([Rectangle(12, 19, *LOW)]), 0)
+    assert commit_offset(None, 7) == committed(stable=7)
+
+
+def test_a_plain_commit_backward_is_a_rewind() -> None:
+    before = committed(Rectangle(30, 40, *LOW), stable=20, state_epoch=1)
+    assert commit_offset(before, 19) == committed(stable=19, state_epoch=2)
+    assert commit_offset(before, 20) == before
+
+
+@pytest.mark.parametrize(
+    ("before", "offset", "state_epoch"),
+    [
+        (committed(stable=20), 25, 0),
+        (committed(stable=20), 19, 1),
+        (committed(Rectangle(30, 40, *LOW), stable=20), 25, 1),
+        (None, 3, 0),
+    ],
+)
+def test_a_reset_leaves_nothing_beyond_the_offset(before: SharedProgress | None, offset: int, state_epoch: int) -> None:
+    assert reset_offset(before, offset) == committed(stable=offset, state_epoch=state_epoch)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        Rectangle(5, 4),
+        Rectangle(-1, 4),
+        Rectangle(0, 2**63 - 1),
+        Rectangle(0, 1, 5, 4),
+        Rectangle(0, 1, -1, 4),
+        Rectangle(0, 1, 0, HASH_SPACE),
+    ],
+)
+def test_a_bad_range_is_an_invalid_request(bad: Rectangle) -> None:
+    with pytest.raises(KafkaError) as caught:
+        check_ranges([Rectangle(200, 300), bad])
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_too_many_ranges_are_an_invalid_request() -> None:
+    ranges = [Rectangle(2 * at, 2 * at) for at in range(MAX_RANGES_PER_COMMIT + 1)]
+    check_ranges(ranges[:-1])
+    with pytest.raises(KafkaError, match="1024 at most"):
+        check_ranges(ranges)
+
+
+SMALL = st.tuples(st.integers(0, 6), st.integers(0, 6)).map(sorted)
+
+
+@given(st.lists(st.tuples(SMALL, SMALL).map(lambda pair: Rectangle(*pair[0], *pair[1])), max_size=6))
+def test_ranges_are_refused_if_two_overlap(ranges: list[Rectangle]) -> None:
+    cells = [
+        (offset, key_hash)
+        for one in ranges
+        for offset in range(one.first_offset, one.last_offset + 1)
+        for key_hash in range(one.first_hash, one.last_hash + 1)
+    ]
+    if len(set(cells)) == len(cells):
+        check_ranges(ranges)
+    else:
+        with pytest.raises(KafkaError, match="overlap"):
+            check_ranges(ranges)
