@@ -25,6 +25,7 @@ from tailrace.coordinators.groups.events import (
 )
 from tailrace.coordinators.groups.group import GroupState, RequestId
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord
+from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.messages.membership import (
@@ -70,7 +71,12 @@ class GroupScene:
         self._ids = 0
         self.now_ms = 1_000
         self.wall_ms = 1_700_000_000_000
-        self.coordinator = GroupCoordinator(config=self.config, new_member_id=self._new_member_id, topics=NoTopics())
+        self.coordinator = GroupCoordinator(
+            config=self.config,
+            new_member_id=self._new_member_id,
+            topics=NoTopics(),
+            shared_offsets=SharedOffsets(max_rectangles=self.config.offsets_max_ranges_per_partition),
+        )
         self.log: list[GroupLogRecord] = list(log)
         """The committed records, in order."""
         for record in self.log:

@@ -42,6 +42,8 @@ class GroupConfig:
     offsets_retention_minutes: int = 10_080
     """The retention of offsets that no member of the group needs (KIP-211)."""
     offsets_retention_check_interval_ms: int = 600_000
+    offsets_max_ranges_per_partition: int = 4096
+    """The ranges that a group may have committed beyond its offset in a partition (KIP-X). Ours."""
     offsets_topic_num_partitions: int = 50
     offsets_topic_replication_factor: int = 3
     """The most; a cluster with fewer brokers takes as many as it has."""

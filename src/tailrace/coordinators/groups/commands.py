@@ -6,14 +6,30 @@ from dataclasses import dataclass
 from tailrace.coordinators.groups.consumer.group import ConsumerGroupState
 from tailrace.coordinators.groups.group import GroupState
 from tailrace.coordinators.groups.history import GroupEvent, OffsetProgress
+from tailrace.model.committed_progress import Rectangle
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.groups import DescribedGroupMember
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RangesToCommit:
+    """Records of one partition that are done, beside those that are committed (KIP-X)."""
+
+    rectangles: tuple[Rectangle, ...]
+    """Not empty; `range_commits.check_ranges` has found no fault."""
+    state_epoch: int
+    """The state epoch that the reader knows; -1: none."""
+    end_offset: int
+    """An offset that the leader of the partition is known to have reached."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetToCommit:
-    """The offset of one partition, whose topic exists. `metadata` is a text of the client."""
+    """The offset of one partition, whose topic exists. `metadata` is a text of the client.
+
+    With ranges these are committed, and the offset is the stable one that the reader knows, -1 for none.
+    """
 
     topic: str
     topic_id: TopicId
@@ -21,6 +37,7 @@ class OffsetToCommit:
     offset: int
     leader_epoch: int
     metadata: str
+    ranges: RangesToCommit | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ from tailrace.coordinators.groups.records import (
     PendingOffset,
     TransactionEnd,
 )
+from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Tick
@@ -77,14 +78,16 @@ _NOTHING: Mapping[TopicPartition, OffsetCommitValue] = {}
 class GroupCoordinator:
     """The machine of one coordinator partition. Deadlines in ms of the host's monotonic clock."""
 
-    def __init__(self, *, config: GroupConfig, new_member_id: NewMemberId, topics: Topics) -> None:
+    def __init__(
+        self, *, config: GroupConfig, new_member_id: NewMemberId, topics: Topics, shared_offsets: SharedOffsets
+    ) -> None:
         self._config = config
         self._topics = topics
         self._new_member_id = new_member_id
         self.committed = GroupStore()
         self._latest = LatestGroups(self.committed)
         self._memberships: dict[str, GroupMembership] = {}
-        self._decisions = GroupDecisions(self._latest, self._memberships, config)
+        self._decisions = GroupDecisions(self._latest, self._memberships, config, shared_offsets)
         self._histories: dict[str, GroupHistory] = {}
         self._consumers = ConsumerGroups(config, self._histories, topics=topics, new_member_id=new_member_id)
         self._progress = ProgressBook()

@@ -21,8 +21,9 @@ from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.consumer.coordinator import fault_of_commit
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState
 from tailrace.coordinators.groups.membership import GroupMembership
-from tailrace.coordinators.groups.offsets import subscribed_topics
+from tailrace.coordinators.groups.offsets import OffsetCommits, subscribed_topics
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, OffsetCommitValue, OffsetRecord
+from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.coordinators.groups.store import LatestGroups, StoredGroup
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
@@ -35,10 +36,17 @@ GroupDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 class GroupDecisions:
     """Decisions for one coordinator partition: `latest` has its log, `memberships` the members of its groups."""
 
-    def __init__(self, latest: LatestGroups, memberships: Mapping[str, GroupMembership], config: GroupConfig) -> None:
+    def __init__(
+        self,
+        latest: LatestGroups,
+        memberships: Mapping[str, GroupMembership],
+        config: GroupConfig,
+        shared: SharedOffsets,
+    ) -> None:
         self._latest = latest
         self._memberships = memberships
         self._config = config
+        self._commits = OffsetCommits(latest, shared, max_metadata=config.offset_metadata_max_bytes)
 
     def decide(self, command: Command, now_ms: int) -> GroupDecision:
         """The records and the answer; `now_ms` since 1970. Raises KafkaError if the command fails as a whole."""
@@ -47,14 +55,12 @@ class GroupDecisions:
                 fault = self._fault_of_commit(command)
                 if fault:
                     raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
-                return offsets.commit(command, now_ms, max_metadata=self._config.offset_metadata_max_bytes)
+                return self._commits.commit(command, now_ms)
             case CommitOffsetsInTransaction():
                 fault = self._fault_of_transactional_commit(command)
                 if fault:
                     raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
-                return offsets.commit_in_transaction(
-                    command, now_ms, max_metadata=self._config.offset_metadata_max_bytes
-                )
+                return self._commits.commit_in_transaction(command, now_ms)
             case DeleteGroup():
                 return self._delete(command.group_id)
             case DeleteOffsets():

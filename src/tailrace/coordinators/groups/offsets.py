@@ -18,7 +18,8 @@ from tailrace.coordinators.groups.records import (
     OffsetRecord,
     PendingOffset,
 )
-from tailrace.coordinators.groups.store import StoredGroup, belongs_to
+from tailrace.coordinators.groups.shared_offsets import SharedOffsets, needs_rules
+from tailrace.coordinators.groups.store import LatestGroups, StoredGroup, belongs_to
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.ids import TopicId
 from tailrace.model.machines import Decision
@@ -31,44 +32,85 @@ NO_RETENTION_TIME = -1
 CommitDecision = Decision[GroupLogRecord, tuple[ErrorCode, ...]]
 
 
-def commit(command: CommitOffsets, now_ms: int, *, max_metadata: int) -> CommitDecision:
-    """A record for each acceptable offset, and an error code for each offset of the command."""
-    codes = _codes(command.offsets, max_metadata)
-    records = tuple(
-        OffsetRecord(
-            group_id=command.group_id,
-            topic=offset.topic,
-            partition=offset.partition,
-            value=_value(offset, command.retention_time_ms, now_ms),
-        )
-        for offset, code in zip(command.offsets, codes, strict=True)
-        if code is ErrorCode.NONE
-    )
-    return Decision(records=records, response=codes)
+class OffsetCommits:
+    """Decisions on commits, given the latest offsets."""
 
+    def __init__(self, latest: LatestGroups, shared: SharedOffsets, *, max_metadata: int) -> None:
+        """`max_metadata` is offset.metadata.max.bytes."""
+        self._latest = latest
+        self._shared = shared
+        self._max_metadata = max_metadata
 
-def commit_in_transaction(command: CommitOffsetsInTransaction, now_ms: int, *, max_metadata: int) -> CommitDecision:
-    """As `commit`, for offsets that become committed with the transaction."""
-    codes = _codes(command.offsets, max_metadata)
-    records = tuple(
-        PendingOffset(
-            group_id=command.group_id,
-            producer_id=command.producer_id,
-            topic=offset.topic,
-            partition=offset.partition,
-            value=_value(offset, NO_RETENTION_TIME, now_ms),
-        )
-        for offset, code in zip(command.offsets, codes, strict=True)
-        if code is ErrorCode.NONE
-    )
-    return Decision(records=records, response=codes)
+    def commit(self, command: CommitOffsets, now_ms: int) -> CommitDecision:
+        """A record for each acceptable offset, and an error code for each offset of the command."""
+        before = self._latest.offsets(command.group_id)
+        records: list[GroupLogRecord] = []
+        codes = []
+        for offset in command.offsets:
+            plain = _value(offset, command.retention_time_ms, now_ms)
+            try:
+                value = self._after(command, offset, plain, before.find(TopicPartition(offset.topic, offset.partition)))
+            except KafkaError as refusal:
+                codes.append(refusal.code)
+            else:
+                codes.append(ErrorCode.NONE)
+                records.append(
+                    OffsetRecord(group_id=command.group_id, topic=offset.topic, partition=offset.partition, value=value)
+                )
+        return Decision(records=tuple(records), response=tuple(codes))
 
+    def _after(
+        self, command: CommitOffsets, offset: OffsetToCommit, plain: OffsetCommitValue, before: OffsetCommitValue | None
+    ) -> OffsetCommitValue:
+        """The value after this commit. Raises KafkaError if it is refused."""
+        self._check(offset)
+        if before is not None and not belongs_to(before.topic_id, offset.topic_id):
+            before = None  # the topic was created anew
+        if offset.ranges is not None:
+            partition = TopicPartition(offset.topic, offset.partition)
+            if self._latest.has_pending(command.group_id, partition):
+                # The end of the transaction would replace the ranges, or they would replace its offset.
+                raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, f"a transaction has set the offset of {partition}")
+            return self._shared.with_ranges(before, plain, offset)
+        if before is not None and needs_rules(before, plain.offset):
+            return self._shared.with_offset(before, plain, is_member=command.generation_id >= 0)
+        return plain
 
-def _codes(offsets: tuple[OffsetToCommit, ...], max_metadata: int) -> tuple[ErrorCode, ...]:
-    return tuple(
-        ErrorCode.OFFSET_METADATA_TOO_LARGE if len(offset.metadata) > max_metadata else ErrorCode.NONE
-        for offset in offsets
-    )
+    def commit_in_transaction(self, command: CommitOffsetsInTransaction, now_ms: int) -> CommitDecision:
+        """As `commit`, for offsets that become committed with the transaction."""
+        before = self._latest.offsets(command.group_id)
+        records: list[GroupLogRecord] = []
+        codes = []
+        for offset in command.offsets:
+            value = _value(offset, NO_RETENTION_TIME, now_ms)
+            known = before.find(TopicPartition(offset.topic, offset.partition))
+            try:
+                self._check(offset)
+                is_known = known is not None and belongs_to(known.topic_id, offset.topic_id)
+                if known is not None and is_known and needs_rules(known, value.offset):
+                    # No ranges are committed until the transaction ends, so these are the last ones.
+                    value = self._shared.with_offset(known, value, is_member=True)
+            except KafkaError as refusal:
+                codes.append(refusal.code)
+            else:
+                codes.append(ErrorCode.NONE)
+                records.append(
+                    PendingOffset(
+                        group_id=command.group_id,
+                        producer_id=command.producer_id,
+                        topic=offset.topic,
+                        partition=offset.partition,
+                        value=value,
+                    )
+                )
+        return Decision(records=tuple(records), response=tuple(codes))
+
+    def _check(self, offset: OffsetToCommit) -> None:
+        if len(offset.metadata) > self._max_metadata:
+            raise KafkaError(
+                ErrorCode.OFFSET_METADATA_TOO_LARGE,
+                f"{len(offset.metadata)} characters of metadata; {self._max_metadata} at most",
+            )
 
 
 def _value(offset: OffsetToCommit, retention_time_ms: int, now_ms: int) -> OffsetCommitValue:

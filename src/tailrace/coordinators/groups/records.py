@@ -46,6 +46,10 @@ class OffsetCommitValue:
     commit_timestamp: Int64
     expire_timestamp: Int64 = field(versions="1", default=-1)
     topic_id: Uuid = field(versions="4+", tag=0, default=ZERO_UUID)
+    ranges: bytes = field(versions="4+", tag=10000, default=b"")
+    """The ranges that are committed beyond the offset (KIP-X), as `stored_ranges` has them; ours."""
+    state_epoch: Int64 = field(versions="4+", tag=10001, default=0)
+    """The resets of the offset that range commits have to know of; ours."""
 
 
 @message(versions="2")

@@ -10,6 +10,7 @@ Invariants:
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup, with_record
 from tailrace.coordinators.groups.consumer_records import ConsumerGroupRecord
@@ -142,6 +143,18 @@ class GroupStore:
 _NOTHING: dict[int, GroupLogRecord] = {}
 
 
+class LatestOffsets(NamedTuple):
+    """The offsets of one group."""
+
+    committed: Mapping[TopicPartition, OffsetCommitValue]
+    staged: Mapping[TopicPartition, OffsetCommitValue | None]
+    """Those that are appended and not committed yet; None: deleted."""
+
+    def find(self, partition: TopicPartition) -> OffsetCommitValue | None:
+        """The latest offset of this partition."""
+        return self.staged[partition] if partition in self.staged else self.committed.get(partition)
+
+
 class LatestGroups:
     """The store with all appended records that are not committed yet. Only decisions may read it."""
 
@@ -180,6 +193,28 @@ class LatestGroups:
         for record in staged.values():
             group.apply(record)
         return None if group.is_empty else group
+
+    def offsets(self, group_id: str) -> "LatestOffsets":
+        """The group's offsets with the staged records. Cheaper than `get`: the group is not copied."""
+        committed, staged = self._committed.get(group_id), self._staged.get(group_id, _NOTHING)
+        if any(isinstance(record, TransactionEnd) for record in staged.values()):
+            committed, staged = self.get(group_id), _NOTHING
+        return LatestOffsets(
+            {} if committed is None else committed.offsets,
+            {
+                TopicPartition(record.topic, record.partition): record.value
+                for record in staged.values()
+                if isinstance(record, OffsetRecord)
+            },
+        )
+
+    def has_pending(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether an open transaction may have set the group's offset in this partition."""
+        committed = self._committed.get(group_id)
+        return (committed is not None and committed.pending.has(partition)) or any(
+            isinstance(record, PendingOffset) and (record.topic, record.partition) == partition
+            for record in self._staged.get(group_id, _NOTHING).values()
+        )
 
     def consumer(self, group_id: str) -> ConsumerGroup | None:
         """The consumer group with the staged records, None if there is none; must not be changed."""

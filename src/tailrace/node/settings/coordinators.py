@@ -79,6 +79,14 @@ GROUP_SETTINGS = (
     setting(
         "offsets.retention.check.interval.ms", LONG, GroupConfig, "How often old offsets are looked for.", at_least=1
     ),
+    setting(
+        "offsets.max.ranges.per.partition",
+        INT,
+        GroupConfig,
+        "The ranges of offsets and key hashes that a group may have committed beyond its offset in a partition.",
+        at_least=1,
+        at_most=65_536,
+    ),
     setting("offset.metadata.max.bytes", INT, GroupConfig, "The longest note beside a committed offset.", at_least=0),
 )
 

@@ -88,12 +88,14 @@ class TopicProgress:
 
 @struct
 class GroupDetails:
-    """The extension's answer for one group. `now_ms` is the coordinator's wall clock."""
+    """The extension's answer for one group. `now_ms` is the coordinator's wall clock, `max_ranges` the limit of ranges
+    that are committed beyond an offset (KIP-X)."""
 
     now_ms: Int64
     events: tuple[GroupEventDetails, ...]
     members: tuple[MemberDetails, ...]
     topics: tuple[TopicProgress, ...]
+    max_ranges: Int32 = field(versions="5+", tag=0, default=0)
 
 
 @message(api_key=16, versions="0-5", flexible="3+")

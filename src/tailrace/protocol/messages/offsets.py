@@ -1,16 +1,48 @@
-"""OffsetCommit (8) and OffsetFetch (9): a group's progress."""
+"""OffsetCommit (8) and OffsetFetch (9): a group's progress.
 
+The tagged fields from 10,000 on are ours (KIP-X, individual commits): ranges of offsets and key hashes beside the
+offset. Absent, a message has Kafka's bytes, and so has the answer to it.
+"""
+
+from tailrace.protocol.messages.fetch import WireKeyRange
 from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Uuid, field, message, struct
 
 
 @struct
+class WireRectangle:
+    """All records with these offsets and these key hashes; inclusive at all ends."""
+
+    first_offset: Int64
+    last_offset: Int64
+    first_hash: Int64
+    last_hash: Int64
+
+
+@struct
+class WireRangeBudget:
+    """The ranges that a group has committed beyond its offset in a partition, and how many it may have."""
+
+    used: Int32
+    limit: Int32
+
+
+NO_RANGE_BUDGET = WireRangeBudget(used=0, limit=0)
+UNKNOWN_STATE_EPOCH = -1
+
+
+@struct
 class OffsetCommitRequestPartition:
-    """The next offset to read, and the epoch of the record before it (v6, KIP-320)."""
+    """The next offset to read, and the epoch of the record before it (v6, KIP-320).
+
+    With ranges, these are committed beside what is; the offset is the one that the group had.
+    """
 
     partition_index: Int32
     committed_offset: Int64
     committed_leader_epoch: Int32 = field(versions="6+", default=-1)
     committed_metadata: str | None
+    ranges: tuple[WireRectangle, ...] = field(versions="8+", tag=10000, default=())
+    state_epoch: Int64 = field(versions="8+", tag=10001, default=UNKNOWN_STATE_EPOCH)
 
 
 @struct
@@ -36,10 +68,11 @@ class OffsetCommitRequest:
 
 @struct
 class OffsetCommitResponsePartition:
-    """Whether one offset is stored."""
+    """Whether one offset is stored. The budget answers a request with ranges alone."""
 
     partition_index: Int32
     error_code: Int16 = 0
+    range_budget: WireRangeBudget = field(versions="8+", tag=10000, default=NO_RANGE_BUDGET)
 
 
 @struct
@@ -84,6 +117,8 @@ class OffsetFetchRequestGroup:
     member_id: str | None = field(versions="9+", default=None)
     member_epoch: Int32 = field(versions="9+", default=-1)
     topics: tuple[OffsetFetchRequestTopics, ...] | None = field(versions="8+", default=())
+    include_ranges: bool = field(versions="8+", tag=10000, default=False)
+    key_ranges: tuple[WireKeyRange, ...] = field(versions="8+", tag=10001, default=())
 
 
 @message(api_key=9, versions="1-10", flexible="6+")
@@ -117,13 +152,15 @@ class OffsetFetchResponseTopic:
 
 @struct
 class OffsetFetchResponsePartitions:
-    """One committed offset, or -1 if there is none; v8 and later."""
+    """One committed offset, or -1 if there is none; v8 and later. Ranges answer a group's request for them alone."""
 
     partition_index: Int32 = field(versions="8+", default=0)
     committed_offset: Int64 = field(versions="8+", default=0)
     committed_leader_epoch: Int32 = field(versions="8+", default=-1)
     metadata: str | None = field(versions="8+", default="")
     error_code: Int16 = field(versions="8+", default=0)
+    committed_ranges: tuple[WireRectangle, ...] = field(versions="8+", tag=10000, default=())
+    state_epoch: Int64 = field(versions="8+", tag=10001, default=UNKNOWN_STATE_EPOCH)
 
 
 @struct

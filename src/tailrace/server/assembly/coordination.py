@@ -10,11 +10,13 @@ from tailrace.protocol.messages import consumer_groups, groups, membership, offs
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
 from tailrace.server.dispatch import HandlerTable, by_api
+from tailrace.server.groups.commits import OffsetCommitHandler
 from tailrace.server.groups.consumer_groups import ConsumerGroupDescribeHandler, ConsumerGroupHeartbeatHandler
 from tailrace.server.groups.groups import DeleteGroupsHandler, DescribeGroupsHandler, ListGroupsHandler
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.membership import HeartbeatHandler, JoinGroupHandler, LeaveGroupHandler, SyncGroupHandler
-from tailrace.server.groups.offsets import OffsetCommitHandler, OffsetDeleteHandler, OffsetFetchHandler
+from tailrace.server.groups.offsets import OffsetDeleteHandler, OffsetFetchHandler
+from tailrace.server.groups.partition_ends import PartitionEnds
 from tailrace.server.groups.transactional_offsets import TxnOffsetCommitHandler
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Controller
@@ -53,6 +55,13 @@ class Coordination:
             new_member_id=lambda prefix: f"{prefix}-{_uuid(ports.random_bytes)}",
             clock=clock,
         )
+        self._partition_ends = PartitionEnds(
+            find_partition=partitions.find,
+            image=self._image,
+            peer=ports.peers,
+            timeout_ms=config.groups.offsets_commit_timeout_ms,
+        )
+        self._allows_key_sharing = config.key_ranges.group_key_sharing_enable
         self.producer_ids: Final = ProducerIdPool(controller=controller, broker_id=broker_id)
         self.marker_sender: Final = MarkerSender(
             broker_id=broker_id,
@@ -75,6 +84,9 @@ class Coordination:
 
     def _image(self) -> ClusterImage:
         return self._controller.image
+
+    def _shares_keys(self) -> bool:
+        return self._allows_key_sharing and self._controller.image.knows_key_sharing
 
     def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
         return self._controller.image.group_overrides(group_id)
@@ -112,7 +124,12 @@ class Coordination:
                 membership.SyncGroupRequest: SyncGroupHandler(coordinators=service),
                 membership.HeartbeatRequest: HeartbeatHandler(coordinators=service),
                 membership.LeaveGroupRequest: LeaveGroupHandler(coordinators=service),
-                offsets.OffsetCommitRequest: OffsetCommitHandler(coordinators=service, controller=controller),
+                offsets.OffsetCommitRequest: OffsetCommitHandler(
+                    coordinators=service,
+                    controller=controller,
+                    ends=self._partition_ends,
+                    shares_keys=self._shares_keys,
+                ),
                 offsets.OffsetFetchRequest: OffsetFetchHandler(coordinators=service, controller=controller),
                 offsets.OffsetDeleteRequest: OffsetDeleteHandler(coordinators=service, controller=controller),
                 groups.DescribeGroupsRequest: DescribeGroupsHandler(coordinators=service),

@@ -44,7 +44,9 @@ from tailrace.coordinators.groups.records import (
     encode_record,
     pending_offset,
 )
+from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
@@ -81,10 +83,13 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         config: GroupConfig,
         new_member_id: NewMemberId,
         topics: Topics,
+        shared_offsets: SharedOffsets,
         clock: Clock,
         deadlines: Deadlines,
     ) -> None:
-        self.machine = GroupCoordinator(config=config, new_member_id=new_member_id, topics=topics)
+        self.machine = GroupCoordinator(
+            config=config, new_member_id=new_member_id, topics=topics, shared_offsets=shared_offsets
+        )
         log: CoordinatorLog[GroupLogRecord] = CoordinatorLog(
             partition,
             encode=encode_record,
@@ -97,6 +102,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         super().__init__(log, self.machine, keys="groups", reads_latest=True)
         self._config = config
         self._topics = topics
+        self._shared_offsets = shared_offsets
         self._waiting: dict[RequestId, Respond] = {}
         self._requests = 0
         self._alarm = Alarm(clock, self._tick)
@@ -203,6 +209,17 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         decision = self.machine.remove_expired(effect, self._clock.monotonic_ms())
         if decision is not None:
             self._append_of_consumer_group(effect.group_id, decision, lambda _: None)
+
+    def shared_progress(self, group_id: str) -> Iterator[tuple[TopicPartition, CommittedProgress, int]]:
+        """The progress in the partitions of which the group has committed ranges, and how many ms its stable offset has
+        not moved there."""
+        offsets = self.machine.committed_offsets(group_id)
+        shared = {partition: value for partition, value in offsets.items() if value.ranges}
+        if shared:
+            moves, now_ms = self.insight(group_id).progress, self._clock.now_ms()
+            for partition, value in shared.items():
+                progress = self._shared_offsets.progress(value).committed
+                yield partition, progress, max(now_ms - moves[partition].moved_at_ms, 0)
 
     def insight(self, group_id: str) -> GroupInsight:
         """`GroupCoordinator.insight` at this moment."""
@@ -368,6 +385,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
             clock=clock,
         )
         self.config = config
+        self.shared_offsets: Final = SharedOffsets(max_rectangles=config.offsets_max_ranges_per_partition)
         self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
         self._topics = _ImageTopics(self.patterns)
         self._new_member_id = new_member_id
@@ -387,6 +405,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
             config=self.config,
             new_member_id=self._new_member_id,
             topics=self._topics,
+            shared_offsets=self.shared_offsets,
             clock=self._clock,
             deadlines=self._deadlines,
         )

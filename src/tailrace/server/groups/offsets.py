@@ -1,28 +1,22 @@
-"""OffsetCommit (8), OffsetFetch (9) and OffsetDelete (47): a group's progress.
+"""OffsetFetch (9) and OffsetDelete (47): a group's progress, read and deleted. `server.groups.commits` commits it.
 
-OffsetCommit: v2-4 have a retention time of the offsets; v6 leader epochs; v7 static members; v9 error 69 for a missing
-group, 22 before, and members of consumer groups; v10 topics by id. A missing topic or partition has an error of its own
-(3, by id 100).
 OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader epochs; v7 require_stable: a partition
 whose offset an open transaction has set is error 88, so that no consumer reads the records of that transaction again;
 v8 many groups; v10 topics by id. "No offset" is -1 and no error.
 A partition that a request names twice is answered once: 4 bytes of a request may cause 4 KiB of the answer.
+Committed ranges (KIP-X) are in the answer for those alone that ask for them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from tailrace.coordinators.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit
+from tailrace.coordinators.groups.commands import DeleteOffsets
 from tailrace.coordinators.groups.records import OffsetCommitValue
-from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetCommitResponsePartition,
-    OffsetCommitResponseTopic,
+    UNKNOWN_STATE_EPOCH,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
@@ -39,146 +33,15 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
+from tailrace.server.groups.committed_ranges import WantedRanges
 from tailrace.server.groups.host import GroupCoordinatorService
+from tailrace.server.groups.requested_offsets import find_topic
 from tailrace.server.ports import Controller
 
-_FIRST_COMMIT_WITH_MISSING_GROUP = 9
-_FIRST_COMMIT_WITH_EPOCHS = 9
 _FIRST_WITH_IDS = 10
 _FIRST_FETCH_OF_MANY_GROUPS = 8
 
 _NO_OFFSET = -1
-
-
-class RequestedPartition(Protocol):
-    """One partition of a request, with the offset to commit."""
-
-    @property
-    def partition_index(self) -> int: ...
-    @property
-    def committed_offset(self) -> int: ...
-    @property
-    def committed_leader_epoch(self) -> int: ...
-    @property
-    def committed_metadata(self) -> str | None: ...
-
-
-class RequestedOffsets:
-    """The offsets of a request: those that can be committed, and the error codes of the others.
-
-    The last offset of a partition replaces the earlier ones of the same request.
-    """
-
-    def __init__(self) -> None:
-        self._offsets: dict[tuple[str, int], OffsetToCommit] = {}
-        self._codes: list[list[ErrorCode | tuple[str, int]]] = []
-        """By topic and partition: an error, or the key in `_offsets`."""
-
-    @property
-    def offsets(self) -> tuple[OffsetToCommit, ...]:
-        """The offsets that can be committed."""
-        return tuple(self._offsets.values())
-
-    def add_topic(
-        self, topic: TopicImage | None, partitions: Sequence[RequestedPartition], *, code_if_absent: ErrorCode
-    ) -> None:
-        """Add the partitions of the next topic; None: the topic does not exist."""
-        self._codes.append([self._add(topic, partition, code_if_absent) for partition in partitions])
-
-    def _add(
-        self, topic: TopicImage | None, partition: RequestedPartition, code_if_absent: ErrorCode
-    ) -> ErrorCode | tuple[str, int]:
-        if topic is None:
-            return code_if_absent
-        if partition.partition_index not in topic.partitions:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        where = (topic.name, partition.partition_index)
-        self._offsets[where] = OffsetToCommit(
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partition=partition.partition_index,
-            offset=partition.committed_offset,
-            leader_epoch=partition.committed_leader_epoch,
-            metadata=partition.committed_metadata or "",
-        )
-        return where
-
-    def codes(self, outcome: Sequence[ErrorCode] | ErrorCode) -> list[list[ErrorCode]]:
-        """The codes by topic and partition. `outcome` has a code for each of `offsets`, or one for all."""
-        of_offsets = [outcome] * len(self._offsets) if isinstance(outcome, ErrorCode) else outcome
-        committed = dict(zip(self._offsets, of_offsets, strict=True))
-        return [[code if isinstance(code, ErrorCode) else committed[code] for code in codes] for codes in self._codes]
-
-
-class OffsetCommitHandler:
-    """Answers when the offsets are committed."""
-
-    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
-        self._coordinators = coordinators
-        self._controller = controller
-
-    def handle(self, request: OffsetCommitRequest, context: RequestContext) -> None:
-        host = self._coordinators.host_of(request.group_id, check_limit=True)
-        commit = _Commit(request, self._controller.image, context.api_version)
-
-        def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.respond(commit.refused(_as_version_says(outcome, context.api_version)))
-            else:
-                context.respond(commit.response(outcome))
-
-        host.submit(commit.command(), answer)
-
-
-def _as_version_says(error: KafkaError, version: int) -> KafkaError:
-    if error.code is ErrorCode.GROUP_ID_NOT_FOUND and version < _FIRST_COMMIT_WITH_MISSING_GROUP:
-        return KafkaError(ErrorCode.ILLEGAL_GENERATION, error.detail)
-    return error
-
-
-class _Commit:
-    """One request: its command and its response."""
-
-    def __init__(self, request: OffsetCommitRequest, image: ClusterImage, version: int) -> None:
-        self._request = request
-        self._knows_epochs = version >= _FIRST_COMMIT_WITH_EPOCHS
-        by_id = version >= _FIRST_WITH_IDS
-        absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        self._requested = RequestedOffsets()
-        for topic in request.topics:
-            found = _find_topic(image, topic.name, topic.topic_id, by_id=by_id)
-            self._requested.add_topic(found, topic.partitions, code_if_absent=absent)
-
-    def command(self) -> CommitOffsets:
-        return CommitOffsets(
-            group_id=self._request.group_id,
-            generation_id=self._request.generation_id_or_member_epoch,
-            member_id=self._request.member_id,
-            group_instance_id=self._request.group_instance_id,
-            knows_epochs=self._knows_epochs,
-            retention_time_ms=self._request.retention_time_ms,
-            offsets=self._requested.offsets,
-        )
-
-    def refused(self, error: KafkaError) -> OffsetCommitResponse:
-        """All offsets are refused; missing topics and partitions have their own codes all the same, as in Kafka."""
-        return self.response(error.code)
-
-    def response(self, outcome: tuple[ErrorCode, ...] | ErrorCode) -> OffsetCommitResponse:
-        """`outcome` has a code for each offset of the command, or one for all."""
-        return OffsetCommitResponse(
-            topics=tuple(
-                OffsetCommitResponseTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=tuple(
-                        OffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
-                        for partition, code in zip(topic.partitions, codes, strict=True)
-                    ),
-                )
-                for topic, codes in zip(self._request.topics, self._requested.codes(outcome), strict=True)
-            )
-        )
 
 
 class OffsetFetchHandler:
@@ -231,6 +94,7 @@ class OffsetFetchHandler:
         view = _OffsetsView(
             machine.committed_offsets(group.group_id),
             machine.unstable_partitions(group.group_id) if require_stable else frozenset(),
+            WantedRanges(self._coordinators.shared_offsets, group.key_ranges) if group.include_ranges else None,
         )
         if group.topics is None:
             topics = _all_topics(view, self._controller.image)
@@ -243,7 +107,7 @@ class OffsetFetchHandler:
     ) -> OffsetFetchResponseTopics:
         name, code = topic.name, ErrorCode.NONE
         if by_id:
-            found = _find_topic(self._controller.image, "", topic.topic_id, by_id=True)
+            found = find_topic(self._controller.image, "", topic.topic_id, by_id=True)
             name, code = ("", ErrorCode.UNKNOWN_TOPIC_ID) if found is None else (found.name, code)
         return OffsetFetchResponseTopics(
             name=name,
@@ -261,16 +125,14 @@ def _once(topics: Sequence[OffsetFetchRequestTopics]) -> Iterator[OffsetFetchReq
         yield OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=tuple(indexes))
 
 
-def _find_topic(image: ClusterImage, name: str, topic_id: bytes, *, by_id: bool) -> TopicImage | None:
-    return image.topic_by_id(TopicId(topic_id)) if by_id else image.topics.get(name)
-
-
 class _OffsetsView(NamedTuple):
     """A group's offsets for one request."""
 
     offsets: Mapping[TopicPartition, OffsetCommitValue]
     unstable: frozenset[TopicPartition]
     """The partitions whose offset an open transaction has set, for a request that requires stable offsets."""
+    ranges: WantedRanges | None
+    """For a request that asks for committed ranges too."""
 
     def partition(self, topic: str, index: int, code: ErrorCode) -> OffsetFetchResponsePartitions:
         """The answer for one partition."""
@@ -282,11 +144,21 @@ class _OffsetsView(NamedTuple):
             return OffsetFetchResponsePartitions(
                 partition_index=index, committed_offset=_NO_OFFSET, committed_leader_epoch=-1, error_code=code
             )
+        committed_ranges, state_epoch = ((), UNKNOWN_STATE_EPOCH) if self.ranges is None else self.ranges.of(value)
+        if committed_ranges is None:
+            return OffsetFetchResponsePartitions(
+                partition_index=index,
+                committed_offset=_NO_OFFSET,
+                committed_leader_epoch=-1,
+                error_code=ErrorCode.INVALID_REQUEST,
+            )
         return OffsetFetchResponsePartitions(
             partition_index=index,
             committed_offset=value.offset,
             committed_leader_epoch=value.leader_epoch,
             metadata=value.metadata,
+            committed_ranges=committed_ranges,
+            state_epoch=state_epoch,
         )
 
 

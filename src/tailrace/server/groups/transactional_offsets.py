@@ -25,7 +25,7 @@ from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.coordination.coordinator_log import InTransaction
 from tailrace.server.groups.host import GroupCoordinatorHost, GroupCoordinatorService
-from tailrace.server.groups.offsets import RequestedOffsets
+from tailrace.server.groups.requested_offsets import RequestedOffsets
 from tailrace.server.ports import Controller
 from tailrace.server.produce.transactional_appends import TransactionVerifier, VerificationRequest
 

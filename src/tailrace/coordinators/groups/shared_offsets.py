@@ -1,0 +1,126 @@
+"""Offsets with committed ranges, as values of `__consumer_offsets` (KIP-X, individual commits).
+
+A value keeps its ranges as bytes. They are decoded when a commit or a question needs them, and the decoded form of the
+last ones is kept: a group that commits again finds what its commit before has encoded.
+"""
+
+import logging
+from collections import OrderedDict
+from typing import Final
+
+from tailrace.coordinators.groups.commands import OffsetToCommit
+from tailrace.coordinators.groups.range_commits import (
+    RangeLimits,
+    SharedProgress,
+    commit_offset,
+    commit_ranges,
+    reset_offset,
+)
+from tailrace.coordinators.groups.records import OffsetCommitValue
+from tailrace.coordinators.groups.stored_ranges import decode_ranges, encode_ranges
+from tailrace.model.committed_progress import CommittedProgress
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.protocol.schema import replace
+
+_logger = logging.getLogger("tailrace.server")
+
+MOST_KEPT_RECTANGLES: Final = 100_000
+"""Of all decoded progress that is kept on a node: about 25 MB."""
+MOST_STORED_BYTES: Final = 60_000
+"""Of the ranges of one offset: a broker that does not know them keeps them up to 64 KiB."""
+
+
+def needs_rules(before: OffsetCommitValue, offset: int) -> bool:
+    """Whether a plain commit of this offset changes more than the offset of the value: it has ranges, or was reset, or
+    is reset now. A reader of ranges may have begun at an offset that no range was committed beyond."""
+    return bool(before.ranges) or before.state_epoch != 0 or offset < before.offset
+
+
+class SharedOffsets:
+    """The values with ranges of all coordinators of a node: read, and made by commits."""
+
+    def __init__(self, *, max_rectangles: int) -> None:
+        """`max_rectangles` is offsets.max.ranges.per.partition."""
+        self.max_rectangles: Final = max_rectangles
+        self._kept: OrderedDict[tuple[int, bytes], CommittedProgress] = OrderedDict()
+        self._kept_rectangles = 0
+
+    def progress(self, value: OffsetCommitValue) -> SharedProgress:
+        """The progress of this value. Ranges that cannot be read count as none, in an epoch of their own: their records
+        come again."""
+        if not value.ranges:
+            return SharedProgress(CommittedProgress(value.offset), value.state_epoch)
+        key = (value.offset, value.ranges)
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return SharedProgress(found, value.state_epoch)
+        try:
+            decoded = decode_ranges(value.offset, value.ranges)
+        except MalformedMessage as fault:
+            _logger.error("event=committed-ranges-unreadable offset=%d fault=%s", value.offset, fault.detail)
+            return SharedProgress(CommittedProgress(value.offset), value.state_epoch + 1)
+        self._keep(key, decoded)
+        return SharedProgress(decoded, value.state_epoch)
+
+    def _keep(self, key: tuple[int, bytes], progress: CommittedProgress) -> None:
+        if key in self._kept:
+            self._kept.move_to_end(key)
+            return
+        self._kept[key] = progress
+        self._kept_rectangles += progress.rectangle_count
+        while self._kept_rectangles > MOST_KEPT_RECTANGLES:
+            self._kept_rectangles -= self._kept.popitem(last=False)[1].rectangle_count
+
+    # Commits
+
+    def with_ranges(
+        self, before: OffsetCommitValue | None, plain: OffsetCommitValue, commit: OffsetToCommit
+    ) -> OffsetCommitValue:
+        """The value with the ranges of this commit too. `plain` is the value of its offset alone.
+
+        Raises KafkaError as `range_commits.commit_ranges`.
+        """
+        assert commit.ranges is not None, "a plain commit has no ranges"
+        known = None if before is None else self._known(before, max(0, commit.offset))
+        after = commit_ranges(
+            known,
+            commit.ranges.rectangles,
+            state_epoch=commit.ranges.state_epoch,
+            stable_offset=commit.offset,
+            limits=RangeLimits(self.max_rectangles, commit.ranges.end_offset),
+        )
+        value = self._value(plain, after, known)
+        stable_offset = after.committed.stable_offset
+        if stable_offset != commit.offset:  # the reader's epoch is that of the record before the offset that it knows
+            is_as_before = before is not None and before.offset == stable_offset
+            value = replace(value, leader_epoch=before.leader_epoch if before is not None and is_as_before else -1)
+        return value
+
+    def with_offset(self, before: OffsetCommitValue, plain: OffsetCommitValue, *, is_member: bool) -> OffsetCommitValue:
+        """The value after a plain commit over a shared one: of a member, or of a client outside the group."""
+        known = self._known(before, 0)
+        change = commit_offset if is_member else reset_offset
+        return self._value(plain, change(known, plain.offset), known)
+
+    def _known(self, value: OffsetCommitValue, first_offset: int) -> SharedProgress:
+        """The progress of this value; one that has "no offset" (-1) begins with the given one."""
+        if value.offset >= 0:
+            return self.progress(value)
+        return SharedProgress(CommittedProgress(first_offset), value.state_epoch)
+
+    def _value(
+        self, plain: OffsetCommitValue, after: SharedProgress, before: SharedProgress | None
+    ) -> OffsetCommitValue:
+        encoded = encode_ranges(after.committed)
+        count = after.committed.rectangle_count
+        if len(encoded) > MOST_STORED_BYTES and (before is None or count > before.committed.rectangle_count):
+            raise KafkaError(
+                ErrorCode.OFFSET_METADATA_TOO_LARGE,
+                f"{count} committed ranges take {len(encoded)} bytes; {MOST_STORED_BYTES} at most",
+            )
+        stable_offset = after.committed.stable_offset
+        if encoded:
+            self._keep((stable_offset, encoded), after.committed)
+        # The one version with an expiry of its own has no tagged fields.
+        return replace(plain, offset=stable_offset, expire_timestamp=-1, ranges=encoded, state_epoch=after.state_epoch)

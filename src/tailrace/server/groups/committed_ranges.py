@@ -1,0 +1,57 @@
+"""The committed ranges of OffsetFetch (KIP-X): what a group has done beyond its offset, for those that ask for it."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.coordinators.groups.records import OffsetCommitValue
+from tailrace.coordinators.groups.shared_offsets import SharedOffsets
+from tailrace.model.committed_progress import Rectangle
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, fault_of
+from tailrace.protocol.messages.fetch import WireKeyRange
+from tailrace.protocol.messages.offsets import WireRectangle
+
+MOST_RECTANGLES: Final = 100_000
+"""Of one answer to OffsetFetch, about 3.5 MB: 4 bytes of a request name a partition with 150 KB of ranges."""
+MOST_KEY_RANGES: Final = 1_024
+"""Of one reader."""
+
+
+class WantedRanges:
+    """The committed ranges that a request wants to see."""
+
+    def __init__(self, shared: SharedOffsets, key_ranges: Sequence[WireKeyRange]) -> None:
+        """`key_ranges` are those of the reader; none: all. Raises KafkaError INVALID_REQUEST (42) for bad ones."""
+        self._shared = shared
+        if len(key_ranges) > MOST_KEY_RANGES:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(key_ranges)} key ranges; {MOST_KEY_RANGES} at most")
+        self._hashes = [KeyRange(one.first, one.last) for one in key_ranges]
+        fault = fault_of(self._hashes)
+        if fault is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
+        self._left = MOST_RECTANGLES
+
+    def of(self, value: OffsetCommitValue) -> tuple[tuple[WireRectangle, ...] | None, int]:
+        """The ranges of this value, None if the answer has too many already; its state epoch."""
+        committed, state_epoch = self._shared.progress(value)
+        self._left -= committed.rectangle_count
+        if self._left < 0:
+            return None, state_epoch
+        return (
+            tuple(
+                WireRectangle(
+                    first_offset=one.first_offset,
+                    last_offset=one.last_offset,
+                    first_hash=one.first_hash,
+                    last_hash=one.last_hash,
+                )
+                for one in committed.rectangles()
+                if self._is_wanted(one)
+            ),
+            state_epoch,
+        )
+
+    def _is_wanted(self, one: Rectangle) -> bool:
+        return not self._hashes or any(
+            one.first_hash <= last and first <= one.last_hash for first, last in self._hashes
+        )

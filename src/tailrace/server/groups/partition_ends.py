@@ -1,0 +1,161 @@
+"""Offsets that the leaders of partitions are known to have reached: what a range commit names lies below them (KIP-X).
+
+The coordinator of a group need not lead the partitions that it reads. Its own replica answers if its high watermark is
+high enough, then the last answer of the leader in its present epoch; otherwise the leader is asked (ListOffsets). One
+request per leader is under way at a time; what comes meanwhile is in the next one.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.errors import ErrorCode
+from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from tailrace.replication.partition import Partition
+from tailrace.server.ports import Peer
+
+LATEST: Final = -1
+CONSUMER: Final = -1
+OLDEST_VERSION: Final = 5
+"""Of ListOffsets: the first in which a new leader says that it does not know its high watermark yet."""
+MOST_KNOWN: Final = 10_000
+"""Ends that are remembered."""
+
+Ends = Mapping[TopicPartition, int]
+
+
+class PartitionEnds:
+    """The ends of all partitions of the cluster, as far as this broker knows them."""
+
+    def __init__(
+        self,
+        *,
+        find_partition: Callable[[str, int], Partition | None],
+        image: Callable[[], ClusterImage],
+        peer: Peer,
+        timeout_ms: int,
+    ) -> None:
+        """`timeout_ms` is the longest wait for a leader's answer."""
+        self._find_partition = find_partition
+        self._image = image
+        self._peer = peer
+        self._timeout_ms = timeout_ms
+        self._known: OrderedDict[TopicPartition, tuple[int, int]] = OrderedDict()
+        """The leader epoch and the end of each partition, the one that was asked for last at the end."""
+        self._leaders: dict[BrokerId, _Questions] = {}
+
+    def confirm(self, wanted: Ends, on_known: Callable[[Ends], None]) -> None:
+        """Call `on_known` once, now or later, with an offset that the leader of each partition has reached: at least
+        the wanted one, or the end. Partitions whose leader does not answer are missing."""
+        known: dict[TopicPartition, int] = {}
+        questions: dict[BrokerId, list[TopicPartition]] = {}
+        for partition, offset in wanted.items():
+            end = self._end(partition, offset)
+            if end is not None:
+                known[partition] = end
+                continue
+            state = self._image().partition(*partition)
+            here = self._find_partition(*partition)
+            if state is not None and state.leader != NO_LEADER and (here is None or not here.is_leader):
+                questions.setdefault(BrokerId(state.leader), []).append(partition)
+        if not questions:
+            on_known(known)
+            return
+        wait = _Wait(len(questions), known, on_known)
+        for leader, partitions in questions.items():
+            asked = self._leaders.get(leader)
+            if asked is None:
+                asked = self._leaders[leader] = _Questions()
+            asked.waiting.append((wait, partitions))
+            if not asked.is_under_way:
+                self._send(leader, asked)
+
+    def _end(self, partition: TopicPartition, wanted: int) -> int | None:
+        """The end as this broker knows it, if that is high enough or certain."""
+        here = self._find_partition(*partition)
+        if here is not None:
+            # The high watermark of a new leader may be behind what readers have seen.
+            is_certain = here.is_leader and here.high_watermark >= here.leader_epoch_start_offset
+            if is_certain or here.high_watermark >= wanted:
+                return here.high_watermark
+        found, state = self._known.get(partition), self._image().partition(*partition)
+        if found is None or state is None or found[0] != state.leader_epoch or found[1] < wanted:
+            return None
+        self._known.move_to_end(partition)
+        return found[1]
+
+    def _send(self, leader: BrokerId, questions: "_Questions") -> None:
+        waiting, questions.waiting = questions.waiting, []
+        questions.is_under_way = True
+        by_topic: dict[str, dict[int, int]] = {}
+        for _, partitions in waiting:
+            for partition in partitions:
+                state = self._image().partition(*partition)
+                if state is not None:
+                    by_topic.setdefault(partition.topic, {})[partition.partition] = state.leader_epoch
+        request = ListOffsetsRequest(
+            replica_id=CONSUMER,
+            topics=tuple(
+                ListOffsetsTopic(
+                    name=topic,
+                    partitions=tuple(
+                        ListOffsetsPartition(partition_index=number, current_leader_epoch=epoch, timestamp=LATEST)
+                        for number, epoch in partitions.items()
+                    ),
+                )
+                for topic, partitions in by_topic.items()
+            ),
+        )
+
+        def answered(answer: Any) -> None:
+            questions.is_under_way = False
+            if questions.waiting:
+                self._send(leader, questions)
+            else:
+                del self._leaders[leader]
+            found = dict(self._ends_in(answer, by_topic))
+            for wait, partitions in waiting:
+                wait.add({partition: found[partition] for partition in partitions if partition in found})
+
+        self._peer.send(leader, request, answered, oldest_version=OLDEST_VERSION, timeout_ms=self._timeout_ms)
+
+    def _ends_in(self, answer: Any, asked: Mapping[str, Mapping[int, int]]) -> Iterable[tuple[TopicPartition, int]]:
+        """The ends in an answer, which are remembered. Nothing else in it counts: other brokers may be of any kind."""
+        for topic in () if answer is None else answer.topics:
+            for end in topic.partitions:
+                epoch = asked.get(topic.name, {}).get(end.partition_index)
+                if epoch is not None and end.error_code == ErrorCode.NONE and end.offset >= 0:
+                    partition = TopicPartition(topic.name, end.partition_index)
+                    self._known[partition] = (epoch, end.offset)
+                    self._known.move_to_end(partition)
+                    if len(self._known) > MOST_KNOWN:
+                        self._known.popitem(last=False)
+                    yield partition, end.offset
+
+
+class _Questions:
+    """The questions to one leader."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[_Wait, list[TopicPartition]]] = []
+        """Those that are not sent yet."""
+        self.is_under_way = False
+
+
+class _Wait:
+    """One `confirm` that waits for leaders."""
+
+    def __init__(self, leaders: int, known: dict[TopicPartition, int], on_known: Callable[[Ends], None]) -> None:
+        self._left = leaders
+        self._known = known
+        self._on_known = on_known
+
+    def add(self, ends: Ends) -> None:
+        """One of the leaders has answered."""
+        self._known.update(ends)
+        self._left -= 1
+        if not self._left:
+            self._on_known(self._known)
