@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from tailrace.client.consumer_metrics import MetricName
     from tailrace.client.errors import LogTruncation
     from tailrace.client.group.committed_offsets import OffsetAndMetadata
+    from tailrace.client.group.range_progress import KeyProgress, RangeBudget
     from tailrace.client.outgoing import RecordMetadata
     from tailrace.client.reading.records_ahead import ConsumerRecord
     from tailrace.model import __version__
+    from tailrace.model.committed_progress import Rectangle
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
     from tailrace.model.key_ranges import KeyRange
     from tailrace.model.partitions import TopicPartition
@@ -38,6 +40,7 @@ __all__ = (
     "CorruptRecords",
     "ErrorCode",
     "KafkaError",
+    "KeyProgress",
     "KeyRange",
     "LeaderSelector",
     "LogTruncation",
@@ -47,8 +50,10 @@ __all__ = (
     "PartitionView",
     "Producer",
     "RackAwareReplicaSelector",
+    "RangeBudget",
     "RangedFetch",
     "RecordMetadata",
+    "Rectangle",
     "ReplicaNode",
     "ReplicaSelector",
     "ReplicaView",

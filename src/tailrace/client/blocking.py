@@ -26,12 +26,14 @@ from tailrace.client.consumer_metrics import MetricName
 from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.errors import LogTruncation, several
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
+from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.loop_thread import Facade, blocking, loop_thread
 from tailrace.client.outgoing import Headers, RecordMetadata
 from tailrace.client.producer import AsyncProducer, PrebuiltBatch, Unsent, stamp_of
 from tailrace.client.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.record_checks import check_partition, check_topic
+from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
@@ -47,14 +49,17 @@ __all__ = (
     "CorruptRecords",
     "ErrorCode",
     "KafkaError",
+    "KeyProgress",
     "KeyRange",
     "LogTruncation",
     "MetricName",
     "NewTopic",
     "OffsetAndMetadata",
     "Producer",
+    "RangeBudget",
     "RangedFetch",
     "RecordMetadata",
+    "Rectangle",
     "TopicPartition",
 )
 
@@ -295,6 +300,7 @@ class Admin(Facade[AsyncAdmin]):
     describe_groups = blocking(AsyncAdmin.describe_groups)
     delete_groups = blocking(AsyncAdmin.delete_groups)
     group_offsets = blocking(AsyncAdmin.group_offsets)
+    group_progress = blocking(AsyncAdmin.group_progress)
     group_lag = blocking(AsyncAdmin.group_lag)
     partition_health = blocking(AsyncAdmin.partition_health)
 
@@ -415,6 +421,7 @@ class Consumer(Facade[AsyncConsumer]):
     resume = blocking(AsyncConsumer.resume)
     commit = blocking(AsyncConsumer.commit)
     committed = blocking(AsyncConsumer.committed)
+    takes_ranges = blocking(AsyncConsumer.takes_ranges)
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer reads now."""

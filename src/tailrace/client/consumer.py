@@ -4,26 +4,29 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, overload
 
 from tailrace.client.consumer_metrics import MetricName, consumer_metrics
-from tailrace.client.errors import several
+from tailrace.client.errors import check_count, several
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
 from tailrace.client.group.committed_offsets import (
     OUTSIDE,
+    ConsumerGroupMetadata,
     OffsetAndMetadata,
     commit_group_offsets,
     fetch_group_offsets,
 )
 from tailrace.client.group.member_host import GroupMember
-from tailrace.client.offsets import EARLIEST, LATEST
+from tailrace.client.group.range_progress import KeyProgress, RangeBudget, RangeProgress
+from tailrace.client.offsets import parse_reset
 from tailrace.client.position_validation import PositionValidator
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.client.read_notices import ReadNotices
 from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead
 from tailrace.client.router import Router
 from tailrace.client.start_search import StartSearch
+from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, fault_of, joined
 from tailrace.model.partitions import TopicPartition
@@ -69,8 +72,8 @@ class AsyncConsumer:
         client_rack: str = "",
         client_id: str = "tailrace-consumer",
     ) -> None:
-        reset = _parse_reset(auto_offset_reset)
-        _check_count("max.poll.records", max_poll_records)
+        reset = parse_reset(auto_offset_reset)
+        check_count("max.poll.records", max_poll_records)
         self._router = Router(
             bootstrap_servers,
             client_id=client_id,
@@ -79,6 +82,7 @@ class AsyncConsumer:
         )
         self._notices = ReadNotices(group, client_id, bootstrap_timeout_ms=bootstrap_timeout_ms)
         self._group = group
+        self._progress = None if group is None else RangeProgress(self._router, group)
         self._auto_commit = enable_auto_commit and group is not None
         self._auto_commit_interval_ms = auto_commit_interval_ms
         self._next_commit_ms = 0
@@ -234,7 +238,7 @@ class AsyncConsumer:
         deadline_ms = began_ms + int(timeout * 1000)
         self._check_open()
         limit = self._max_poll_records if max_records is None else max_records
-        _check_count("max_records", limit)
+        check_count("max_records", limit)
         if not self._knows_what_to_read:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
         if self._initial_topics:
@@ -312,23 +316,44 @@ class AsyncConsumer:
 
     # progress
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None) -> None:
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None,
+        *,
+        ranges: Mapping[TopicPartition, Iterable[Rectangle]] | None = None,
+    ) -> dict[TopicPartition, RangeBudget]:
         """Commit these offsets (each of the next record to read), or by default the position in every partition.
 
         The default includes positions that have not moved: a group's offsets expire unless they are renewed. Raises
         KafkaError: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID or REBALANCE_IN_PROGRESS when this member is out of the group.
+
+        With `ranges` no offset is committed: these offsets of these key hashes are done, beside all that was (KIP-X).
+        Returns the ranges of the group in each of the partitions; raises as `RangeProgress.commit`.
         """
         self._check_open()
-        if self._group is None:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has nowhere to commit to")
+        progress = self._progress_of_group()
         if self._has_lost_partitions:
             raise self._not_a_member()
+        if ranges is not None and offsets is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "commit offsets or ranges, not both at once")
+        if ranges is not None:
+            return await progress.commit(ranges, member=self._identity(), timeout_ms=COMMIT_TIMEOUT_MS)
         if offsets is None:
             self._drop_auto_commit()
         elif self._committing is not None:
             await asyncio.wait((self._committing,))  # its older offsets must not overwrite these
         wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._positions() if offsets is None else offsets
         await self._commit({p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()})
+        return {}
+
+    def _progress_of_group(self) -> RangeProgress:
+        if self._progress is None:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has no committed offsets")
+        return self._progress
+
+    async def takes_ranges(self) -> bool:
+        """Whether the coordinator of the group takes commits of ranges (KIP-X)."""
+        return await self._progress_of_group().is_supported()
 
     def _not_a_member(self) -> KafkaError:
         detail = (
@@ -340,12 +365,16 @@ class AsyncConsumer:
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
     ) -> None:
         assert self._group is not None, "only a member of a group commits"
-        member = OUTSIDE
-        if self._member is not None and self._is_subscribed:
-            member = self._member.identity
-            if offsets and member.generation_id < 0:
-                raise self._not_a_member()  # to the coordinator it would be a client outside the group
+        member = self._identity() if offsets else OUTSIDE
         await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=timeout_ms)
+
+    def _identity(self) -> ConsumerGroupMetadata:
+        """The author of a commit. Raises KafkaError UNKNOWN_MEMBER_ID while this member is out of its group."""
+        if self._member is None or not self._is_subscribed:
+            return OUTSIDE
+        if self._member.identity.generation_id < 0:
+            raise self._not_a_member()  # to the coordinator it would be a client outside the group
+        return self._member.identity
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record to return, in each partition where it is decided."""
@@ -388,10 +417,24 @@ class AsyncConsumer:
         with suppress(KafkaError):
             await self._commit(self._positions())
 
-    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's committed offsets; a partition without one is left out."""
-        if self._group is None:
-            raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a consumer without a group has no committed offsets")
+    @overload
+    async def committed(self, partitions: TopicPartition) -> KeyProgress | None: ...
+
+    @overload
+    async def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndMetadata]: ...
+
+    async def committed(
+        self, partitions: TopicPartition | Iterable[TopicPartition]
+    ) -> KeyProgress | dict[TopicPartition, OffsetAndMetadata] | None:
+        """The group's committed offsets; a partition without one is left out.
+
+        Of a single partition, its progress with the ranges of offsets and key hashes that are done beyond its offset
+        (KIP-X); None without any. Commits of ranges are made from there on.
+        """
+        progress = self._progress_of_group()
+        if isinstance(partitions, TopicPartition):
+            return await progress.fetch(partitions)
+        assert self._group is not None, "it has progress"
         return await fetch_group_offsets(self._router, self._group, partitions)
 
     async def close(self) -> None:
@@ -452,17 +495,3 @@ class AsyncConsumer:
         """Stop reading: the group has removed this consumer, and others may read its partitions already."""
         self.assigned(())
         self._has_lost_partitions = True
-
-
-def _parse_reset(name: str) -> int | None:
-    """The offset of this auto.offset.reset; None: there is none, and no committed offset is an error."""
-    resets = {"earliest": EARLIEST, "latest": LATEST, "none": None}
-    if name not in resets:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"auto.offset.reset {name!r}; known are {', '.join(resets)}")
-    return resets[name]
-
-
-def _check_count(setting: str, records: int) -> None:
-    """Refuse a poll that could return no record: it would look for records without a pause until its deadline."""
-    if records < 1:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{setting} {records}; a poll returns at least one record")

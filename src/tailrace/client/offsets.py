@@ -32,6 +32,14 @@ _OF_REPLICA = -2
 """The replica id of a request that any replica answers, not the leader alone (KIP-392)."""
 
 
+def parse_reset(name: str) -> int | None:
+    """The offset of this auto.offset.reset; None: there is none, and no committed offset is an error."""
+    resets = {"earliest": EARLIEST, "latest": LATEST, "none": None}
+    if name not in resets:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"auto.offset.reset {name!r}; known are {', '.join(resets)}")
+    return resets[name]
+
+
 class OffsetAt(NamedTuple):
     """An answer of ListOffsets. Offset -1: no record has this timestamp or a later one."""
 

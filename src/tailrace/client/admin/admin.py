@@ -104,6 +104,7 @@ class AsyncAdmin:
     describe_groups = _method(groups.describe_groups)
     delete_groups = _method(groups.delete_groups)
     group_offsets = _method(groups.group_offsets)
+    group_progress = _method(groups.group_progress)
     commit_offsets = _method(groups.commit_offsets)
     group_lag = _method(groups.group_lag)
     partition_health = _method(group_health.partition_health)

@@ -9,6 +9,7 @@ from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of, several
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
 from tailrace.client.group.member import decode_assignment
+from tailrace.client.group.range_progress import KeyProgress, fetch_progress
 from tailrace.client.offsets import LATEST, list_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -218,6 +219,11 @@ async def group_offsets(
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """The group's committed offsets, of these partitions or of all; a partition without one is left out."""
     return await fetch_group_offsets(router, group, partitions)
+
+
+async def group_progress(router: Router, group: str) -> dict[TopicPartition, KeyProgress]:
+    """The group's progress, with the ranges of offsets and key hashes that are done beyond its offsets (KIP-X)."""
+    return await fetch_progress(router, group)
 
 
 async def commit_offsets(

@@ -1,0 +1,280 @@
+"""A group's progress by offsets and key hashes (KIP-X, individual commits): OffsetFetch, OffsetCommit with ranges."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from tailrace.client.errors import check
+from tailrace.client.group.committed_offsets import OUTSIDE, ConsumerGroupMetadata
+from tailrace.client.router import Router
+from tailrace.model import __version__
+from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange
+from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tailrace.protocol.messages.fetch import KEY_SHARING_FEATURE
+from tailrace.protocol.messages.offsets import (
+    UNKNOWN_STATE_EPOCH,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    WireRectangle,
+)
+
+_FIRST_FETCH_WITH_RANGES: Final = 8
+_LAST_WITH_NAMES: Final = 9
+_NO_OFFSET: Final = -1
+_FIRST_WITH_FEATURES: Final = 3
+
+
+class KeyProgress:
+    """The progress of a group in one partition."""
+
+    __slots__ = ("_committed", "state_epoch")
+
+    def __init__(self, committed: CommittedProgress, state_epoch: int) -> None:
+        self._committed: Final = committed
+        self.state_epoch: Final = state_epoch
+        """The number of resets, which a commit of ranges has to know; -1: the server has none."""
+
+    def __repr__(self) -> str:
+        return f"KeyProgress(stable_offset={self.stable_offset}, ranges={self.ranges})"
+
+    @property
+    def stable_offset(self) -> int:
+        """All records below it are done. To clients that know no ranges it is the committed offset."""
+        return self._committed.stable_offset
+
+    @property
+    def ranges(self) -> tuple[Rectangle, ...]:
+        """The records beyond the stable offset that are done, by key hash and then by offset."""
+        return tuple(self._committed.rectangles())
+
+    def frontier(self, key_ranges: Iterable[KeyRange] = ()) -> int:
+        """The first offset that is not done of one of these hashes, where a reader of them starts; without ranges the
+        stable offset."""
+        return self._committed.lowest_frontier(key_ranges)
+
+    def is_committed(self, offset: int, key_hash: int) -> bool:
+        """Whether the record with this offset and key hash (`model.key_ranges.hash_of`) is done."""
+        return self._committed.is_committed(offset, key_hash)
+
+    @property
+    def ahead(self) -> int:
+        """The records beyond the stable offset that are done, about: offsets by their share of the hashes."""
+        return self._committed.ahead
+
+    @property
+    def oldest_gap(self) -> KeyRange:
+        """The first hashes of which the record at the stable offset is not done."""
+        return next(self._committed.gaps())
+
+
+class RangeBudget(NamedTuple):
+    """The ranges that a group has beyond its stable offset in one partition, and how many it may have.
+
+    From three quarters on a reader should read nothing new of the partition until it has done what is missing; above
+    the limit a commit is refused.
+    """
+
+    used: int
+    limit: int
+
+
+class RangeProgress:
+    """The progress of one group at its coordinator."""
+
+    def __init__(self, router: Router, group: str) -> None:
+        self._router = router
+        self._group = group
+        self._known: dict[TopicPartition, KeyProgress] = {}
+        """As they were fetched last: a commit is in that state epoch."""
+        self._supporter: Connection | None = None
+        """The last connection to a coordinator that takes ranges."""
+
+    async def is_supported(self) -> bool:
+        """Whether the coordinator of the group takes ranges now."""
+        return await self._router.ask_coordinator(self._group, self._announces)
+
+    async def _announces(self, connection: Connection) -> bool:
+        if connection is self._supporter:
+            return True
+        if connection.version_of(ApiVersionsRequest) < _FIRST_WITH_FEATURES:
+            return False
+        # Not as of the time when the connection was made: a cluster learns it with its last broker.
+        answer = await connection.ask(
+            ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__),
+            ApiVersionsResponse,
+            timeout_ms=self._router.request_timeout_ms,
+            max_version=_FIRST_WITH_FEATURES,
+        )
+        is_supported = any(feature.name == KEY_SHARING_FEATURE for feature in answer.supported_features)
+        if is_supported:
+            self._supporter = connection
+        return is_supported
+
+    async def fetch(self, partition: TopicPartition) -> KeyProgress | None:
+        """The group's progress in this partition; None if it has committed nothing there."""
+
+        topic = OffsetFetchRequestTopics(name=partition.topic, partition_indexes=(partition.partition,))
+        found = (await fetch_progress(self._router, self._group, (topic,))).get(partition)
+        if found is None:
+            self._known.pop(partition, None)
+        else:
+            self._known[partition] = found
+        return found
+
+    async def commit(
+        self,
+        ranges: Mapping[TopicPartition, Iterable[Rectangle]],
+        *,
+        member: ConsumerGroupMetadata = OUTSIDE,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, RangeBudget]:
+        """Commit that these records are done, beside all that is committed. Repeating it does no harm.
+
+        Raises KafkaError of the first partition that is refused; the others are committed. UNSUPPORTED_VERSION if the
+        coordinator takes no ranges: nothing is sent then. FENCED_STATE_EPOCH if the offset was reset since `fetch`,
+        OFFSET_METADATA_TOO_LARGE if there are too many ranges.
+        """
+        wanted = {partition: tuple(rectangles) for partition, rectangles in ranges.items()}
+        wanted = {partition: rectangles for partition, rectangles in wanted.items() if rectangles}
+        if not wanted:
+            return {}
+        request = self._request(wanted, member)
+
+        async def ask(connection: Connection) -> OffsetCommitResponse:
+            if not await self._announces(connection):
+                raise _unsupported(self._group)
+            answer = await connection.ask(
+                request,
+                OffsetCommitResponse,
+                timeout_ms=self._router.request_timeout_ms,
+                max_version=_LAST_WITH_NAMES,
+            )
+            for _, code, _ in _codes_in(answer):
+                if code in _REPEATED:
+                    raise KafkaError(ErrorCode(code), f"commit of ranges for group {self._group!r}")
+            return answer
+
+        answer = await self._router.ask_coordinator(self._group, ask, timeout_ms=timeout_ms)
+        budgets = {}
+        for partition, code, budget in _codes_in(answer):
+            if code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
+                raise await self._too_many(partition)
+            check(code, f"commit of ranges of {partition} for group {self._group!r}")
+            budgets[partition] = budget
+        return budgets
+
+    def _request(
+        self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], member: ConsumerGroupMetadata
+    ) -> OffsetCommitRequest:
+        topics: dict[str, list[OffsetCommitRequestPartition]] = defaultdict(list)
+        for partition, rectangles in ranges.items():
+            known = self._known.get(partition)
+            topics[partition.topic].append(
+                OffsetCommitRequestPartition(
+                    partition_index=partition.partition,
+                    committed_offset=_NO_OFFSET if known is None else known.stable_offset,
+                    committed_metadata="",
+                    ranges=tuple(
+                        WireRectangle(
+                            first_offset=one.first_offset,
+                            last_offset=one.last_offset,
+                            first_hash=one.first_hash,
+                            last_hash=one.last_hash,
+                        )
+                        for one in rectangles
+                    ),
+                    state_epoch=UNKNOWN_STATE_EPOCH if known is None else known.state_epoch,
+                )
+            )
+        return OffsetCommitRequest(
+            group_id=self._group,
+            generation_id_or_member_epoch=member.generation_id,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            topics=tuple(OffsetCommitRequestTopic(name=name, partitions=tuple(each)) for name, each in topics.items()),
+        )
+
+    async def _too_many(self, partition: TopicPartition) -> KafkaError:
+        """The error of a commit with too many ranges, which names the place that holds the stable offset back."""
+        progress = await self.fetch(partition)
+        at = ""
+        if progress is not None:
+            at = (
+                f"; it has {len(progress.ranges)}. Its oldest gap is at offset {progress.stable_offset}, key hashes "
+                f"{progress.oldest_gap}: process that record, skip it, or raise offsets.max.ranges.per.partition"
+            )
+        return KafkaError(
+            ErrorCode.OFFSET_METADATA_TOO_LARGE, f"group {self._group!r} has too many ranges in {partition}{at}"
+        )
+
+
+_REPEATED: Final = (
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.UNSTABLE_OFFSET_COMMIT,
+)
+"""The codes after which the whole commit is sent again: what it has done already changes nothing."""
+
+
+async def fetch_progress(
+    router: Router, group: str, topics: tuple[OffsetFetchRequestTopics, ...] | None = None
+) -> dict[TopicPartition, KeyProgress]:
+    """The progress of a group in these partitions, or in all; one in which it has committed nothing is left out."""
+
+    async def ask(connection: Connection) -> dict[TopicPartition, KeyProgress]:
+        if connection.version_of(OffsetFetchRequest, _LAST_WITH_NAMES) < _FIRST_FETCH_WITH_RANGES:
+            raise _unsupported(group)
+        wanted = OffsetFetchRequestGroup(group_id=group, topics=topics, include_ranges=True)
+        answer = await connection.ask(
+            OffsetFetchRequest(groups=(wanted,)),
+            OffsetFetchResponse,
+            timeout_ms=router.request_timeout_ms,
+            max_version=_LAST_WITH_NAMES,
+        )
+        return _progress_in(answer, group)
+
+    return await router.ask_coordinator(group, ask)
+
+
+def _unsupported(group: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.UNSUPPORTED_VERSION,
+        f"the coordinator of group {group!r} takes no commits of ranges: it is not Tailrace, one of its brokers is too "
+        "old, or group.key.sharing.enable is off. Commit offsets instead",
+    )
+
+
+def _progress_in(answer: OffsetFetchResponse, group: str) -> dict[TopicPartition, KeyProgress]:
+    progress = {}
+    for found in answer.groups:
+        check(found.error_code, f"progress of group {group!r}")
+        for topic in found.topics:
+            for one in topic.partitions:
+                partition = TopicPartition(topic.name, one.partition_index)
+                check(one.error_code, f"progress of group {group!r} in {partition}")
+                if one.committed_offset != _NO_OFFSET:
+                    committed = CommittedProgress(one.committed_offset).with_committed(
+                        Rectangle(each.first_offset, each.last_offset, each.first_hash, each.last_hash)
+                        for each in one.committed_ranges
+                    )
+                    progress[partition] = KeyProgress(committed, one.state_epoch)
+    return progress
+
+
+def _codes_in(answer: OffsetCommitResponse) -> Iterator[tuple[TopicPartition, int, RangeBudget]]:
+    for topic in answer.topics:
+        for one in topic.partitions:
+            budget = RangeBudget(one.range_budget.used, one.range_budget.limit)
+            yield TopicPartition(topic.name, one.partition_index), one.error_code, budget
