@@ -8,6 +8,10 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from simulation.commit_scope import CommitScope
+from simulation.commit_scopes import LONG_SCOPES as LONG_COMMIT_SCOPES
+from simulation.commit_scopes import SHORT_SCOPES as SHORT_COMMIT_SCOPES
+from simulation.commit_scopes import NamedScope as CommitsScope
 from simulation.mutant_tests import noticed_by, unit_tests_of
 from simulation.mutants import Mutant, all_mutants, hunt, store_seed, store_unit_tests
 from simulation.quorum_sweep import sweep_nodes
@@ -78,7 +82,7 @@ def main() -> int:
     scopes = commands.add_parser("scopes", help="try every order in all scopes that end; tens of minutes")
     scopes.add_argument("--max-states", type=int, default=20_000_000)
     scopes.add_argument("--processes", type=int, default=2)
-    scopes.add_argument("--only", choices=("quorum", "sessions"), help="both ends of fetch sessions, or the quorum")
+    scopes.add_argument("--only", choices=("quorum", "sessions", "commits"), help="one kind of them")
     scopes.set_defaults(run=_run_scopes)
     options = parser.parse_args()
     return int(options.run(options))
@@ -175,12 +179,17 @@ def _run_scopes(options: argparse.Namespace) -> int:
     """All that must end, one after the other."""
     began = time.monotonic()
     searches: list[Callable[[], Explored | None]] = []
-    if options.only != "quorum":
+    if options.only in (None, "sessions"):
         searches += [
             partial(_search_sessions, one, options.max_states, options.processes)
             for one in (*SHORT_SESSION_SCOPES, *LONG_SESSION_SCOPES)
         ]
-    if options.only != "sessions":
+    if options.only in (None, "commits"):
+        searches += [
+            partial(_search_commits, one, options.max_states, options.processes)
+            for one in (*SHORT_COMMIT_SCOPES, *LONG_COMMIT_SCOPES)
+        ]
+    if options.only in (None, "quorum"):
         searches += [partial(_search, one, 3, options.max_states, 1e9, options.processes) for one in LONG_SCOPES]
     states = open_ends = 0
     for search in searches:
@@ -197,6 +206,13 @@ def _run_scopes(options: argparse.Namespace) -> int:
 def _search_sessions(one: NamedScope, max_states: int, processes: int) -> Explored | None:
     """None if a law was broken."""
     scope = SessionScope(one.kind)
+    _say(f"{one.name}: {one.kind}, {one.budget}")
+    return _explored(scope, scope.start(one.budget), max_states, 1e9, processes)
+
+
+def _search_commits(one: CommitsScope, max_states: int, processes: int) -> Explored | None:
+    """None if a law was broken."""
+    scope = CommitScope(one.kind)
     _say(f"{one.name}: {one.kind}, {one.budget}")
     return _explored(scope, scope.start(one.budget), max_states, 1e9, processes)
 

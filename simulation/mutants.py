@@ -40,6 +40,7 @@ RELOADED_FOR_LOGS = (
     "tailrace.testing.disk",
     "simulation",
 )
+RELOADED_FOR_COMMITS = ("tailrace.coordinators", "tailrace.model.committed_progress", "simulation")
 WORLDS = {
     "quorum": ("raft_cluster.run_seed", RELOADED),
     "metadata": ("metadata_replicas.run_seed", RELOADED),
@@ -50,6 +51,7 @@ WORLDS = {
     "log": ("damaged_log.run_seed", RELOADED_FOR_LOGS),
     "sessions": ("session_walks.run_seed", RELOADED_FOR_REPLICAS),
     "session scope": ("session_scopes.run_scope", RELOADED_FOR_REPLICAS),
+    "commits": ("commit_scopes.run_scope", RELOADED_FOR_COMMITS),
     "bad disk": ("bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
 }
