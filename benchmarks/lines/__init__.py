@@ -20,6 +20,7 @@ from benchmarks.lines import (
     latency,
     partitions,
     racks,
+    range_commits,
     records,
     requests,
     session_requests,
@@ -151,6 +152,13 @@ LINES = {
         key_readers.measure,
         warm_ups=1,
         size=key_readers.DEFAULT,
+        experiment=KIP_X,
+    ),
+    range_commits.NAME: Line(
+        "KIP-X: CPU of the broker for a commit of ranges over a state of so many",
+        range_commits.measure,
+        warm_ups=1,
+        size=range_commits.DEFAULT,
         experiment=KIP_X,
     ),
     failover.NAME: Line(
