@@ -9,9 +9,9 @@ import typer
 
 from tailrace.cli import reset_offsets
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Cell, Format, Output, Row, admin_of, say, show
-from tailrace.client.admin.group_health import PartitionHealth, verdict
+from tailrace.client.admin.group_health import PartitionHealth, progress_of, verdict
 from tailrace.client.admin.groups import DescribedMember, GroupDescription
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking import Admin, KeyProgress
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
@@ -80,6 +80,8 @@ _LAG_COLUMNS = (
     "VERDICT",
 )
 """The columns of Kafka's tool, then those of Tailrace."""
+_RANGE_COLUMNS = ("AHEAD", "RANGES", "OLDEST-GAP", "GAP-MS")
+"""Those of groups that share partitions by key; shown if there is one."""
 _MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT", "VERDICT")
 _STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
 _ENDS_TIMEOUT_MS = 5_000
@@ -115,6 +117,10 @@ def describe(
 
     Without names, of all groups. LAG counts records from the log start on; LOST counts records deleted unread.
     LAG-MS is the age of the first unread record. VERDICT: idle, working, slow, stuck or gone.
+
+    Of groups that share partitions by key: AHEAD counts, about, the records done beyond the committed offset; RANGES is
+    the number of ranges stored for them, and the limit; OLDEST-GAP has the key hashes that hold the committed offset
+    back, and GAP-MS the time for which it has not moved.
     """
     if members and state:
         raise typer.BadParameter("say either --members or --state", param_hint="--members")
@@ -150,7 +156,9 @@ Health = Mapping[TopicPartition, PartitionHealth]
 
 def _show_lag(admin: Admin, described: list[GroupDescription], output: Format) -> None:
     health, fault = _health_of(admin, described)
-    show([row for group in described for row in _lag_rows(group, health[group.group])], _LAG_COLUMNS, output)
+    shared = {group.group: _progress(admin, group) for group in described}
+    rows = [row for group in described for row in _lag_rows(group, health[group.group], shared[group.group])]
+    show(rows, (*_LAG_COLUMNS, *_RANGE_COLUMNS) if any(shared.values()) else _LAG_COLUMNS, output)
     _say_states(described)
     if fault is not None:
         raise fault
@@ -188,9 +196,22 @@ def _committed(admin: Admin, group: GroupDescription) -> dict[TopicPartition, in
     return offsets
 
 
-def _lag_rows(group: GroupDescription, health: Health) -> list[Row]:
+def _progress(admin: Admin, group: GroupDescription) -> dict[TopicPartition, KeyProgress]:
+    """The progress by offsets and key hashes in the partitions in which there is some."""
+    if group.details is None or not group.details.max_ranges:
+        return {}
+    return {partition: found for partition, found in admin.group_progress(group.group).items() if found.ranges}
+
+
+def _lag_rows(group: GroupDescription, health: Health, shared: Mapping[TopicPartition, KeyProgress]) -> list[Row]:
     owners = {partition: member for member in group.members for partition in member.assignment}
-    rows = [_lag_row(group, partition, health, owners.get(partition)) for partition in sorted(health)]
+    rows: list[Row] = [
+        {
+            **_lag_row(group, partition, health, owners.get(partition)),
+            **_range_cells(group, shared.get(partition), partition),
+        }
+        for partition in sorted(health)
+    ]
     idle = (member for member in group.members if not member.assignment)
     return [
         *rows,
@@ -201,8 +222,9 @@ def _lag_rows(group: GroupDescription, health: Health) -> list[Row]:
                 **_member_cells(member),
                 "LAG-MS": None,
                 "LOST": None,
+                "VERDICT": _verdict(group, member, health),
+                **dict.fromkeys(_RANGE_COLUMNS),
             }
-            | {"VERDICT": _verdict(group, member, health)}
             for member in idle
         ),
     ]
@@ -221,6 +243,18 @@ def _lag_row(group: GroupDescription, partition: TopicPartition, health: Health,
         "LAG-MS": found.lag_ms(_now_ms(group)),
         "LOST": found.lost,
         "VERDICT": None if owner is None else _verdict(group, owner, health),
+    }
+
+
+def _range_cells(group: GroupDescription, found: KeyProgress | None, partition: TopicPartition) -> dict[str, Cell]:
+    if found is None or group.details is None:
+        return dict.fromkeys(_RANGE_COLUMNS)
+    stands = progress_of(group.details).get(partition)
+    return {
+        "AHEAD": found.ahead,
+        "RANGES": f"{len(found.ranges)}/{group.details.max_ranges}",
+        "OLDEST-GAP": str(found.oldest_gap),
+        "GAP-MS": None if stands is None else max(group.details.now_ms - stands.moved_at_ms, 0),
     }
 
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -109,6 +109,23 @@ class FetchSessionMeasure(NamedTuple):
     """Sessions that others have displaced, since the start; not those that their readers have closed."""
 
 
+MOST_SHARED: Final = 1_000
+
+
+class SharedProgressMeasure(NamedTuple):
+    """The progress of a group in a partition of which it has committed ranges (KIP-X)."""
+
+    group: str
+    topic: str
+    partition: int
+    stable_offset: int
+    ahead: int
+    """Records beyond the stable offset that are done, about."""
+    ranges: int
+    standing_ms: int
+    """The time for which the stable offset has not moved."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMeasurements:
     """All measurements of a broker at one scrape."""
@@ -123,6 +140,10 @@ class BrokerMeasurements:
     replication: ReplicationMeasure
     groups_by_state: Mapping[str, int] | None
     """None while a coordinator is loading: the number is not known."""
+    shared_progress: tuple[SharedProgressMeasure, ...]
+    """At most MOST_SHARED."""
+    max_ranges: int
+    """The limit of ranges that a group has committed beyond its offset in a partition."""
     waiting_fetches: int
     waiting_produces: int
     flushes: FlushMeasure
@@ -153,6 +174,8 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         replicas=logs.replicas,
         replication=_measure_replication(broker.replicas),
         groups_by_state=await _count_groups(broker.coordination.groups),
+        shared_progress=await _measure_shared(broker.coordination.groups),
+        max_ranges=broker.coordination.groups.shared_offsets.max_rectangles,
         waiting_fetches=fetches,
         waiting_produces=len(broker.deadlines) - fetches,
         flushes=parts.flush_thread.measure,
@@ -284,6 +307,36 @@ async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
             await asyncio.sleep(0)
         logs.add_dormant(name, dormant, parts.broker.config.broker_id)
     return logs
+
+
+async def _measure_shared(coordinators: GroupCoordinatorService) -> tuple[SharedProgressMeasure, ...]:
+    """Ranges are decoded one group at a time, in turns with the requests."""
+    measured: list[SharedProgressMeasure] = []
+    try:
+        hosts = coordinators.active_hosts()
+    except KafkaError:
+        return ()
+    for host in hosts:
+        for group_id in tuple(host.machine.committed.groups):
+            has_ranges = False
+            for partition, progress, standing_ms in host.shared_progress(group_id):
+                has_ranges = True
+                measured.append(
+                    SharedProgressMeasure(
+                        group_id,
+                        *partition,
+                        progress.stable_offset,
+                        progress.ahead,
+                        progress.rectangle_count,
+                        standing_ms,
+                    )
+                )
+            if len(measured) >= MOST_SHARED:
+                return tuple(measured[:MOST_SHARED])
+            if has_ranges:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    return tuple(measured)
 
 
 async def _count_groups(coordinators: GroupCoordinatorService) -> Mapping[str, int] | None:

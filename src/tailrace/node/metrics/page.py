@@ -71,6 +71,7 @@ def _broker(broker: BrokerMeasurements) -> Iterator[Metric]:
     yield from _logs(broker)
     yield from _replicas(broker)
     yield from _groups(broker)
+    yield from _shared(broker)
     yield _flush_rounds("tailrace_flush_round_seconds", "Rounds of flushes of all logs that waited", broker.flushes)
     yield _counter("tailrace_log_flushes", "Logs flushed, in all rounds.", (), [((), broker.flushes.logs)])
     scrubs, what = broker.scrubs, "of logs at rest, looked through in the background"
@@ -333,6 +334,25 @@ def _groups(broker: BrokerMeasurements) -> Iterator[Metric]:
     yield _single(f"{name}_numgroups", "Groups that this node coordinates.", sum(states.values()))
     for state in _GROUP_STATES:
         yield _single(f"{name}_numgroups{state.lower()}", f"Groups in state {state}.", states.get(state, 0))
+
+
+def _shared(broker: BrokerMeasurements) -> Iterator[Metric]:
+    """Progress by offsets and key hashes (KIP-X)."""
+    labels = ("group", "topic", "partition")
+    rows = [((one.group, one.topic, str(one.partition)), one) for one in broker.shared_progress]
+    name = "tailrace_group"
+    yield _gauge(
+        f"{name}_stable_offset", "Everything below it is done.", labels, ((key, one.stable_offset) for key, one in rows)
+    )
+    yield _gauge(f"{name}_ahead", "Records done beyond it, about.", labels, ((key, one.ahead) for key, one in rows))
+    yield _gauge(f"{name}_ranges", "Ranges that are stored for them.", labels, ((key, one.ranges) for key, one in rows))
+    yield _gauge(
+        f"{name}_oldest_gap_seconds",
+        "How long the stable offset has not moved.",
+        labels,
+        ((key, one.standing_ms / 1000) for key, one in rows),
+    )
+    yield _single(f"{name}_ranges_limit", "Ranges that a group may have in a partition.", broker.max_ranges)
 
 
 def _work(measured: Measurements) -> Iterator[Metric]:

@@ -128,7 +128,11 @@ class ConsumerGroupDescribeHandler:
             description = host.machine.describe_consumer_group(group_id)
         except KafkaError as refusal:
             return undescribed(group_id, refusal.code, refusal.detail)
-        details = (details_of(host.insight(group_id)),) if with_details else ()
+        details = (
+            (details_of(host.insight(group_id), max_ranges=self._coordinators.shared_offsets.max_rectangles),)
+            if with_details
+            else ()
+        )
         return self._described(description, operations, details)
 
     def _described(

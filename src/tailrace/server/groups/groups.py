@@ -62,7 +62,13 @@ class DescribeGroupsHandler:
             description = host.machine.describe(group_id)
         except KafkaError as refusal:
             return _undescribed(group_id, refusal, version)
-        return _described(description, operations, (details_of(host.insight(group_id)),) if with_details else ())
+        return _described(
+            description,
+            operations,
+            (details_of(host.insight(group_id), max_ranges=self._coordinators.shared_offsets.max_rectangles),)
+            if with_details
+            else (),
+        )
 
 
 def _undescribed(group_id: str, refusal: KafkaError, version: int) -> DescribedGroup:
@@ -91,7 +97,7 @@ def _described(description: GroupReport, operations: int, details: tuple[GroupDe
     )
 
 
-def details_of(insight: GroupInsight) -> GroupDetails:
+def details_of(insight: GroupInsight, *, max_ranges: int) -> GroupDetails:
     """The extension of the answer for one group."""
     return GroupDetails(
         now_ms=insight.wall_ms,
@@ -113,6 +119,7 @@ def details_of(insight: GroupInsight) -> GroupDetails:
             for member in insight.liveness
         ),
         topics=_topics(insight),
+        max_ranges=max_ranges,
     )
 
 

@@ -57,7 +57,9 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         config=SimpleNamespace(broker_id=BROKER),
         partitions=table,
         replicas=replicas,
-        coordination=SimpleNamespace(groups=SimpleNamespace(active_hosts=list)),
+        coordination=SimpleNamespace(
+            groups=SimpleNamespace(active_hosts=list, shared_offsets=SimpleNamespace(max_rectangles=1))
+        ),
         polls=(),
         deadlines=(),
         sent=SentBytes(),

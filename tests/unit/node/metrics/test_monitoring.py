@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
+from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch, Rectangle
 from tailrace.metadata.records import METADATA_VERSION
 from tailrace.model.errors import KafkaError
+from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.model.partitions import TopicPartition
 from tailrace.node.broker import RunningBroker
 from tailrace.node.node import Node
@@ -93,6 +94,23 @@ def test_no_answer_comes_after_the_signal_to_stop(tmp_path: Path, monkeypatch: p
     node = Node(NodeConfig(settings), on_fatal=lambda error: pytest.fail(str(error)))
     asyncio.run(live())
     assert answered == [False]
+
+
+def test_the_progress_of_groups_by_ranges_is_shown(cluster: Cluster) -> None:
+    """KIP-X: the stable offset, the records done beyond it, the ranges they take, and for how long it has not moved."""
+    partition, half = TopicPartition("in-ranges", 0), HASH_SPACE // 2
+    with Producer(cluster.bootstrap_servers) as producer:
+        for _ in range(20):
+            producer.send(partition.topic, b"value", partition=0)
+        producer.flush()
+    with Consumer(cluster.bootstrap_servers, group="sharers") as consumer:
+        consumer.commit(ranges={partition: [Rectangle(0, 9, 0, half - 1), Rectangle(0, 1, half, HASH_SPACE - 1)]})
+    found, labels = scrape(cluster), {"group": "sharers", "topic": partition.topic, "partition": "0"}
+    assert value(found, "tailrace_group_stable_offset", **labels) == 2
+    assert value(found, "tailrace_group_ahead", **labels) == 4
+    assert value(found, "tailrace_group_ranges", **labels) == 1
+    assert value(found, "tailrace_group_oldest_gap_seconds", **labels) >= 0
+    assert value(found, "tailrace_group_ranges_limit") == 4096
 
 
 def test_fetch_sessions_are_counted_under_kafkas_names(cluster: Cluster) -> None:

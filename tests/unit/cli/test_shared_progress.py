@@ -1,0 +1,41 @@
+"""The progress of a group that shares a partition by key, as `groups describe` shows it (KIP-X)."""
+
+import json
+from uuid import uuid4
+
+import pytest
+
+from tailrace.client.blocking import Consumer, Producer, Rectangle, TopicPartition
+from tailrace.model.key_ranges import HASH_SPACE
+from tailrace.testing import Cluster
+from testkit.commands import run_command
+
+HALF = HASH_SPACE // 2
+
+
+@pytest.fixture
+def shared(tailrace_cluster: Cluster) -> tuple[str, TopicPartition]:
+    """A group of which one half of the hashes is at offset 10, the other one at 2, of 20 records."""
+    name = f"shared-{uuid4()}"
+    partition = TopicPartition(name, 0)
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        for number in range(20):
+            producer.send(name, b"value", key=b"%d" % number)
+        producer.flush()
+    with Consumer(tailrace_cluster.bootstrap_servers, group=name) as consumer:
+        consumer.commit(ranges={partition: [Rectangle(0, 9, 0, HALF - 1), Rectangle(0, 1, HALF, HASH_SPACE - 1)]})
+    return name, partition
+
+
+def test_describe_shows_what_is_done_beyond_the_offset(
+    shared: tuple[str, TopicPartition], tailrace_cluster: Cluster, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    where = ("--bootstrap-server", tailrace_cluster.bootstrap_servers)
+    head, row = run_command(("groups", "describe", shared[0], *where), capfdbinary).out.splitlines()
+    assert head.split()[-5:] == ["VERDICT", "AHEAD", "RANGES", "OLDEST-GAP", "GAP-MS"]
+    cells = dict(zip(head.split(), row.split(), strict=True))
+    assert (cells["CURRENT-OFFSET"], cells["LAG"]) == ("2", "18")
+    assert (cells["AHEAD"], cells["RANGES"], cells["OLDEST-GAP"]) == ("4", "1/4096", f"{HALF}-{HASH_SPACE - 1}")
+    assert int(cells["GAP-MS"]) >= 0
+    (found,) = json.loads(run_command(("groups", "describe", shared[0], "-o", "json", *where), capfdbinary).out)
+    assert (found["AHEAD"], found["OLDEST-GAP"]) == (4, f"{HALF}-{HASH_SPACE - 1}")
