@@ -1,0 +1,303 @@
+"""Lanes: the records of each key of a partition, one at a time and in order, beside those of other keys. Pure.
+
+    waiting --take--> running --finish(Done | Skip)--> gone, and the next record of the key waits
+                              --finish(Retry)--> held --its time--> waiting
+
+1. A lane has one record running at most. A record without a key has a lane of its own: no order is owed to it.
+2. Partitions take turns, and in a partition its lanes: a lane that has got its turn is behind the others.
+3. A held lane takes no part of the concurrency.
+4. Records in hand are those that were added and are not done. A partition is full when it has its share of the bound
+   and all together have the bound, or when it has the bound alone. So a partition that is full of held keys stops
+   itself and no other; no more than twice the bound is in hand, and what one poll brings.
+5. A partition that leaves drops the records that wait. Those that run may end later: until then their lanes do not run,
+   should the partition come back.
+
+Times are in ms, of any clock that does not go back.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Final, NamedTuple
+
+from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.sharing.outcomes import Outcome, Retry, pause_ms
+from tailrace.model.partitions import TopicPartition
+
+RECORD_BYTES: Final = 200
+"""The memory that a record takes beside its key, value and headers, or so."""
+
+LaneName = bytes | int
+"""The key of its records, or the offset of the one record without a key."""
+
+
+class Work(NamedTuple):
+    """A record for the handler."""
+
+    name: TopicPartition
+    record: ConsumerRecord
+    attempt: int
+    """1 for the first."""
+    epoch: int
+    """Of the partition: another one each time that it is opened."""
+
+
+@dataclass(slots=True)
+class Failure:
+    """A key whose first record has failed, or is to be retried, and was not done since."""
+
+    name: TopicPartition
+    record: ConsumerRecord
+    since_ms: int
+    attempts: int = 0
+    fault: str = ""
+    """The last one; empty if the handler has asked for the retry."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    name: LaneName
+    records: deque[ConsumerRecord] = field(default_factory=deque)
+    """The first one waits, runs or is held."""
+    is_running: bool = False
+    is_held: bool = False
+    attempts: int = 0
+    failures: int = 0
+    """In a row, of those that pause the lane for longer each time."""
+
+
+@dataclass(slots=True)
+class _Partition:
+    epoch: int
+    lanes: dict[LaneName, _Lane] = field(default_factory=dict)
+    waiting: OrderedDict[LaneName, _Lane] = field(default_factory=OrderedDict)
+    records: int = 0
+    bytes: int = 0
+    held: int = 0
+    is_leaving: bool = False
+    """Whether nothing of it begins to run any more."""
+
+
+class Lanes:
+    """The lanes of all partitions of one reader. Callers have it run no more than `take` gives."""
+
+    def __init__(self, concurrency: int, *, most_records: int, most_bytes: int) -> None:
+        self.concurrency: Final = concurrency
+        self._most_records = most_records
+        self._most_bytes = most_bytes
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._turns: OrderedDict[TopicPartition, _Partition] = OrderedDict()
+        """The partitions in which a lane waits, in the order of their turns."""
+        self._holds: list[tuple[int, int, TopicPartition, int, LaneName]] = []
+        """A heap of (end, number, partition, its epoch, lane)."""
+        self._hold_count = 0
+        self._left: dict[tuple[TopicPartition, LaneName], int] = {}
+        """Lanes of partitions that have left, in which a record still runs, with the epoch."""
+        self._epochs = 0
+        self._failures: dict[tuple[TopicPartition, LaneName], Failure] = {}
+        self.running = 0
+        """The records that the handler has now, those of partitions that have left included."""
+        self.records = 0
+        self.bytes = 0
+        """In hand."""
+
+    # partitions
+
+    def open(self, name: TopicPartition) -> None:
+        """Take records of this partition from now on."""
+        assert name not in self._partitions, f"{name} is open already"
+        self._epochs += 1
+        self._partitions[name] = _Partition(self._epochs)
+
+    def drop_waiting(self, name: TopicPartition) -> None:
+        """Drop the records of this partition that do not run: nothing more of it begins."""
+        partition = self._partitions.get(name)
+        if partition is None:
+            return
+        partition.is_leaving = True
+        for lane in list(partition.lanes.values()):
+            while len(lane.records) > lane.is_running:
+                self._remove(partition, lane.records.pop())
+            self._end_hold(partition, lane)
+            if not lane.records:
+                self._forget_lane(name, partition, lane)
+        partition.waiting.clear()
+        self._turns.pop(name, None)
+
+    def close(self, name: TopicPartition) -> None:
+        """The partition has left: outcomes of what still runs count no more."""
+        self.drop_waiting(name)
+        partition = self._partitions.pop(name, None)
+        if partition is None:
+            return
+        for lane in list(partition.lanes.values()):
+            self._left[name, lane.name] = partition.epoch
+            self._remove(partition, lane.records[0])
+            self._forget_lane(name, partition, lane)
+
+    @property
+    def open_partitions(self) -> Iterable[TopicPartition]:
+        return self._partitions.keys()
+
+    def is_idle(self, names: Iterable[TopicPartition]) -> bool:
+        """Whether nothing of these partitions runs."""
+        partitions = (self._partitions.get(name) for name in names)
+        return not any(
+            lane.is_running for partition in partitions if partition is not None for lane in partition.lanes.values()
+        )
+
+    # records
+
+    def add(self, name: TopicPartition, records: Iterable[ConsumerRecord]) -> None:
+        """These records are in hand; each is behind those of its partition that were added before."""
+        partition = self._partitions[name]
+        assert not partition.is_leaving, f"{name} leaves"
+        for record in records:
+            lane_name: LaneName = record.offset if record.key is None else record.key
+            lane = partition.lanes.get(lane_name)
+            if lane is None:
+                lane = partition.lanes[lane_name] = _Lane(lane_name)
+            lane.records.append(record)
+            size = size_of(record)
+            partition.records, partition.bytes = partition.records + 1, partition.bytes + size
+            self.records, self.bytes = self.records + 1, self.bytes + size
+            if len(lane.records) == 1:
+                self._let_wait(name, partition, lane)
+
+    def is_full(self, name: TopicPartition) -> bool:
+        """Whether no more records of this partition are to be read now."""
+        partition = self._partitions.get(name)
+        if partition is None:
+            return False
+        count = len(self._partitions)
+        return self._is_beyond(partition.records, self.records, self._most_records, count) or self._is_beyond(
+            partition.bytes, self.bytes, self._most_bytes, count
+        )
+
+    @staticmethod
+    def _is_beyond(own: int, total: int, most: int, partitions: int) -> bool:
+        return own >= most or (total >= most and own >= max(most // partitions, 1))
+
+    def take(self, now_ms: int) -> list[Work]:
+        """The records that begin to run now."""
+        self._end_holds(now_ms)
+        taken: list[Work] = []
+        while self.running < self.concurrency and self._turns:
+            name, partition = self._turns.popitem(last=False)
+            _, lane = partition.waiting.popitem(last=False)
+            if partition.waiting:
+                self._turns[name] = partition
+            lane.is_running = True
+            lane.attempts += 1
+            self.running += 1
+            taken.append(Work(name, lane.records[0], lane.attempts, partition.epoch))
+        return taken
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """The time at which `take` may have more; None: not by time alone."""
+        return self._holds[0][0] if self._holds else None
+
+    def finish(self, work: Work, outcome: Outcome, now_ms: int, *, fault: str | None = None) -> bool:
+        """The outcome of what `take` gave. Returns whether the record is done; it is not in hand any more then.
+
+        `fault`: the handler has failed, which the outcome does not tell from a retry that it has asked for. An outcome
+        for a partition that has left does not count.
+        """
+        self.running -= 1
+        lane_name: LaneName = work.record.offset if work.record.key is None else work.record.key
+        partition = self._partitions.get(work.name)
+        if partition is None or partition.epoch != work.epoch:
+            self._finish_left(work, lane_name)
+            return False
+        lane = partition.lanes[lane_name]
+        lane.is_running = False
+        is_done = not isinstance(outcome, Retry)
+        if isinstance(outcome, Retry) and not partition.is_leaving:
+            self._hold(work, partition, lane, outcome, now_ms, fault)
+            return False
+        self._remove(partition, lane.records.popleft())
+        self._failures.pop((work.name, lane_name), None)
+        lane.attempts = lane.failures = 0
+        if lane.records:
+            self._let_wait(work.name, partition, lane)
+        else:
+            self._forget_lane(work.name, partition, lane)
+        return is_done
+
+    def _finish_left(self, work: Work, lane_name: LaneName) -> None:
+        if self._left.get((work.name, lane_name)) == work.epoch:
+            del self._left[work.name, lane_name]
+            partition = self._partitions.get(work.name)
+            lane = None if partition is None else partition.lanes.get(lane_name)
+            if partition is not None and lane is not None:
+                self._let_wait(work.name, partition, lane)
+
+    def _let_wait(self, name: TopicPartition, partition: _Partition, lane: _Lane) -> None:
+        if (name, lane.name) in self._left:
+            return  # an earlier run of the key has to end first
+        partition.waiting[lane.name] = lane
+        self._turns.setdefault(name, partition)
+
+    def _remove(self, partition: _Partition, record: ConsumerRecord) -> None:
+        size = size_of(record)
+        partition.records, partition.bytes = partition.records - 1, partition.bytes - size
+        self.records, self.bytes = self.records - 1, self.bytes - size
+
+    def _forget_lane(self, name: TopicPartition, partition: _Partition, lane: _Lane) -> None:
+        del partition.lanes[lane.name]
+        self._failures.pop((name, lane.name), None)
+
+    # holds
+
+    def _hold(
+        self, work: Work, partition: _Partition, lane: _Lane, outcome: Retry, now_ms: int, fault: str | None
+    ) -> None:
+        failure = self._failures.setdefault((work.name, lane.name), Failure(work.name, work.record, now_ms))
+        failure.attempts, failure.fault = work.attempt, fault or ""
+        if outcome.after is None:
+            lane.failures += 1
+            hold_ms = pause_ms(lane.failures)
+        else:
+            hold_ms = int(outcome.after * 1000)
+        lane.is_held = True
+        partition.held += 1
+        self._hold_count += 1
+        heappush(self._holds, (now_ms + hold_ms, self._hold_count, work.name, partition.epoch, lane.name))
+
+    def _end_hold(self, partition: _Partition, lane: _Lane) -> None:
+        if lane.is_held:
+            lane.is_held = False
+            partition.held -= 1
+
+    def _end_holds(self, now_ms: int) -> None:
+        while self._holds and self._holds[0][0] <= now_ms:
+            _, _, name, epoch, lane_name = heappop(self._holds)
+            partition = self._partitions.get(name)
+            if partition is None or partition.epoch != epoch:
+                continue
+            lane = partition.lanes.get(lane_name)
+            if lane is not None and lane.is_held:
+                self._end_hold(partition, lane)
+                self._let_wait(name, partition, lane)
+
+    @property
+    def held(self) -> int:
+        """The number of keys that are held now."""
+        return sum(partition.held for partition in self._partitions.values())
+
+    @property
+    def oldest_failure(self) -> Failure | None:
+        """The key that has failed for the longest time, and is held or runs again."""
+        return next(iter(self._failures.values()), None)
+
+    def failures(self) -> Iterator[Failure]:
+        """All keys of which the first record has failed, in the order of the first failures."""
+        return iter(self._failures.values())
+
+
+def size_of(record: ConsumerRecord) -> int:
+    """The bytes of memory that a record takes, or so."""
+    headers = sum(len(name) + len(content or b"") for name, content in record.headers)
+    return RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers

@@ -1,0 +1,52 @@
+"""The outcomes of a handler for a record. Pure."""
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Final
+
+FIRST_PAUSE_MS: Final = 1_000
+LONGEST_PAUSE_MS: Final = 60_000
+"""The pauses of a key after failures in a row: each twice as long as the last one, up to this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The record is processed; so says None too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The handler gets the record again after `after` seconds; None: after the pause of a failure, 1 s to 1 min.
+
+    Later records of the key wait, those of other keys do not. Raises ValueError for a time that is none.
+    """
+
+    after: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.after is not None and not (isfinite(self.after) and self.after >= 0):
+            raise ValueError(f"Retry(after={self.after}): seconds, 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """The record is not processed and does not come again: it counts as done, and as skipped."""
+
+    reason: str = ""
+
+
+Outcome = Done | Retry | Skip
+
+
+def outcome_of(result: object) -> Outcome:
+    """The outcome that a handler has returned. Raises TypeError for anything else: a `Retry` without its brackets."""
+    if result is None:
+        return Done()
+    if isinstance(result, Done | Retry | Skip):
+        return result
+    raise TypeError(f"a handler returns None, Done(), Retry() or Skip(), not {result!r:.100}")
+
+
+def pause_ms(failures: int) -> int:
+    """The pause of a key after so many failures in a row, 1 at least."""
+    return min(FIRST_PAUSE_MS << min(failures - 1, 10), LONGEST_PAUSE_MS)
