@@ -9,7 +9,7 @@ import pytest
 from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
     BrokerRegistered,
-    Done,
+    CarriedOut,
     FenceBroker,
     FinalizeMetadataVersion,
     ProducerIdBlock,
@@ -745,7 +745,7 @@ SCENARIOS = [
             FeatureLevelRecord(name="metadata.version", feature_level=27),
             FeatureLevelRecord(name="transaction.version", feature_level=2),
         ],
-        response=Done(),
+        response=CarriedOut(),
     ),
     ControllerScenario(
         name="the founder's settings of elections become those of all brokers",
@@ -757,7 +757,7 @@ SCENARIOS = [
             setting("min.insync.replicas", "2", of=ALL_BROKERS),
             setting("unclean.leader.election.enable", "true", of=ALL_BROKERS),
         ],
-        response=Done(),
+        response=CarriedOut(),
     ),
     ControllerScenario(
         name="a log that is not new keeps what it says of all brokers",
@@ -768,20 +768,20 @@ SCENARIOS = [
             FeatureLevelRecord(name="metadata.version", feature_level=27),
             FeatureLevelRecord(name="transaction.version", feature_level=2),
         ],
-        response=Done(),
+        response=CarriedOut(),
     ),
     ControllerScenario(
         name="what the controller before has begun and not ended is taken back",
         given=[FeatureLevelRecord(name="metadata.version", feature_level=27), BeginTransactionRecord(name="import")],
         when=FinalizeMetadataVersion(),
         then=[AbortTransactionRecord(reason="the controller changed")],
-        response=Done(),
+        response=CarriedOut(),
     ),
     ControllerScenario(
         name="and once",
         given=[FeatureLevelRecord(name="metadata.version", feature_level=24)],
         when=FinalizeMetadataVersion(),
-        response=Done(),
+        response=CarriedOut(),
     ),
 ]
 

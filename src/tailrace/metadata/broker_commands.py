@@ -153,7 +153,7 @@ class UpdateFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
+class CarriedOut:
     """The command has been carried out."""
 
 
@@ -169,4 +169,4 @@ BrokerCommand = (
     | FinalizeMetadataVersion
     | UpdateFeatures
 )
-BrokerResponse = BrokerRegistered | BrokerStanding | ProducerIdBlock | Done
+BrokerResponse = BrokerRegistered | BrokerStanding | ProducerIdBlock | CarriedOut

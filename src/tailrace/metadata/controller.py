@@ -13,7 +13,7 @@ from tailrace.metadata.broker_commands import (
     BrokerCommand,
     BrokerHeartbeat,
     BrokerRegistered,
-    Done,
+    CarriedOut,
     FenceBroker,
     FenceSilentBroker,
     FinalizeMetadataVersion,
@@ -229,20 +229,20 @@ class ControllerMachine:
         block = ProducerIdBlock(first=ProducerId(first), size=PRODUCER_ID_BLOCK_SIZE)
         return Decision(records=(record,), response=block)
 
-    def _finalize_metadata_version(self) -> Decision[MetadataRecord, Done]:
+    def _finalize_metadata_version(self) -> Decision[MetadataRecord, CarriedOut]:
         """The first records of a new controller; they also abort a transaction of the one before (KIP-868)."""
         aborted = (
             () if self.image.open_transaction is None else (AbortTransactionRecord(reason="the controller changed"),)
         )
         if METADATA_VERSION_FEATURE in self.image.features:
-            return Decision(records=aborted, response=Done())
+            return Decision(records=aborted, response=CarriedOut())
         records = (
             *aborted,
             FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION),
             FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION),
             *self._founding_records(),
         )
-        return Decision(records=records, response=Done())
+        return Decision(records=records, response=CarriedOut())
 
     def _founding_records(self) -> Iterator[ConfigRecord]:
         """This node's own settings, as those of all brokers: derived changes must not depend on a node."""

@@ -11,7 +11,7 @@ from tailrace.metadata.broker_commands import (
     BrokerHeartbeat,
     BrokerRegistered,
     BrokerStanding,
-    Done,
+    CarriedOut,
     RegisterBroker,
     RegisterController,
     UnregisterBroker,
@@ -135,16 +135,16 @@ class BrokerLifecycle:
             return ()
         return (UnfenceBrokerRecord(id=broker.broker_id, epoch=broker.broker_epoch),)
 
-    def fence_silent(self) -> Decision[MetadataRecord, Done]:
+    def fence_silent(self) -> Decision[MetadataRecord, CarriedOut]:
         """One record per command, since what follows from the next depends on the image after this one."""
         for broker_id in self._heartbeats.silent(self._now_ms):
             self._heartbeats.forget(broker_id)
             broker = self._image.brokers.get(broker_id)
             if broker is not None and not broker.fenced:
-                return Decision(records=self.fence(broker), response=Done())
-        return Decision(records=(), response=Done())
+                return Decision(records=self.fence(broker), response=CarriedOut())
+        return Decision(records=(), response=CarriedOut())
 
-    def unregister(self, command: UnregisterBroker) -> Decision[MetadataRecord, Done]:
+    def unregister(self, command: UnregisterBroker) -> Decision[MetadataRecord, CarriedOut]:
         """Raises KafkaError BROKER_ID_NOT_REGISTERED; INVALID_REQUEST for a broker that serves.
 
         Kafka forgets a broker while it serves, and leaves it without a registration.
@@ -158,14 +158,14 @@ class BrokerLifecycle:
             )
         self._heartbeats.forget(command.broker_id)
         gone = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
-        return Decision(records=(*departure_records(self._image, broker.broker_id), gone), response=Done())
+        return Decision(records=(*departure_records(self._image, broker.broker_id), gone), response=CarriedOut())
 
-    def register_controller(self, command: RegisterController) -> Decision[MetadataRecord, Done]:
+    def register_controller(self, command: RegisterController) -> Decision[MetadataRecord, CarriedOut]:
         """Raises KafkaError UNSUPPORTED_VERSION."""
         self._check_features(f"controller {command.controller_id}", command.features)
         before = self._image.controllers.get(command.controller_id)
         if before is not None and before.incarnation_id == command.incarnation_id:
-            return Decision(records=(), response=Done())
+            return Decision(records=(), response=CarriedOut())
         record = RegisterControllerRecord(
             controller_id=command.controller_id,
             incarnation_id=command.incarnation_id,
@@ -176,7 +176,7 @@ class BrokerLifecycle:
                 for f in command.features
             ),
         )
-        return Decision(records=(record,), response=Done())
+        return Decision(records=(record,), response=CarriedOut())
 
     def _check_features(self, process: str, features: tuple[SupportedFeature, ...]) -> None:
         supported = {feature.name: feature for feature in features}

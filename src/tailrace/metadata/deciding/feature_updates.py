@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from tailrace.metadata.broker_commands import OWN_FEATURES, Done, FeatureUpdate, UpdateFeatures
+from tailrace.metadata.broker_commands import OWN_FEATURES, CarriedOut, FeatureUpdate, UpdateFeatures
 from tailrace.metadata.deciding.config_changes import broker_settings_to_forget
 from tailrace.metadata.deciding.state_changes import FIRST_WITH_ELIGIBLE_LEADERS
 from tailrace.metadata.image import ClusterImage, SupportedFeature
@@ -18,7 +18,7 @@ class FeatureUpdates:
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
 
-    def decide(self, command: UpdateFeatures) -> Decision[MetadataRecord, Done]:
+    def decide(self, command: UpdateFeatures) -> Decision[MetadataRecord, CarriedOut]:
         """One record per level that changes, and one per setting that the new levels forbid.
 
         Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION.
@@ -35,8 +35,8 @@ class FeatureUpdates:
             if update.level != self._image.features.get(update.feature, 0)
         )
         if command.validate_only:
-            return Decision(records=(), response=Done())
-        return Decision(records=(*records, *self._forgotten(command)), response=Done())
+            return Decision(records=(), response=CarriedOut())
+        return Decision(records=(*records, *self._forgotten(command)), response=CarriedOut())
 
     def _forgotten(self, command: UpdateFeatures) -> Iterator[ConfigRecord]:
         """Settings that cannot be said any more from the new level on."""

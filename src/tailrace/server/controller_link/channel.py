@@ -26,7 +26,7 @@ from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
     BrokerHeartbeat,
     BrokerRegistered,
-    Done,
+    CarriedOut,
     RegisterBroker,
     RegisterController,
     UnfenceBroker,
@@ -143,7 +143,7 @@ _KINDS: Final[dict[type[Any], _Kind]] = {
     RegisterController: _Kind(
         lambda command, _: wire.controller_registration_request(command),
         lambda _, response, __: (
-            wire.refusal(response.error_code, "the registration", message=response.error_message) or Done()
+            wire.refusal(response.error_code, "the registration", message=response.error_message) or CarriedOut()
         ),
     ),
     AllocateProducerIds: _Kind(

@@ -12,7 +12,7 @@ from tailrace.metadata.broker_commands import (
     BrokerHeartbeat,
     BrokerRegistered,
     BrokerStanding,
-    Done,
+    CarriedOut,
     FenceBroker,
     ProducerIdBlock,
     RegisterBroker,
@@ -141,7 +141,7 @@ def test_brokers_and_controllers_are_registered_and_heard(nodes: ChannelBench) -
     unfence = UnfenceBroker(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch)
     assert nodes.answer(unfence) == BrokerRegistered(broker_epoch=nodes.broker_epoch)
     controller = RegisterController(controller_id=BrokerId(9), incarnation_id=b"a controller....", endpoints=())
-    assert nodes.answer(controller) == Done()
+    assert nodes.answer(controller) == CarriedOut()
     refused = nodes.answer(replace(controller, controller_id=BrokerId(10), features=()))
     assert isinstance(refused, KafkaError)
     assert refused.code is ErrorCode.UNSUPPORTED_VERSION

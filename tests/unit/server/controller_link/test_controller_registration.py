@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.metadata.broker_commands import Done, RegisterController
+from tailrace.metadata.broker_commands import CarriedOut, RegisterController
 from tailrace.metadata.commands import ControllerResponse
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ControllerImage, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -63,7 +63,7 @@ def test_it_registers_once_until_the_image_has_it() -> None:
     bench.registration.start()
     bench.show(b"an earlier start")
     assert len(bench.controller.waiting) == 1
-    bench.answer(0, Done())
+    bench.answer(0, CarriedOut())
     bench.show(b"an earlier start")  # not applied here yet
     assert len(bench.controller.waiting) == 1
     bench.show(COMMAND.incarnation_id)
@@ -77,7 +77,7 @@ def test_it_tries_again_after_a_refusal_and_when_another_took_its_place() -> Non
     bench.answer(0, KafkaError(ErrorCode.REQUEST_TIMED_OUT))
     bench.clock.advance(RETRY_MS)
     assert len(bench.controller.waiting) == 2
-    bench.answer(1, Done())
+    bench.answer(1, CarriedOut())
     bench.show(COMMAND.incarnation_id)
     bench.clock.advance(RETRY_MS)
     bench.show(b"another process.")
