@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from budgets import examples
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.lanes import Lanes, Work, size_of
+from tailrace.client.sharing.lanes import Lanes, LaneWork, size_of
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
 from tailrace.model.partitions import TopicPartition
 
@@ -35,7 +35,7 @@ class LanesUnderTest:
         self.queues: dict[tuple[TopicPartition, object], list[ConsumerRecord]] = {}
         """The records in hand, by lane, of partitions that are open."""
         self.leaving: set[TopicPartition] = set()
-        self.running: list[Work] = []
+        self.running: list[LaneWork] = []
         self.held_until: dict[tuple[TopicPartition, object], int] = {}
         self.epochs: dict[TopicPartition, int] = {}
 
@@ -96,7 +96,7 @@ class LanesUnderTest:
         ]
         assert not free or len(self.running) == self.concurrency, "nothing that may run waits"
 
-    def finish(self, work: Work, outcome: Outcome) -> None:
+    def finish(self, work: LaneWork, outcome: Outcome) -> None:
         self.running.remove(work)
         lane = self.lane_of(work.name, work.record)
         is_current = bool(self.queues.get(lane)) and self.queues[lane][0] is work.record
@@ -171,7 +171,7 @@ def test_no_lane_is_passed_over(sizes: list[int], concurrency: int, data: st.Dat
     left = {b"%d" % number: size for number, size in enumerate(sizes)}
     passed: dict[bytes, set[bytes]] = {key: set() for key in left}
     """By lane that waits, those that have had a turn since it began to wait."""
-    running: list[Work] = []
+    running: list[LaneWork] = []
     while any(left.values()):
         for work in lanes.take(0):
             key = work.record.key

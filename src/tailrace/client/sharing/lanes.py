@@ -32,7 +32,7 @@ LaneName = bytes | int
 """The key of its records, or the offset of the one record without a key."""
 
 
-class Work(NamedTuple):
+class LaneWork(NamedTuple):
     """A record for the handler."""
 
     name: TopicPartition
@@ -56,7 +56,7 @@ class Failure:
 
 
 @dataclass(slots=True)
-class _Lane:
+class _KeyLane:
     name: LaneName
     records: deque[ConsumerRecord] = field(default_factory=deque)
     """The first one waits, runs or is held."""
@@ -70,8 +70,8 @@ class _Lane:
 @dataclass(slots=True)
 class _Partition:
     epoch: int
-    lanes: dict[LaneName, _Lane] = field(default_factory=dict)
-    waiting: OrderedDict[LaneName, _Lane] = field(default_factory=OrderedDict)
+    lanes: dict[LaneName, _KeyLane] = field(default_factory=dict)
+    waiting: OrderedDict[LaneName, _KeyLane] = field(default_factory=OrderedDict)
     records: int = 0
     bytes: int = 0
     held: int = 0
@@ -157,7 +157,7 @@ class Lanes:
             lane_name: LaneName = record.offset if record.key is None else record.key
             lane = partition.lanes.get(lane_name)
             if lane is None:
-                lane = partition.lanes[lane_name] = _Lane(lane_name)
+                lane = partition.lanes[lane_name] = _KeyLane(lane_name)
             lane.records.append(record)
             size = size_of(record)
             partition.records, partition.bytes = partition.records + 1, partition.bytes + size
@@ -179,10 +179,10 @@ class Lanes:
     def _is_beyond(own: int, total: int, most: int, partitions: int) -> bool:
         return own >= most or (total >= most and own >= max(most // partitions, 1))
 
-    def take(self, now_ms: int) -> list[Work]:
+    def take(self, now_ms: int) -> list[LaneWork]:
         """The records that begin to run now."""
         self._end_holds(now_ms)
-        taken: list[Work] = []
+        taken: list[LaneWork] = []
         while self.running < self.concurrency and self._turns:
             name, partition = self._turns.popitem(last=False)
             _, lane = partition.waiting.popitem(last=False)
@@ -191,7 +191,7 @@ class Lanes:
             lane.is_running = True
             lane.attempts += 1
             self.running += 1
-            taken.append(Work(name, lane.records[0], lane.attempts, partition.epoch))
+            taken.append(LaneWork(name, lane.records[0], lane.attempts, partition.epoch))
         return taken
 
     @property
@@ -199,7 +199,7 @@ class Lanes:
         """The time at which `take` may have more; None: not by time alone."""
         return self._holds[0][0] if self._holds else None
 
-    def finish(self, work: Work, outcome: Outcome, now_ms: int, *, fault: str | None = None) -> bool:
+    def finish(self, work: LaneWork, outcome: Outcome, now_ms: int, *, fault: str | None = None) -> bool:
         """The outcome of what `take` gave. Returns whether the record is done; it is not in hand any more then.
 
         `fault`: the handler has failed, which the outcome does not tell from a retry that it has asked for. An outcome
@@ -226,7 +226,7 @@ class Lanes:
             self._forget_lane(work.name, partition, lane)
         return is_done
 
-    def _finish_left(self, work: Work, lane_name: LaneName) -> None:
+    def _finish_left(self, work: LaneWork, lane_name: LaneName) -> None:
         if self._left.get((work.name, lane_name)) == work.epoch:
             del self._left[work.name, lane_name]
             partition = self._partitions.get(work.name)
@@ -234,7 +234,7 @@ class Lanes:
             if partition is not None and lane is not None:
                 self._let_wait(work.name, partition, lane)
 
-    def _let_wait(self, name: TopicPartition, partition: _Partition, lane: _Lane) -> None:
+    def _let_wait(self, name: TopicPartition, partition: _Partition, lane: _KeyLane) -> None:
         if (name, lane.name) in self._left:
             return  # an earlier run of the key has to end first
         partition.waiting[lane.name] = lane
@@ -245,14 +245,14 @@ class Lanes:
         partition.records, partition.bytes = partition.records - 1, partition.bytes - size
         self.records, self.bytes = self.records - 1, self.bytes - size
 
-    def _forget_lane(self, name: TopicPartition, partition: _Partition, lane: _Lane) -> None:
+    def _forget_lane(self, name: TopicPartition, partition: _Partition, lane: _KeyLane) -> None:
         del partition.lanes[lane.name]
         self._failures.pop((name, lane.name), None)
 
     # holds
 
     def _hold(
-        self, work: Work, partition: _Partition, lane: _Lane, outcome: Retry, now_ms: int, fault: str | None
+        self, work: LaneWork, partition: _Partition, lane: _KeyLane, outcome: Retry, now_ms: int, fault: str | None
     ) -> None:
         failure = self._failures.setdefault((work.name, lane.name), Failure(work.name, work.record, now_ms))
         failure.attempts, failure.fault = work.attempt, fault or ""
@@ -266,7 +266,7 @@ class Lanes:
         self._hold_count += 1
         heappush(self._holds, (now_ms + hold_ms, self._hold_count, work.name, partition.epoch, lane.name))
 
-    def _end_hold(self, partition: _Partition, lane: _Lane) -> None:
+    def _end_hold(self, partition: _Partition, lane: _KeyLane) -> None:
         if lane.is_held:
             lane.is_held = False
             partition.held -= 1

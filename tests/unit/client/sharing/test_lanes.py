@@ -3,7 +3,7 @@
 import pytest
 
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.lanes import RECORD_BYTES, Lanes, Work, size_of
+from tailrace.client.sharing.lanes import RECORD_BYTES, Lanes, LaneWork, size_of
 from tailrace.client.sharing.outcomes import Done, Retry, Skip
 from tailrace.model.partitions import TopicPartition
 
@@ -25,7 +25,7 @@ def records(name: TopicPartition, keys: str, start: int = 0) -> list[ConsumerRec
     ]
 
 
-def offsets(works: list[Work]) -> list[int]:
+def offsets(works: list[LaneWork]) -> list[int]:
     return [work.record.offset for work in works]
 
 
