@@ -1,0 +1,148 @@
+"""The records of one partition that are done, and the commit that says so in few words (KIP-X). Pure.
+
+1. A commit covers offsets that were read, and no record in hand: one that was read and is not done.
+2. A record that was in hand at the last commit already gets a hole of its own: its hash is covered up to it. Later
+   records hold back the frontier instead: all other hashes are covered up to the first of these. So a commit has few
+   rectangles however many keys are in hand, and a key that is stuck holds back itself alone.
+3. There are so many holes at most; those of the lowest offsets. The next record holds back the frontier as well, and a
+   commit is due as soon as fewer are left.
+4. A server that does not know rectangles gets the stable offset: the lowest one in hand.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.key_ranges import WHOLE, KeyRange, contains, hash_of
+
+
+class ProgressCommit(NamedTuple):
+    """The progress of one partition at one moment."""
+
+    stable_offset: int
+    """Everything below it is done, and it was read or was no more in the log."""
+    rectangles: tuple[Rectangle, ...]
+    """Everything in them is done. They cover no less than the stable offset does, unless it is 0."""
+    read_to: int
+    holes: int
+    left_out: int
+    """The records beyond the limit of holes that hold back the frontier."""
+
+
+class DoneOffsets:
+    """The state of one partition from the offset at which its reader starts."""
+
+    def __init__(
+        self,
+        start: int,
+        *,
+        committed: CommittedProgress | None = None,
+        key_ranges: Sequence[KeyRange] = (WHOLE,),
+    ) -> None:
+        """`start`: the first offset that is read. `committed`: the progress of the group; None: it has none yet.
+
+        Everything below the start counts as done: it is committed, gone from the log, or not wanted. `key_ranges` are
+        the hashes of this reader, in order.
+        """
+        self._committed = committed
+        self._key_ranges: Final = tuple(key_ranges)
+        self._first: Final = min(start, 0 if committed is None else committed.stable_offset)
+        self.read_to = start
+        """All records with lower offsets were added, as far as the log has them."""
+        self.known_end: Final = start if committed is None else max(start, committed.end_offset)
+        """Records from here on are new to the group: none of them is committed."""
+        self._in_hand: dict[int, bytes | None] = {}
+        """By offset, in order, the key."""
+        self._old_to = start
+        """The offset up to which the last commit had read."""
+        self._awaited_holes: int | None = None
+        """A commit is due when no more old records are in hand: the last one had more of them than holes."""
+
+    def is_committed(self, offset: int, key: bytes | None) -> bool:
+        """Whether the group has done this record before: then it is not for the handler."""
+        if self._committed is None or offset >= self.known_end:
+            return False
+        return self._committed.is_committed(offset, hash_of(key, offset))
+
+    def add(self, offset: int, key: bytes | None) -> None:
+        """This record is in hand; it is the next one of the partition."""
+        assert offset >= self.read_to, f"offset {offset} after all below {self.read_to}"
+        self._in_hand[offset] = key
+        self.read_to = offset + 1
+
+    def advance(self, read_to: int) -> None:
+        """Everything below this offset was read; it has no records but those that were added."""
+        self.read_to = max(self.read_to, read_to)
+
+    def done(self, offset: int) -> None:
+        """This record is in hand no more."""
+        del self._in_hand[offset]
+
+    @property
+    def in_hand(self) -> int:
+        return len(self._in_hand)
+
+    @property
+    def stable_offset(self) -> int:
+        """The lowest offset in hand, else the one up to which all was read."""
+        return next(iter(self._in_hand), self.read_to)
+
+    def commit(self, most_holes: int) -> ProgressCommit:
+        """The commit of this moment, with so many holes at most."""
+        heads, young, left_out = self._heads(most_holes)
+        frontier = self.read_to if young is None else young
+        lowest = min(heads.values(), default=frontier)
+        rectangles = [
+            Rectangle(self._first, lowest - 1, first, last) for first, last in self._key_ranges if lowest > self._first
+        ]
+        for (first, last), end in _strips(self._key_ranges, heads, frontier):
+            if end > lowest:
+                rectangles.append(Rectangle(lowest, end - 1, first, last))
+        return ProgressCommit(self.stable_offset, tuple(rectangles), self.read_to, len(heads), left_out)
+
+    def _heads(self, most: int) -> tuple[dict[int, int], int | None, int]:
+        """The holes, by hash their first offset; the first offset in hand without one; the old ones without one."""
+        heads: dict[int, int] = {}
+        frontier: int | None = None
+        left_out = 0
+        for offset, key in self._in_hand.items():
+            if offset >= self._old_to:
+                return heads, offset if frontier is None else frontier, left_out
+            key_hash = hash_of(key, offset)
+            if key_hash in heads:
+                continue
+            if len(heads) < most:
+                heads[key_hash] = offset
+                continue
+            left_out += 1
+            frontier = offset if frontier is None else frontier
+        return heads, frontier, left_out
+
+    def committed(self, commit: ProgressCommit) -> None:
+        """The server has this commit."""
+        self._old_to = max(self._old_to, commit.read_to)
+        self._awaited_holes = commit.holes if commit.left_out else None
+
+    @property
+    def is_commit_due(self) -> bool:
+        """Whether a commit before its time moves a frontier that the limit of holes has held back."""
+        if self._awaited_holes is None:
+            return False
+        first_beyond = next(islice(self._in_hand, self._awaited_holes, None), self._old_to)
+        return first_beyond >= self._old_to
+
+
+def _strips(key_ranges: Iterable[KeyRange], heads: dict[int, int], frontier: int) -> Iterable[tuple[KeyRange, int]]:
+    """The hashes, cut at the holes, each with the offset up to which it is done."""
+    holes = iter(sorted(hole for hole in heads.items() if contains(tuple(key_ranges), hole[0])))
+    hole = next(holes, None)
+    for first, last in key_ranges:
+        begun = first
+        while hole is not None and hole[0] <= last:
+            if begun < hole[0]:
+                yield KeyRange(begun, hole[0] - 1), frontier
+            yield KeyRange(hole[0], hole[0]), hole[1]
+            begun, hole = hole[0] + 1, next(holes, None)
+        if begun <= last:
+            yield KeyRange(begun, last), frontier

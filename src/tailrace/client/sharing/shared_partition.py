@@ -1,0 +1,88 @@
+"""One partition of a shared consumer: what it has read, what is done, and the room for its progress. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.sharing.done_offsets import DoneOffsets, ProgressCommit
+from tailrace.client.sharing.progress_store import RangeUse
+from tailrace.model.committed_progress import CommittedProgress
+from tailrace.model.partitions import TopicPartition
+
+
+class SharedPartition:
+    """The state of one partition from its assignment on. Until the group's progress is known, records wait."""
+
+    def __init__(self, name: TopicPartition, start: int, most_holes: int) -> None:
+        self.name: Final = name
+        self.start: Final = start
+        self.read_to = start
+        self.done: DoneOffsets | None = None
+        """None until the group's progress is known."""
+        self.is_paused = False
+        self.is_leaving = False
+        """Whether the group takes it away: no more records of it begin."""
+        self.use: RangeUse | None = None
+        self._early: list[ConsumerRecord] = []
+        self._most_holes: Final = most_holes
+        self._holes = most_holes
+
+    def read(self, records: Sequence[ConsumerRecord], read_to: int) -> list[ConsumerRecord]:
+        """These are the next records, and all below `read_to` was read. Returns those that are in hand now."""
+        self.read_to = read_to
+        if self.done is None:
+            self._early.extend(records)
+            return []
+        new = [record for record in records if not self.done.is_committed(record.offset, record.key)]
+        for record in new:
+            self.done.add(record.offset, record.key)
+        self.done.advance(read_to)
+        return new
+
+    def open(self, committed: CommittedProgress | None) -> list[ConsumerRecord]:
+        """The group's progress is known. Returns the records that are in hand now."""
+        assert self.done is None, f"{self.name} is open already"
+        self.done = DoneOffsets(self.start, committed=committed)
+        early, self._early = self._early, []
+        return self.read(early, self.read_to)
+
+    @property
+    def has_early(self) -> bool:
+        """Whether records wait for the group's progress: no more are to be read then."""
+        return bool(self._early)
+
+    def is_cut(self, records: Sequence[ConsumerRecord], position: int) -> bool:
+        """Whether the log has lost records that were read: what comes now has offsets once more."""
+        return position < self.read_to or (bool(records) and records[0].offset < self.read_to)
+
+    # commits
+
+    def commit(self) -> ProgressCommit | None:
+        """The commit of this moment; None while the group's progress is unknown."""
+        return None if self.done is None else self.done.commit(self._holes)
+
+    def committed(self, commit: ProgressCommit, use: RangeUse | None) -> None:
+        """The server has this commit. `use`: None if it knows no rectangles."""
+        assert self.done is not None, "its commit was made of this"
+        self.done.committed(commit)
+        self.use = use
+        if use is not None and not use.is_high:
+            self._holes = self._most_holes
+
+    def refused(self) -> None:
+        """The server keeps no more rectangles: the next commit has fewer, and nothing new is read until it has room."""
+        self._holes //= 2
+        limit = 1 if self.use is None else self.use.limit
+        self.use = RangeUse(limit, limit)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether records that are new to the group may be read; what comes once more always may."""
+        if self.use is None or not self.use.is_high or self.done is None:
+            return True
+        return self.read_to < self.done.known_end
+
+    @property
+    def is_commit_due(self) -> bool:
+        """Whether a commit is due before its time."""
+        return self.done is not None and self.done.is_commit_due

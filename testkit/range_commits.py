@@ -1,0 +1,61 @@
+"""The committed progress of a group as a server with rectangles keeps it, in memory, for clients without a socket."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from tailrace.client.sharing.progress_store import RangeUse
+from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+
+
+class ProgressOfAGroup:
+    """The progress in one partition at a server."""
+
+    def __init__(self, progress: CommittedProgress) -> None:
+        self.stable_offset = progress.stable_offset
+        self.ranges = tuple(progress.rectangles())
+
+
+class RangesOfAGroup:
+    """A server that knows rectangles; some partitions are refused."""
+
+    def __init__(self, refused: Mapping[TopicPartition, ErrorCode] | None = None, *, knows: bool = True) -> None:
+        self.progress: dict[TopicPartition, CommittedProgress] = {}
+        self.refused = dict(refused or {})
+        self.commits: list[dict[TopicPartition, tuple[Rectangle, ...]]] = []
+        """Those that were taken."""
+        self.knows = knows
+        self._tried = asyncio.Event()
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        """Return when it is true; that is looked at after each request."""
+        while not is_true():
+            self._tried.clear()
+            await self._tried.wait()
+
+    async def more(self, commits: int) -> None:
+        """Return when so many more partitions were committed."""
+        wanted = len(self.commits) + commits
+        await self.until(lambda: len(self.commits) >= wanted)
+
+    async def knows_ranges(self) -> bool:
+        return self.knows
+
+    async def committed(self, partitions: TopicPartition) -> ProgressOfAGroup | None:
+        found = self.progress.get(partitions)
+        return None if found is None else ProgressOfAGroup(found)
+
+    async def commit(
+        self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]]
+    ) -> Mapping[TopicPartition, RangeUse]:
+        uses = {}
+        self._tried.set()
+        for name, rectangles in ranges.items():
+            if name in self.refused:
+                raise KafkaError(self.refused[name], "refused")
+            known = self.progress.get(name, CommittedProgress(0))
+            self.progress[name] = known.with_committed(rectangles)
+            self.commits.append({name: tuple(rectangles)})
+            uses[name] = RangeUse(self.progress[name].rectangle_count, 4_096)
+        return uses

@@ -1,0 +1,80 @@
+"""A partition of a shared consumer: records before the progress is known, a log that was cut, and room for progress."""
+
+from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.sharing.progress_store import RangeUse
+from tailrace.client.sharing.shared_partition import SharedPartition
+from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.partitions import TopicPartition
+
+NAME = TopicPartition("orders", 0)
+
+
+def records(*offsets: int) -> list[ConsumerRecord]:
+    return [ConsumerRecord(*NAME, offset, 0, b"k%d" % offset, b"v", ()) for offset in offsets]
+
+
+def test_records_wait_for_the_progress_of_the_group() -> None:
+    partition = SharedPartition(NAME, 5, 256)
+    assert partition.read(records(5, 6, 7), 8) == []
+    assert partition.has_early
+    assert partition.commit() is None
+    progress = CommittedProgress(5).with_committed([Rectangle(6, 6)])
+    assert partition.open(progress) == records(5, 7)
+    assert not partition.has_early
+    assert partition.read(records(8), 10) == records(8)
+    commit = partition.commit()
+    assert commit is not None
+    assert (commit.stable_offset, commit.read_to) == (5, 10)
+
+
+def test_an_offset_that_comes_again_shows_that_the_log_was_cut() -> None:
+    partition = SharedPartition(NAME, 5, 256)
+    partition.open(None)
+    partition.read(records(5, 6), 10)
+    assert not partition.is_cut(records(10), 11)
+    assert not partition.is_cut([], 10)
+    assert partition.is_cut([], 9)
+    assert partition.is_cut(records(8, 9, 10, 11), 12), "it has grown again since"
+
+
+def test_from_three_quarters_on_only_records_that_come_again_are_read() -> None:
+    partition = SharedPartition(NAME, 0, 256)
+    partition.open(CommittedProgress(0).with_committed([Rectangle(5, 9)]))
+    commit = partition.commit()
+    assert commit is not None
+    partition.committed(commit, RangeUse(2_999, 4_000))
+    assert partition.has_room
+    partition.committed(commit, RangeUse(3_000, 4_000))
+    assert partition.has_room, "up to offset 10 all is of the group's past"
+    partition.read(records(0), 10)
+    assert not partition.has_room
+    partition.committed(commit, RangeUse(100, 4_000))
+    assert partition.has_room
+    partition.committed(commit, None)
+    assert partition.has_room
+
+
+def test_a_refused_commit_has_half_the_holes_next_time_until_there_is_room() -> None:
+    partition = SharedPartition(NAME, 0, 4)
+    partition.open(None)
+    partition.read(records(*range(10)), 10)
+    first = partition.commit()
+    assert first is not None
+    partition.committed(first, RangeUse(1, 4_000))
+
+    def holes() -> int:
+        commit = partition.commit()
+        assert commit is not None
+        return commit.holes
+
+    assert holes() == 4
+    partition.refused()
+    assert not partition.has_room
+    assert holes() == 2
+    partition.refused()
+    partition.refused()
+    assert holes() == 0
+    partition.committed(first, RangeUse(3_500, 4_000))
+    assert holes() == 0
+    partition.committed(first, RangeUse(100, 4_000))
+    assert holes() == 4
