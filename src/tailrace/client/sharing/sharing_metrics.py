@@ -1,0 +1,46 @@
+"""The metrics of a shared consumer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace.client.sharing.progress_store import RangeUse
+from tailrace.model.partitions import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class HeldKey:
+    """A key of which the first record has failed or is to be retried, and was not done since."""
+
+    topic_partition: TopicPartition
+    offset: int
+    key: bytes | None
+    age_ms: int
+    """The time since its first failure."""
+    attempts: int
+    fault: str
+    """The last exception of the handler; empty if it has returned Retry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingMetrics:
+    """Numbers about a shared consumer now; totals are since it was made."""
+
+    in_hand: int
+    """Records that were read and are not done."""
+    in_hand_bytes: int
+    """The memory that they take, or so."""
+    running: int
+    """Records that the handler has now."""
+    held: int
+    """Keys that wait for the time of a retry."""
+    oldest_held: HeldKey | None
+    """The key that has not gone on for the longest time since a failure, be it held or running again."""
+    done_total: int
+    """Without those that were skipped."""
+    skipped_total: int
+    retried_total: int
+    """Outcomes that had a record run again: retries that the handler asked for, and its failures."""
+    failed_total: int
+    """Exceptions of the handler."""
+    ranges: Mapping[TopicPartition, RangeUse]
+    """The rectangles of the group's progress, and the most that the server keeps; none without such a server."""

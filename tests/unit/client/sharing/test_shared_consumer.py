@@ -1,0 +1,656 @@
+"""A shared consumer with a real node: order, retries, rebalances, ends, and what a commit covers."""
+
+import asyncio
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tailrace.client.admin.admin import AsyncAdmin
+from tailrace.client.blocking import Admin, Producer
+from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.sharing import outcomes
+from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
+from tailrace.client.sharing.progress_store import ProgressStore
+from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
+from tailrace.client.sharing.shared_record import SharedRecord
+from tailrace.model.committed_progress import CommittedProgress
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.testing import Cluster
+from testkit.range_commits import RangesOfAGroup
+
+SECONDS = 60.0
+KEYS = 10
+RECORDS = 200
+
+
+@pytest.fixture
+def topic(tailrace_cluster: Cluster) -> str:
+    """Records of ten keys in three partitions; the values of a key count up."""
+    name = f"topic-{uuid4()}"
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        admin.create_topics({name: 3})
+    write(tailrace_cluster, name, RECORDS)
+    return name
+
+
+@pytest.fixture
+def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed key waits for a moment and not for a second."""
+    monkeypatch.setattr(outcomes, "FIRST_PAUSE_MS", 1)
+
+
+def write(cluster: Cluster, topic: str, count: int, start: int = 0) -> None:
+    with Producer(cluster.bootstrap_servers) as producer:
+        for number in range(start, start + count):
+            producer.send(topic, b"%d" % (number // KEYS), key=b"key-%d" % (number % KEYS))
+
+
+def shared(cluster: Cluster, topic: str, **settings: Any) -> AsyncSharedConsumer:
+    return AsyncSharedConsumer(cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], **settings)
+
+
+def ran(main: Callable[[], Awaitable[None]]) -> None:
+    """Run it, with a deadline that no machine is too slow for."""
+
+    async def limited() -> None:
+        async with asyncio.timeout(SECONDS):
+            await main()
+
+    asyncio.run(limited())
+
+
+class Seen:
+    """The records that handlers got, and the order in which each key was done."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes | None, list[int]] = defaultdict(list)
+        self.count = 0
+        self.running: set[tuple[int, bytes | None]] = set()
+        self.most_running = 0
+        self.changed = asyncio.Event()
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        """Return when it is true; that is looked at after each record."""
+        while not is_true():
+            self.changed.clear()
+            await self.changed.wait()
+
+    def begin(self, record: SharedRecord) -> None:
+        lane = (record.partition, record.key)
+        assert lane not in self.running, "one record of a key at a time"
+        self.running.add(lane)
+        self.most_running = max(self.most_running, len(self.running))
+
+    def end(self, record: SharedRecord) -> None:
+        self.running.remove((record.partition, record.key))
+        self.values[record.key].append(int(record.value))
+        self.count += 1
+        self.changed.set()
+
+    def assert_whole(self, records: int = RECORDS) -> None:
+        assert dict(self.values) == {b"key-%d" % key: list(range(records // KEYS)) for key in range(KEYS)}
+
+
+async def offsets_of(cluster: Cluster, topic: str) -> dict[int, int]:
+    async with AsyncAdmin(cluster.bootstrap_servers) as admin:
+        return {name.partition: at.offset for name, at in (await admin.group_offsets(f"group-{topic}")).items()}
+
+
+async def ends_of(cluster: Cluster, topic: str) -> dict[int, int]:
+    async with AsyncAdmin(cluster.bootstrap_servers) as admin:
+        specs = {TopicPartition(topic, index): -1 for index in range(3)}
+        return {name.partition: at.offset for name, at in (await admin.list_offsets(specs)).items()}
+
+
+def test_each_key_is_worked_on_in_order_beside_the_others(tailrace_cluster: Cluster, topic: str) -> None:
+    seen = Seen()
+
+    async def main() -> None:
+        async with shared(tailrace_cluster, topic) as consumer:
+
+            async def handle(record: SharedRecord) -> None:
+                seen.begin(record)
+                for _ in range(hash((record.key, record.offset)) % 5):
+                    await asyncio.sleep(0)
+                seen.end(record)
+                if seen.count == RECORDS:
+                    consumer.stop()
+
+            await consumer.run(handle, concurrency=8)
+            metrics = consumer.metrics()
+            assert (metrics.done_total, metrics.in_hand, metrics.running) == (RECORDS, 0, 0)
+        assert await offsets_of(tailrace_cluster, topic) == await ends_of(tailrace_cluster, topic)
+
+    ran(main)
+    seen.assert_whole()
+    assert 1 < seen.most_running <= 8
+
+
+def test_a_plain_function_runs_in_as_many_threads_as_there_is_concurrency(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    seen, lock = Seen(), threading.Lock()
+    together = threading.Barrier(4)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        consumer = shared(tailrace_cluster, topic)
+
+        def handle(record: SharedRecord) -> Outcome:
+            with lock:
+                seen.begin(record)
+            if int(record.value) == 0 and record.key in (b"key-0", b"key-1", b"key-2", b"key-3"):
+                together.wait(SECONDS)  # goes on when four are here
+            with lock:
+                seen.end(record)
+                if seen.count == RECORDS:
+                    loop.call_soon_threadsafe(consumer.stop)
+            return Done()
+
+        await consumer.run(handle, concurrency=4)
+
+    ran(main)
+    seen.assert_whole()
+    assert seen.most_running == 4
+
+
+def test_a_failure_holds_its_key_alone_and_is_logged_once(
+    tailrace_cluster: Cluster, topic: str, quick_pauses: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen = Seen()
+    failures = 0
+
+    async def main() -> None:
+        nonlocal failures
+        consumer = shared(tailrace_cluster, topic)
+        others_done = RECORDS - RECORDS // KEYS
+
+        async def handle(record: SharedRecord) -> None:
+            nonlocal failures
+            if record.key == b"key-3" and seen.count < others_done:
+                failures += 1
+                assert record.attempt == failures
+                raise ValueError(f"no {failures}")
+            seen.begin(record)
+            seen.end(record)
+            if seen.count == others_done:
+                oldest = consumer.metrics().oldest_held
+                assert oldest is not None
+                assert (oldest.key, oldest.attempts, oldest.fault) == (b"key-3", failures, f"ValueError: no {failures}")
+            if seen.count == RECORDS:
+                consumer.stop()
+
+        await consumer.run(handle, concurrency=4)
+        metrics = consumer.metrics()
+        assert metrics.failed_total == metrics.retried_total == failures > 0
+        assert metrics.oldest_held is None
+
+    with caplog.at_level(logging.WARNING, logger="tailrace.client"):
+        ran(main)
+    seen.assert_whole()
+    (logged,) = [line for line in caplog.records if "the handler has failed at offset" in line.getMessage()]
+    assert logged.exc_info is not None
+
+
+def test_skips_and_retries_are_counted_and_a_wrong_result_is_a_failure(
+    tailrace_cluster: Cluster, topic: str, quick_pauses: None
+) -> None:
+    results: list[Any] = [Retry(0), "done", Retry, Skip("a duplicate")]
+    count = 0
+
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic)
+
+        async def handle(record: SharedRecord) -> Any:
+            nonlocal count
+            if record.key == b"key-3" and results:
+                return results.pop(0)
+            count += 1
+            if count == RECORDS - 1:
+                consumer.stop()
+            return None
+
+        await consumer.run(handle)
+        metrics = consumer.metrics()
+        assert (metrics.done_total, metrics.skipped_total) == (RECORDS - 1, 1)
+        assert (metrics.retried_total, metrics.failed_total) == (3, 2)
+
+    ran(main)
+
+
+def test_a_stop_in_the_middle_commits_what_is_done_and_a_restart_goes_on_there(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    """With stable offsets a record may come again that was done behind one that was not; none is left out."""
+    seen = Seen()
+    again: list[SharedRecord] = []
+
+    async def main() -> None:
+        for is_second in (False, True):
+            consumer = shared(tailrace_cluster, topic)
+
+            async def handle(
+                record: SharedRecord, is_second: bool = is_second, consumer: AsyncSharedConsumer = consumer
+            ) -> None:
+                if int(record.value) < len(seen.values[record.key]):
+                    assert is_second
+                    again.append(record)
+                    return
+                if not is_second and record.key == b"key-0":
+                    await asyncio.Event().wait()  # stuck until it is cancelled
+                seen.begin(record)
+                seen.end(record)
+                if seen.count == (RECORDS if is_second else 150):
+                    consumer.stop()
+
+            if not is_second:
+                consumer._grace_ms = 1
+            await consumer.run(handle)
+        ends = await ends_of(tailrace_cluster, topic)
+        assert await offsets_of(tailrace_cluster, topic) == ends
+        assert len(again) < 150
+
+    ran(main)
+    seen.assert_whole()
+
+
+def test_a_cancelled_run_finishes_what_runs_and_commits_it(tailrace_cluster: Cluster, topic: str) -> None:
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic)
+        began, go_on = asyncio.Event(), asyncio.Event()
+        finished: list[SharedRecord] = []
+
+        async def handle(record: SharedRecord) -> None:
+            began.set()
+            await go_on.wait()
+            finished.append(record)
+
+        run = asyncio.create_task(consumer.run(handle, concurrency=1))
+        await began.wait()
+        run.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        (only,) = finished
+        offsets = await offsets_of(tailrace_cluster, topic)
+        assert offsets[only.partition] == 1
+        assert sum(offsets.values()) == 1
+
+    ran(main)
+
+
+def test_two_share_the_partitions_and_a_leaver_gives_its_own_to_the_other(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    """Each key in order over both; what the first has running at the rebalance is done, and comes once."""
+    seen = Seen()
+
+    async def main() -> None:
+        settings = {"heartbeat_interval_ms": 50}
+        first, second = (shared(tailrace_cluster, topic, **settings) for _ in range(2))
+        by: dict[str, set[int]] = {"first": set(), "second": set()}
+        is_shared = asyncio.Event()
+
+        def handler(name: str) -> Callable[[SharedRecord], Awaitable[None]]:
+            async def handle(record: SharedRecord) -> None:
+                by[name].add(record.partition)
+                if by["second"]:
+                    is_shared.set()
+                seen.begin(record)
+                await asyncio.sleep(0)
+                seen.end(record)
+
+            return handle
+
+        runs = [asyncio.create_task(first.run(handler("first"), concurrency=4))]
+        await seen.until(lambda: seen.count > 0)
+        runs.append(asyncio.create_task(second.run(handler("second"), concurrency=4)))
+        written = RECORDS
+        while not is_shared.is_set():
+            await asyncio.to_thread(write, tailrace_cluster, topic, 100, written)
+            written += 100
+        second.stop()
+        await runs[1]
+        await asyncio.to_thread(write, tailrace_cluster, topic, 100, written)
+        written += 100
+        await seen.until(lambda: seen.count == written)
+        first.stop()
+        await runs[0]
+        seen.assert_whole(written)
+        assert await offsets_of(tailrace_cluster, topic) == await ends_of(tailrace_cluster, topic)
+
+    ran(main)
+
+
+def test_a_handler_that_does_not_end_does_not_keep_its_partition(
+    tailrace_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After the grace the other member gets the record too; the first one's call is cancelled."""
+
+    async def main() -> None:
+        first = shared(tailrace_cluster, topic, heartbeat_interval_ms=50, grace_ms=50)
+        second = shared(tailrace_cluster, topic, heartbeat_interval_ms=50)
+        is_stuck = asyncio.Event()
+        cancelled: set[tuple[int, int]] = set()
+        taken_over = asyncio.Event()
+
+        async def stuck_handler(record: SharedRecord) -> None:
+            is_stuck.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.add((record.partition, record.offset))
+                raise
+
+        async def handle(record: SharedRecord) -> None:
+            if (record.partition, record.offset) in cancelled:
+                taken_over.set()
+
+        runs = [asyncio.create_task(first.run(stuck_handler))]
+        await is_stuck.wait()
+        runs.append(asyncio.create_task(second.run(handle)))
+        await taken_over.wait()
+        for consumer, run in zip((second, first), reversed(runs), strict=True):
+            consumer.stop()
+            await run
+
+    ran(main)
+    assert "that the handler has not finished in time" in caplog.text
+
+
+def test_a_partition_full_of_a_held_key_stops_and_the_others_are_read_to_their_ends(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic, max_records_in_hand=20, max_poll_records=5)
+        ends = await ends_of(tailrace_cluster, topic)
+        done: dict[int, int] = dict.fromkeys(range(3), 0)
+        others = [partition for partition in range(3) if partition != 0]
+
+        async def handle(record: SharedRecord) -> Outcome:
+            if record.partition == 0:
+                return Retry(3_600)
+            done[record.partition] += 1
+            if all(done[partition] == ends[partition] for partition in others):
+                consumer.stop()
+            return Done()
+
+        await consumer.run(handle)
+        assert await offsets_of(tailrace_cluster, topic) == {0: 0} | {index: ends[index] for index in others}
+
+    ran(main)
+
+
+def test_a_kill_in_the_middle_repeats_what_no_commit_covers_and_nothing_is_lost(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    """The consumer is abandoned, as by a kill: no commit, and it does not leave its group."""
+    seen: dict[tuple[int, int], int] = defaultdict(int)
+
+    async def main() -> None:
+        # A static member: the second one takes its place at once.
+        settings: dict[str, Any] = {"auto_commit_interval_ms": 1, "grace_ms": 0, "group_instance_id": "one"}
+        first = shared(tailrace_cluster, topic, **settings)
+        some = asyncio.Event()
+
+        async def handle(record: SharedRecord) -> None:
+            seen[record.partition, record.offset] += 1
+            if len(seen) >= 50:
+                some.set()
+                await asyncio.Event().wait()
+
+        run = asyncio.create_task(first.run(handle, concurrency=2))
+        await some.wait()
+        await first._reader.abandon()
+        run.cancel()
+        with pytest.raises((asyncio.CancelledError, KafkaError)):
+            await run
+        committed = await offsets_of(tailrace_cluster, topic)
+        second = shared(tailrace_cluster, topic, **settings)
+
+        async def check(record: SharedRecord) -> None:
+            assert record.offset >= committed.get(record.partition, 0)
+            seen[record.partition, record.offset] += 1
+            if len(seen) == RECORDS:
+                second.stop()
+
+        await second.run(check)
+
+    ran(main)
+    assert len(seen) == RECORDS
+
+
+def test_a_fault_that_no_retry_cures_ends_the_run_with_it(tailrace_cluster: Cluster, topic: str) -> None:
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic, auto_offset_reset="none")
+        with pytest.raises(KafkaError, match=r"auto.offset.reset is none") as caught:
+            await consumer.run(lambda record: None)
+        assert caught.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+    ran(main)
+
+
+def test_the_end_of_the_program_in_a_handler_ends_the_run(tailrace_cluster: Cluster, topic: str) -> None:
+    async def main() -> None:
+        async def handle(record: SharedRecord) -> None:
+            raise SystemExit(3)
+
+        with pytest.raises(SystemExit):
+            await shared(tailrace_cluster, topic).run(handle)
+
+    ran(main)
+
+
+def test_a_consumer_runs_once_and_closes_in_any_state(tailrace_cluster: Cluster, topic: str) -> None:
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic)
+        consumer.stop()
+        await consumer.run(lambda record: None)
+        await consumer.close()
+        with pytest.raises(KafkaError, match="runs once"):
+            await consumer.run(lambda record: None)
+        unused = shared(tailrace_cluster, topic)
+        await unused.close()
+        await unused.close()
+        with pytest.raises(KafkaError, match="runs once"):
+            await unused.run(lambda record: None)
+        other = shared(tailrace_cluster, topic)
+        run = asyncio.create_task(other.run(lambda record: None))
+        await asyncio.sleep(0)
+        await other.close()
+        await run
+
+    ran(main)
+
+
+def with_ranges(consumer: AsyncSharedConsumer, ranges: RangesOfAGroup) -> AsyncSharedConsumer:
+    """The consumer, whose group has its progress there."""
+    consumer._store = ProgressStore(consumer._reader, ranges)
+    return consumer
+
+
+def test_with_ranges_a_restart_repeats_exactly_what_no_commit_covers(tailrace_cluster: Cluster, topic: str) -> None:
+    """One key is stuck from the first record on; all others are done and committed behind it."""
+    ranges = RangesOfAGroup()
+    handled: list[set[tuple[int, int]]] = [set(), set()]
+    others = RECORDS - RECORDS // KEYS
+
+    async def main() -> None:
+        for is_second in (False, True):
+            consumer = with_ranges(shared(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0), ranges)
+            wanted = RECORDS // KEYS if is_second else others
+            done = asyncio.Event()
+
+            async def handle(
+                record: SharedRecord, is_second: bool = is_second, wanted: int = wanted, done: asyncio.Event = done
+            ) -> None:
+                if record.key == b"key-3" and not is_second:
+                    await asyncio.Event().wait()
+                handled[is_second].add((record.partition, record.offset))
+                if len(handled[is_second]) == wanted:
+                    done.set()
+
+            run = asyncio.create_task(consumer.run(handle))
+            await done.wait()
+            await ranges.more(6)  # two commits of each partition later the stuck key has its hole
+            consumer.stop()
+            await run
+        ends = await ends_of(tailrace_cluster, topic)
+        assert {name.partition: at for name, at in ranges.progress.items()} == {
+            index: CommittedProgress(end) for index, end in ends.items()
+        }
+
+    ran(main)
+    assert len(handled[0]) + len(handled[1]) == RECORDS
+    assert not handled[0] & handled[1], "nothing came twice"
+
+
+def test_an_offset_that_was_reset_starts_over(tailrace_cluster: Cluster, topic: str) -> None:
+    ranges = RangesOfAGroup()
+    name = TopicPartition(topic, 0)
+    offsets: list[int] = []
+
+    async def main() -> None:
+        consumer = with_ranges(shared(tailrace_cluster, topic, auto_commit_interval_ms=1), ranges)
+        end = (await ends_of(tailrace_cluster, topic))[0]
+
+        async def handle(record: SharedRecord) -> None:
+            if record.partition != 0:
+                return
+            if record.offset == 0:
+                ranges.refused.clear()
+            offsets.append(record.offset)
+            if len(offsets) == end:
+                ranges.progress.pop(name, None)
+                ranges.refused[name] = ErrorCode.FENCED_STATE_EPOCH
+            if len(offsets) == 2 * end:
+                consumer.stop()
+
+        await consumer.run(handle, concurrency=1)
+        assert offsets == [*range(end)] * 2
+        assert ranges.progress[name] == CommittedProgress(end)
+
+    ran(main)
+
+
+def test_a_partition_whose_progress_is_full_reads_nothing_new_until_there_is_room(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    name = TopicPartition(topic, 0)
+    ranges = RangesOfAGroup({name: ErrorCode.OFFSET_METADATA_TOO_LARGE})
+    seen = Seen()
+
+    async def main() -> None:
+        consumer = with_ranges(
+            shared(tailrace_cluster, topic, auto_commit_interval_ms=1, max_poll_records=2, max_records_in_hand=4),
+            ranges,
+        )
+
+        async def handle(record: SharedRecord) -> None:
+            seen.begin(record)
+            if record.partition == 0 and ranges.refused:
+                await ranges.until(lambda: name in consumer.metrics().ranges)
+            seen.end(record)
+
+        run = asyncio.create_task(consumer.run(handle))
+        ends = await ends_of(tailrace_cluster, topic)
+        await seen.until(lambda: name in consumer.metrics().ranges and seen.count >= ends[1] + ends[2])
+        assert consumer.metrics().ranges[name].is_high
+        await ranges.until(lambda: consumer.metrics().in_hand == 0)
+        assert name in consumer._reader.paused()
+        assert seen.count < RECORDS
+        ranges.refused.clear()
+        await seen.until(lambda: seen.count == RECORDS)
+        consumer.stop()
+        await run
+        assert ranges.progress[name] == CommittedProgress(ends[0])
+
+    ran(main)
+    seen.assert_whole()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"group": ""}, "has a group"),
+        ({"topics": []}, "topics to share"),
+        ({"topics": "orders"}, "several names"),
+        ({"max_records_in_hand": 0}, "max_records_in_hand 0; at least 1"),
+        ({"auto_commit_interval_ms": 0}, "auto.commit.interval.ms 0; at least 1"),
+        ({"grace_ms": 30_000}, "at most half of session.timeout.ms, 45000"),
+        ({"grace_ms": 4_000, "session_timeout_ms": 6_000}, "at most half of session.timeout.ms, 6000"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    async def main() -> None:
+        with pytest.raises(KafkaError, match=message):
+            AsyncSharedConsumer("127.0.0.1:1", **{"group": "g", "topics": ["orders"]} | settings)
+
+    asyncio.run(main())
+
+
+def test_a_setting_of_commits_is_not_taken() -> None:
+    async def main() -> None:
+        with pytest.raises(TypeError, match="enable_auto_commit"):
+            AsyncSharedConsumer("127.0.0.1:1", group="g", topics=["orders"], enable_auto_commit=True)
+
+    asyncio.run(main())
+
+
+def test_the_concurrency_is_one_at_least() -> None:
+    async def main() -> None:
+        consumer = AsyncSharedConsumer("127.0.0.1:1", group="g", topics=["orders"])
+        with pytest.raises(KafkaError, match="concurrency 0; at least 1"):
+            await consumer.run(lambda record: None, concurrency=0)
+        await consumer.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def cut_log(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Once the list has an offset, the position of partition 0 goes back to it, as after an unclean election."""
+    cuts: list[int] = []
+    poll = AsyncConsumer.poll
+
+    async def cutting(self: AsyncConsumer, *arguments: Any, **options: Any) -> Any:
+        if cuts:
+            name = next(one for one in self.assignment if one.partition == 0)
+            await self.seek(name, cuts.pop())
+        return await poll(self, *arguments, **options)
+
+    monkeypatch.setattr(AsyncConsumer, "poll", cutting)
+    return cuts
+
+
+def test_a_log_that_was_cut_is_worked_on_from_the_cut_and_the_offset_goes_back(
+    tailrace_cluster: Cluster, topic: str, cut_log: list[int]
+) -> None:
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic)
+        end = (await ends_of(tailrace_cluster, topic))[0]
+        offsets: list[int] = []
+
+        async def handle(record: SharedRecord) -> None:
+            if record.partition == 0:
+                offsets.append(record.offset)
+                if len(offsets) == end:
+                    cut_log.append(end - 3)
+                if len(offsets) == end + 2:
+                    assert (await offsets_of(tailrace_cluster, topic))[0] == end - 3
+                if len(offsets) == end + 3:
+                    consumer.stop()
+
+        await consumer.run(handle, concurrency=1)
+        assert offsets == [*range(end), *range(end - 3, end)]
+        assert (await offsets_of(tailrace_cluster, topic))[0] == end
+
+    ran(main)
