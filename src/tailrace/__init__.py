@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
-    from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch
+    from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch, SharedConsumer
     from tailrace.client.consumer_metrics import MetricName
     from tailrace.client.errors import LogTruncation
     from tailrace.client.group.committed_offsets import OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
     from tailrace.client.outgoing import RecordMetadata
     from tailrace.client.reading.records_ahead import ConsumerRecord
+    from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
+    from tailrace.client.sharing.shared_record import SharedRecord
+    from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
     from tailrace.model import __version__
     from tailrace.model.committed_progress import Rectangle
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
@@ -38,7 +41,9 @@ __all__ = (
     "Consumer",
     "ConsumerRecord",
     "CorruptRecords",
+    "Done",
     "ErrorCode",
+    "HeldKey",
     "KafkaError",
     "KeyProgress",
     "KeyRange",
@@ -47,6 +52,7 @@ __all__ = (
     "MetricName",
     "NewTopic",
     "OffsetAndMetadata",
+    "Outcome",
     "PartitionView",
     "Producer",
     "RackAwareReplicaSelector",
@@ -57,6 +63,11 @@ __all__ = (
     "ReplicaNode",
     "ReplicaSelector",
     "ReplicaView",
+    "Retry",
+    "SharedConsumer",
+    "SharedRecord",
+    "SharingMetrics",
+    "Skip",
     "TopicPartition",
     "__version__",
 )

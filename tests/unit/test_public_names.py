@@ -12,6 +12,7 @@ import tailrace
 from tailrace import aio
 from tailrace.client import blocking, consumer, producer, ranged_fetch
 from tailrace.client.admin import admin
+from tailrace.client.sharing import shared_consumer
 
 
 def test_importing_the_package_loads_neither_asyncio_nor_any_module_of_its_own() -> None:
@@ -53,7 +54,8 @@ def test_type_checkers_see_every_name() -> None:
     assert set(seen) == set(tailrace.__all__)
     for name, module in seen.items():
         assert module is not None
-        assert getattr(sys.modules[module], name) is getattr(tailrace, name)
+        found = getattr(tailrace, name)  # it is imported now
+        assert getattr(sys.modules[module], name) is found
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
@@ -62,8 +64,9 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
 
 
 def test_the_asyncio_clients() -> None:
-    assert aio.__all__ == ("Admin", "Consumer", "Producer", "RangedFetch")
+    assert aio.__all__ == ("Admin", "Consumer", "Producer", "RangedFetch", "SharedConsumer")
     assert aio.Admin is admin.AsyncAdmin
     assert aio.Consumer is consumer.AsyncConsumer
     assert aio.Producer is producer.AsyncProducer
     assert aio.RangedFetch is ranged_fetch.AsyncRangedFetch
+    assert aio.SharedConsumer is shared_consumer.AsyncSharedConsumer

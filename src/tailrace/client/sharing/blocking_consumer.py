@@ -1,0 +1,81 @@
+"""The shared consumer without asyncio: `run` blocks, and its handler runs in threads."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from tailrace.client.errors import several
+from tailrace.client.loop_thread import Facade, loop_thread
+from tailrace.client.sharing.handler import Handler
+from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
+from tailrace.client.sharing.shared_record import Decode
+from tailrace.client.sharing.sharing_metrics import SharingMetrics
+from tailrace.model.errors import KafkaError
+
+
+class SharedConsumer(Facade[AsyncSharedConsumer]):
+    """See `tailrace.client.sharing.shared_consumer.AsyncSharedConsumer`, whose settings it takes."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        group: str,
+        topics: Iterable[str],
+        decode: Decode | None = None,
+        **settings: Any,
+    ) -> None:
+        wanted = several(topics)
+
+        def make() -> AsyncSharedConsumer:
+            return AsyncSharedConsumer(bootstrap_servers, group=group, topics=wanted, decode=decode, **settings)
+
+        make()  # refuses bad settings here and not at the run
+        super().__init__(make)
+        self._is_stopped = False
+
+    def run(self, handler: Handler, *, concurrency: int = 16) -> None:
+        """Work on records until `stop` is called: in the handler, in another thread, or in a signal handler.
+
+        The handler runs in as many threads as there is concurrency; a coroutine function runs on this process's
+        background loop. An interrupted call (Ctrl-C) finishes what runs and commits it; interrupted again, it ends at
+        once. For the rest see `AsyncSharedConsumer.run`.
+        """
+        client, loop = self._client.get(), loop_thread().loop
+        if self._is_stopped:
+            loop.call_soon_threadsafe(client.stop)
+        future = asyncio.run_coroutine_threadsafe(client.run(handler, concurrency=concurrency), loop)
+        try:
+            future.result()
+        except BaseException:
+            if not future.done():
+                self.stop()
+                try:
+                    future.result()
+                finally:
+                    future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """Have `run` end, also one that comes later: it begins no more records, finishes those that run, and commits.
+
+        From any thread, or a signal handler.
+        """
+        self._is_stopped = True
+        client = self._client.existing()  # without one `run` finds the flag; this takes no lock, in a signal handler
+        if client is not None:
+            loop_thread().loop.call_soon_threadsafe(client.stop)
+
+    @property
+    def trouble(self) -> KafkaError | None:
+        """The fault that keeps it from reading, while it is retried; None without one."""
+        return self._client.get().trouble
+
+    def metrics(self) -> SharingMetrics:
+        """Numbers about this consumer now."""
+        return loop_thread().call(_sharing_metrics(self._client.get()))
+
+
+async def _sharing_metrics(client: AsyncSharedConsumer) -> SharingMetrics:
+    """On the loop, which changes what the metrics are taken from."""
+    return client.metrics()

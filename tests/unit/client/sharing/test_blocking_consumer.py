@@ -1,0 +1,121 @@
+"""The shared consumer that blocks: threads, ends, and the names that users import."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import tailrace
+from tailrace import Admin, Done, Outcome, Producer, Retry, SharedConsumer, SharedRecord, Skip
+from tailrace.model.errors import KafkaError
+from tailrace.testing import Cluster
+
+KEYS, RECORDS = 4, 80
+
+
+@pytest.fixture
+def topic(tailrace_cluster: Cluster) -> str:
+    """Records of four keys; the values of a key count up."""
+    name = f"topic-{uuid4()}"
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        admin.create_topics({name: 2})
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        for number in range(RECORDS):
+            producer.send(name, b"%d" % (number // KEYS), key=b"%d" % (number % KEYS))
+    return name
+
+
+def test_a_handler_runs_in_threads_until_it_stops_the_run(tailrace_cluster: Cluster, topic: str) -> None:
+    lock = threading.Lock()
+    values: dict[bytes | None, list[int]] = {}
+    retried: list[SharedRecord] = []
+    group = f"group-{topic}"
+    consumer = SharedConsumer(tailrace_cluster.bootstrap_servers, group=group, topics=[topic], decode=int)
+
+    def handle(record: SharedRecord) -> Outcome:
+        assert threading.current_thread().name.startswith("tailrace-handler")
+        with lock:
+            if record.value == 3 and record.attempt == 1:
+                retried.append(record)
+                return Retry(0)
+            values.setdefault(record.key, []).append(record.value)
+            if sum(map(len, values.values())) == RECORDS:
+                consumer.stop()
+        return Skip("the last") if record.value == RECORDS // KEYS - 1 else Done()
+
+    consumer.run(handle, concurrency=4)
+    metrics = consumer.metrics()
+    assert (metrics.done_total, metrics.skipped_total, metrics.retried_total) == (RECORDS - KEYS, KEYS, KEYS)
+    consumer.close()
+    assert values == {b"%d" % key: list(range(RECORDS // KEYS)) for key in range(KEYS)}
+    assert len(retried) == KEYS
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        assert sum(at.offset for at in admin.group_offsets(group).values()) == RECORDS
+
+
+def test_a_coroutine_function_is_a_handler_too(tailrace_cluster: Cluster, topic: str) -> None:
+    count = 0
+    with SharedConsumer(tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic]) as consumer:
+
+        async def handle(record: SharedRecord) -> None:
+            nonlocal count
+            count += 1
+            if count == RECORDS:
+                consumer.stop()
+
+        consumer.run(handle)
+    assert count == RECORDS
+
+
+def test_bad_settings_are_refused_at_once() -> None:
+    with pytest.raises(KafkaError, match="has a group"):
+        SharedConsumer("127.0.0.1:1", group="", topics=["orders"])
+
+
+def test_a_fault_that_no_retry_cures_is_raised_by_the_run(tailrace_cluster: Cluster, topic: str) -> None:
+    consumer = SharedConsumer(
+        tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], auto_offset_reset="none"
+    )
+    with pytest.raises(KafkaError, match=r"auto.offset.reset is none"):
+        consumer.run(lambda record: None)
+
+
+PROGRAM = """
+import sys, threading
+from tailrace import SharedConsumer
+servers, topic = sys.argv[1:]
+began = threading.Event()
+
+def handle(record):
+    print("begun", flush=True)
+    sys.stdin.readline()
+    print("done", record.offset, flush=True)
+
+SharedConsumer(servers, group="group-" + topic, topics=[topic]).run(handle, concurrency=1)
+"""
+
+
+def test_an_interrupted_run_finishes_what_runs_and_commits_it(tailrace_cluster: Cluster, topic: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, tailrace_cluster.bootstrap_servers, topic],
+        env={**os.environ, "PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate("go on\n" * 2, timeout=60)
+    assert output.splitlines()[0].startswith("done 0")
+    assert "KeyboardInterrupt" in errors
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        committed = sum(at.offset for at in admin.group_offsets(f"group-{topic}").values())
+    assert committed == output.count("done ")
