@@ -31,6 +31,7 @@ NOUNS: Mapping[str, str] = {
     "topics": "List, create, describe, alter, move and delete topics.",
     "produce": "Write lines from stdin to a topic.",
     "consume": "Print the records of a topic.",
+    "work": "Run a command for each record of a topic.",
     "groups": "List, describe, reset and delete consumer groups.",
     "transactions": "List, describe and abort transactions.",
     "quorum": "Show the metadata quorum.",

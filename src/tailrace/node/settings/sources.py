@@ -14,8 +14,18 @@ from tailrace.node.settings.kafka import refusal_of
 from tailrace.node.settings.table import BROKER_SETTINGS
 
 ENVIRONMENT_PREFIX = "TAILRACE_"
-_NOT_SETTINGS = frozenset(("TAILRACE_BOOTSTRAP", "TAILRACE_KERNEL", "TAILRACE_SPARK_TASKS", "TAILRACE_TRACEBACK"))
-"""Variables that other parts of Tailrace read."""
+_OF_RECORDS = ("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "ATTEMPT", "HEADERS", "KEY", "KEY_BASE64", "NO_VALUE")
+"""Those that `tailrace work` gives its command, which may start a node."""
+_NOT_SETTINGS = frozenset(
+    (
+        "TAILRACE_BOOTSTRAP",
+        "TAILRACE_KERNEL",
+        "TAILRACE_SPARK_TASKS",
+        "TAILRACE_TRACEBACK",
+        *(ENVIRONMENT_PREFIX + name for name in _OF_RECORDS),
+    )
+)
+"""Variables that other parts of Tailrace read, or set."""
 
 _ELSEWHERE = {
     "broker.id": "it is called node.id now",

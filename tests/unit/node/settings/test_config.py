@@ -98,7 +98,12 @@ def test_kafkas_settings_that_protect_nothing_are_accepted_without_effect(tmp_pa
 
 
 def test_variables_that_other_parts_read_are_not_taken_for_settings() -> None:
-    others = {"TAILRACE_BOOTSTRAP": "localhost:9092", "TAILRACE_SPARK_TASKS": "4", "TAILRACE_TRACEBACK": "1"}
+    others = {
+        "TAILRACE_BOOTSTRAP": "localhost:9092",
+        "TAILRACE_SPARK_TASKS": "4",
+        "TAILRACE_TRACEBACK": "1",
+        "TAILRACE_KEY": "k",
+    }
     assert read_environment({**others, "TAILRACE_NODE_ID": "5"}) == {"node.id": "5"}
     assert without_settings({**others, "TAILRACE_NODE_ID": "5"}) == others
 

@@ -1,0 +1,248 @@
+"""`tailrace work TOPIC -- COMMAND`: run a command for each record, those of one key in order."""
+
+import base64
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Annotated, Final
+
+import typer
+
+from tailrace.cli.output import (
+    DEFAULT_BOOTSTRAP,
+    BootstrapServer,
+    Format,
+    Output,
+    admin_of,
+    counted,
+    readable,
+    say,
+    show,
+)
+from tailrace.cli.waiting import TroubleNotice, describe, on_first_signal, without_client_warnings
+from tailrace.client.blocking import SharedConsumer, SharedRecord
+from tailrace.client.sharing.outcomes import Done, Outcome, Retry
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+
+TRY_LATER: Final = 75
+"""The exit code of a command that asks for the record again: EX_TEMPFAIL of sysexits.h."""
+MOST_VARIABLE_BYTES: Final = 1 << 16
+"""A variable that would be longer is left out: the system starts no command with one of 128 KiB."""
+_GRACE_MS: Final = 20_000
+"""The time of commands that run when the first signal comes."""
+_KILL_SECONDS: Final = 2.0
+_NOTICE_SECONDS: Final = 1.0
+_CANNOT_START: Final = (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC)
+
+
+def command(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    words: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", show_default=False)],
+    group: Annotated[str, typer.Option("--group", help="Share the topic in this group, and commit.")],
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Commands that run at a time.")] = 16,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Run COMMAND for each record of TOPIC until interrupted, those of one key one after the other.
+
+    The value is on its stdin; TAILRACE_KEY, _TOPIC, _PARTITION, _OFFSET, _TIMESTAMP, _HEADERS and _ATTEMPT have the
+    rest. Exit code 0: the record is done. 75: try it again. Another one: it has failed, and is tried again too. Until
+    then the records of its key wait, 1 s at first and up to a minute; those of other keys do not.
+    """
+    if not group:
+        raise typer.BadParameter("a group has a name", param_hint="--group")
+    _check_program(words[0])
+    with admin_of(bootstrap_server) as admin:
+        admin.describe_topics([topic])
+    consumer = SharedConsumer(bootstrap_server, group=group, topics=[topic], grace_ms=_GRACE_MS)
+    commands = Commands(words, consumer.stop)
+    progress = _Progress(consumer)
+    with without_client_warnings(), on_first_signal(consumer.stop), consumer, ThreadPoolExecutor(1) as threads:
+        run = threads.submit(consumer.run, commands, concurrency=concurrency)
+        try:
+            _wait(run, progress)
+        finally:
+            consumer.stop()
+            commands.end()
+            progress.erase()
+    if commands.fault is not None:
+        raise commands.fault
+    if output is Format.JSON:
+        show([{"topic": topic, "done": progress.done, "failures": progress.failures}], (), output)
+    say(progress.summary())
+
+
+def _check_program(name: str) -> None:
+    """Raise OSError for a command that is not there, before anything is read."""
+    if shutil.which(name) is None:
+        code = errno.EACCES if os.path.exists(name) else errno.ENOENT
+        raise OSError(code, os.strerror(code), name)
+
+
+def _wait(run: "Future[None]", progress: "_Progress") -> None:
+    """Return when the run has ended; show its progress. Raises its fault."""
+    while True:
+        try:
+            run.result(_NOTICE_SECONDS)
+        except TimeoutError:
+            progress.show()
+        else:
+            progress.note()
+            return
+
+
+class CommandFailed(Exception):
+    """The command has ended with an exit code that is neither 0 nor 75, or by a signal."""
+
+
+class Commands:
+    """The handler of records: a process for each, with the value on its stdin."""
+
+    def __init__(self, words: Sequence[str], on_fault: Callable[[], None]) -> None:
+        """`on_fault` runs when the command cannot be started any more."""
+        self._words = tuple(words)
+        self._on_fault = on_fault
+        self.fault: OSError | None = None
+        """The reason why the command cannot be started."""
+        self._lock = threading.Lock()
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self._is_ended = False
+
+    def __call__(self, record: SharedRecord) -> Outcome:
+        """The outcome of the command for this record. Raises CommandFailed."""
+        process = self._started(record)
+        if process is None:
+            return Retry()
+        try:
+            process.communicate(record.value or b"")
+        finally:
+            with self._lock:
+                self._processes.discard(process)
+        code = process.returncode
+        if code == 0:
+            return Done()
+        if code == TRY_LATER:
+            return Retry()
+        end = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        where = f"offset {record.offset} of {TopicPartition(record.topic, record.partition)}"
+        if not self._is_ended:
+            say(f"{self._words[0]}: {end} at {where}, attempt {record.attempt}; its key waits")
+        raise CommandFailed(end)
+
+    def _started(self, record: SharedRecord) -> "subprocess.Popen[bytes] | None":
+        with self._lock:
+            if self._is_ended:
+                return None
+            try:
+                # In a process group of its own: an interrupt at the terminal is for this program, which lets the
+                # commands that run finish.
+                process = subprocess.Popen(
+                    self._words,
+                    stdin=subprocess.PIPE,
+                    env={**os.environb, **variables(record)},
+                    process_group=0,
+                )
+            except OSError as fault:
+                if fault.errno not in _CANNOT_START:
+                    raise
+                self.fault = OSError(fault.errno, os.strerror(fault.errno or 0), self._words[0])
+                self._on_fault()
+                return None
+            self._processes.add(process)
+            return process
+
+    def end(self) -> None:
+        """End the commands that still run, and start no more."""
+        with self._lock:
+            self._is_ended = True
+            left = list(self._processes)
+        for process in left:
+            _signal(process, signal.SIGTERM)
+        for process in left:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_SECONDS)
+            _signal(process, signal.SIGKILL)
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    """Signal the process and its children, unless it has ended."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+def variables(record: SharedRecord) -> dict[bytes, bytes]:
+    """The environment variables of a command that describe the record. One that cannot be a variable is left out."""
+    found = {
+        "TOPIC": record.topic.encode(),
+        "PARTITION": b"%d" % record.partition,
+        "OFFSET": b"%d" % record.offset,
+        "TIMESTAMP": b"%d" % record.timestamp,
+        "ATTEMPT": b"%d" % record.attempt,
+        "HEADERS": _json_of(record),
+    }
+    if record.key is not None:
+        found |= {"KEY": record.key, "KEY_BASE64": base64.b64encode(record.key)}
+    if record.value is None:
+        found["NO_VALUE"] = b"1"
+    return {
+        b"TAILRACE_" + name.encode(): content
+        for name, content in found.items()
+        if b"\0" not in content and len(content) <= MOST_VARIABLE_BYTES
+    }
+
+
+def _json_of(record: SharedRecord) -> bytes:
+    headers = [[name, readable(content)] for name, content in record.headers]
+    return json.dumps(headers, ensure_ascii=False).encode("utf-8", "replace")
+
+
+class _Progress:
+    """Shows the person at the terminal what a consumer does."""
+
+    def __init__(self, consumer: SharedConsumer) -> None:
+        self._consumer = consumer
+        self._notice = TroubleNotice()
+        self._has_counted = False
+        self.done = self.failures = 0
+        self._trouble: KafkaError | None = None
+
+    def note(self) -> None:
+        """Note the numbers for the summary."""
+        metrics = self._consumer.metrics()
+        self.done, self.failures = metrics.done_total, metrics.failed_total
+        self._trouble = self._consumer.trouble
+
+    def show(self) -> None:
+        """Print the fault that is being retried; on a terminal the numbers over the last ones. About once a second."""
+        self._notice.check(self._consumer.trouble)
+        if not sys.stderr.isatty():
+            return
+        metrics = self._consumer.metrics()
+        held = f", {counted(metrics.held, 'key')} held" if metrics.held else ""
+        self._has_counted = True
+        sys.stderr.write(f"\r\x1b[K{counted(metrics.done_total, 'record')} done, {metrics.running} running{held} ")
+        sys.stderr.flush()
+
+    def erase(self) -> None:
+        """Erase the numbers, so that the next output begins at the margin."""
+        if self._has_counted:
+            self._has_counted = False
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+    def summary(self) -> str:
+        """The numbers of the whole run."""
+        failed = f", {counted(self.failures, 'failure')}" if self.failures else ""
+        return f"{counted(self.done, 'record')} done{failed}" + (
+            f"; {describe(self._trouble)}" if self._trouble else ""
+        )

@@ -1,0 +1,213 @@
+"""`tailrace work`: a process for each record, in the order of keys; its variables, exit codes and signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tailrace.cli.work import MOST_VARIABLE_BYTES, CommandFailed, Commands, variables
+from tailrace.client.blocking import Admin, Producer, SharedRecord
+from tailrace.client.sharing.outcomes import Done, Retry
+from tailrace.testing import Cluster
+from testkit.commands import CommandResult
+
+SECONDS = 60.0
+RECORD = SharedRecord("orders", 1, 7, 1_000, b"k", b"value", (("h", b"x"), ("raw", b"\xff"), ("none", None)), None, 2)
+
+
+@pytest.fixture
+def topic(tailrace_cluster: Cluster) -> str:
+    """Twelve records of three keys in two partitions; the values of a key count up."""
+    name = f"work-{uuid4()}"
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        admin.create_topics({name: 2})
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        for number in range(12):
+            producer.send(name, b"%d" % (number // 3), key=b"key-%d" % (number % 3))
+    return name
+
+
+class WorkProcess:
+    """`tailrace work` on a topic, and the lines that its commands have printed."""
+
+    def __init__(self, cluster: Cluster, topic: str, *words: str, output: str = "table") -> None:
+        program = (sys.executable, "-m", "tailrace", "work", topic, "--group", topic)
+        self.process = subprocess.Popen(
+            (
+                *program,
+                "--bootstrap-server",
+                cluster.bootstrap_servers,
+                "--concurrency",
+                "4",
+                "-o",
+                output,
+                "--",
+                *words,
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def lines(self, count: int) -> list[str]:
+        assert self.process.stdout is not None
+        return [self.process.stdout.readline().decode().rstrip("\n") for _ in range(count)]
+
+    def finished(self) -> CommandResult:
+        out, err = self.process.communicate(timeout=SECONDS)
+        done = CommandResult(self.process.returncode, out.decode(), err.decode())
+        assert "Traceback" not in done.err, done.err
+        return done
+
+    def interrupted(self, number: signal.Signals = signal.SIGINT) -> CommandResult:
+        self.process.send_signal(number)
+        return self.finished()
+
+
+@pytest.fixture
+def processes() -> Iterator[list[WorkProcess]]:
+    """None outlives its test."""
+    started: list[WorkProcess] = []
+    yield started
+    for work in started:
+        if work.process.returncode is None:
+            work.process.kill()
+            work.process.communicate()
+
+
+def committed(cluster: Cluster, topic: str) -> int:
+    with Admin(cluster.bootstrap_servers) as admin:
+        return sum(at.offset for at in admin.group_offsets(topic).values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
+def test_a_command_gets_each_record_in_the_order_of_its_key(
+    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess], number: signal.Signals
+) -> None:
+    script = 'echo "$TAILRACE_TOPIC $TAILRACE_KEY $(cat) $TAILRACE_ATTEMPT $1"'
+    processes.append(work := WorkProcess(tailrace_cluster, topic, "sh", "-c", script, "sh", "-x"))
+    values = defaultdict(list)
+    for line in work.lines(12):
+        name, key, value, attempt, argument = line.split()
+        assert (name, attempt, argument) == (topic, "1", "-x")
+        values[key].append(int(value))
+    assert values == {f"key-{number}": [0, 1, 2, 3] for number in range(3)}
+    done = work.interrupted(number)
+    assert (done.code, done.out, done.err) == (0, "", "12 records done\n")
+    assert committed(tailrace_cluster, topic) == 12
+
+
+def test_an_exit_code_holds_the_key_alone_until_the_command_succeeds(
+    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess]
+) -> None:
+    script = """
+        value=$(cat)
+        case "$TAILRACE_KEY $value $TAILRACE_ATTEMPT" in
+            "key-1 0 1") exit 75;;
+            "key-2 0 1") exit 3;;
+            "key-2 0 2") kill -9 $$;;
+        esac
+        echo "$TAILRACE_KEY $value $TAILRACE_ATTEMPT"
+    """
+    processes.append(work := WorkProcess(tailrace_cluster, topic, "sh", "-c", script, output="json"))
+    lines = work.lines(12)
+    assert sorted(lines[:4]) == [f"key-0 {value} 1" for value in range(4)]
+    assert [line for line in lines if line.startswith("key-1")] == ["key-1 0 2", "key-1 1 1", "key-1 2 1", "key-1 3 1"]
+    assert [line for line in lines if line.startswith("key-2")] == ["key-2 0 3", "key-2 1 1", "key-2 2 1", "key-2 3 1"]
+    done = work.interrupted()
+    first, second, last = done.err.splitlines()
+    assert first.startswith("sh: exit code 3 at offset ")
+    assert first.endswith(", attempt 1; its key waits")
+    assert second.startswith("sh: ended by SIGKILL at offset ")
+    assert (done.code, last) == (0, "12 records done, 2 failures")
+    assert json.loads(done.out) == [{"topic": topic, "done": 12, "failures": 2}]
+
+
+def test_a_command_that_is_not_there_is_named_before_anything_is_read(
+    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
+) -> None:
+    (plain := tmp_path / "plain").write_text("no program")
+    for name, reason in (("no-such-command", "No such file or directory"), (str(plain), "Permission denied")):
+        processes.append(work := WorkProcess(tailrace_cluster, topic, name))
+        done = work.finished()
+        assert (done.code, done.out, done.err) == (1, "", f"tailrace: {name}: {reason}\n")
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        assert topic not in [group.group for group in admin.list_groups()]
+
+
+def test_a_command_that_cannot_be_started_any_more_ends_the_run(
+    tailrace_cluster: Cluster, topic: str, processes: list[WorkProcess], tmp_path: Path
+) -> None:
+    (program := tmp_path / "once").write_text('#!/bin/sh\nrm "$0"\n')
+    program.chmod(0o755)
+    processes.append(work := WorkProcess(tailrace_cluster, topic, str(program)))
+    done = work.finished()
+    assert (done.code, done.err.splitlines()[-1]) == (1, f"tailrace: {program}: No such file or directory")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("orders", "--", "cat"), "Missing option '--group'"),
+        (("orders", "--group", "g"), "Missing argument"),
+        (("orders", "--group", "", "--", "cat"), "a group has a name"),
+        (("orders", "--group", "g", "--concurrency", "0", "--", "cat"), "0 is not in the range"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_refused(words: tuple[str, ...], message: str) -> None:
+    done = subprocess.run((sys.executable, "-m", "tailrace", "work", *words), capture_output=True, check=False)
+    assert done.returncode == 2
+    assert message in done.stderr.decode()
+
+
+def test_variables_describe_the_record() -> None:
+    found = variables(RECORD)
+    assert json.loads(found.pop(b"TAILRACE_HEADERS")) == [["h", "x"], ["raw", {"base64": "/w=="}], ["none", None]]
+    assert found == {
+        b"TAILRACE_TOPIC": b"orders",
+        b"TAILRACE_PARTITION": b"1",
+        b"TAILRACE_OFFSET": b"7",
+        b"TAILRACE_TIMESTAMP": b"1000",
+        b"TAILRACE_ATTEMPT": b"2",
+        b"TAILRACE_KEY": b"k",
+        b"TAILRACE_KEY_BASE64": b"aw==",
+    }
+
+
+def test_a_variable_that_cannot_be_one_is_left_out() -> None:
+    assert b"TAILRACE_KEY" not in variables(RECORD._replace(key=None))
+    found = variables(RECORD._replace(key=b"a\0b", value=None))
+    assert (b"TAILRACE_KEY" in found, found[b"TAILRACE_KEY_BASE64"], found[b"TAILRACE_NO_VALUE"]) == (
+        False,
+        b"YQBi",
+        b"1",
+    )
+    large = RECORD._replace(key=b"k" * 200_000, headers=(("h", b"x" * 200_000),))
+    assert all(len(content) <= MOST_VARIABLE_BYTES for content in variables(large).values())
+    commands = Commands(["true"], lambda: None)
+    assert commands(large) == Done(), "it can be started"
+
+
+def test_a_command_that_does_not_read_its_stdin_is_done() -> None:
+    assert Commands(["true"], lambda: None)(RECORD._replace(value=b"v" * 1_000_000)) == Done()
+
+
+def test_commands_that_run_at_the_end_are_ended_with_their_children(tmp_path: Path) -> None:
+    os.mkfifo(ready := tmp_path / "ready")
+    commands = Commands(["sh", "-c", f"trap '' TERM; echo > {ready}; sleep 600 & wait"], lambda: None)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(commands, RECORD)
+        assert ready.read_text() == "\n"  # it runs, and is deaf to SIGTERM
+        commands.end()
+        with pytest.raises(CommandFailed, match="SIG"):
+            running.result(SECONDS)
+    assert commands(RECORD) == Retry(), "no more are started"
