@@ -17,6 +17,7 @@ from benchmarks.lines import (
     idle_writes,
     key_filter,
     key_readers,
+    lanes,
     latency,
     partitions,
     racks,
@@ -159,6 +160,13 @@ LINES = {
         range_commits.measure,
         warm_ups=1,
         size=range_commits.DEFAULT,
+        experiment=KIP_X,
+    ),
+    lanes.NAME: Line(
+        "KIP-X: a handler of 10 ms a record, sixteen lanes beside one",
+        lanes.measure,
+        warm_ups=1,
+        size=lanes.DEFAULT,
         experiment=KIP_X,
     ),
     failover.NAME: Line(

@@ -33,11 +33,11 @@ from tailrace.client.producer import AsyncProducer, PrebuiltBatch, Unsent, stamp
 from tailrace.client.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.record_checks import check_partition, check_topic
-from tailrace.model.committed_progress import Rectangle
 from tailrace.client.sharing.blocking_consumer import SharedConsumer
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
 from tailrace.client.sharing.shared_record import SharedRecord
 from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
+from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
