@@ -39,7 +39,7 @@ class RangesOfAGroup:
         wanted = len(self.commits) + commits
         await self.until(lambda: len(self.commits) >= wanted)
 
-    async def knows_ranges(self) -> bool:
+    async def takes_ranges(self) -> bool:
         return self.knows
 
     async def committed(self, partitions: TopicPartition) -> ProgressOfAGroup | None:

@@ -46,7 +46,7 @@ class WrittenProgress:
 class OffsetCommits(Protocol):
     """The part of a consumer that any server has the other end of."""
 
-    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> object:
         """Commit these offsets."""
         ...
 
@@ -79,8 +79,8 @@ class KnownBudget(Protocol):
 class RangeCommits(Protocol):
     """The part of a consumer for servers that know rectangles."""
 
-    async def knows_ranges(self) -> bool:
-        """Whether the group's coordinator knows rectangles."""
+    async def takes_ranges(self) -> bool:
+        """Whether the coordinator of the group takes rectangles."""
         ...
 
     async def committed(self, partitions: TopicPartition) -> KnownProgress | None:
@@ -104,7 +104,7 @@ class ProgressStore:
 
     async def read(self, name: TopicPartition) -> CommittedProgress | None:
         """The progress in this partition; None: the group has none, or its server knows stable offsets only."""
-        if self._ranges is None or not await self._ranges.knows_ranges():
+        if self._ranges is None or not await self._ranges.takes_ranges():
             return None
         found = await self._ranges.committed(name)
         return None if found is None else CommittedProgress(found.stable_offset).with_committed(found.ranges)
@@ -116,7 +116,7 @@ class ProgressStore:
     async def write(self, commits: Mapping[TopicPartition, ProgressCommit]) -> WrittenProgress:
         """Commit. Raises KafkaError of the server, but for the faults that `WrittenProgress` has."""
         ranges = self._ranges
-        if ranges is not None and await ranges.knows_ranges():
+        if ranges is not None and await ranges.takes_ranges():
             try:
                 return await _write_ranges(ranges, commits)
             except KafkaError as fault:
