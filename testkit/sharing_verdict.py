@@ -1,0 +1,129 @@
+"""The verdict on a run of shared consumers under faults (KIP-X): deliveries and acknowledged commits, by their times.
+
+1. Nothing that an acknowledged commit covers comes again.
+2. Nothing is skipped: each acknowledged record is delivered.
+3. The first deliveries of a key's records are in their order.
+4. In the end the group's offset is the end of each partition.
+
+Times are of one clock for all processes: a delivery has the time at which its handler began, an acknowledgement the one
+at which its consumer had the answer. So a delivery behind an acknowledgement is behind it at the broker too.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tailrace.model.committed_progress import Rectangle
+from tailrace.model.key_ranges import hash_of
+from tailrace.model.partitions import TopicPartition
+
+AGAIN: Final = "comes again"
+SKIPPED: Final = "is skipped"
+DISORDER: Final = "is out of order"
+LAG: Final = "is not done"
+
+
+class Delivery(NamedTuple):
+    """A handler has begun with a record."""
+
+    at_ns: int
+    partition: TopicPartition
+    offset: int
+    key: bytes | None
+
+
+class Acknowledgement(NamedTuple):
+    """The coordinator has these rectangles of a partition."""
+
+    at_ns: int
+    partition: TopicPartition
+    rectangles: Sequence[Rectangle]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharingEvidence:
+    """All that a run has gathered."""
+
+    produced: Mapping[TopicPartition, Mapping[int, bytes | None]]
+    """The keys of acknowledged records, by offset."""
+    deliveries: Sequence[Delivery]
+    acknowledged: Sequence[Acknowledgement]
+    stable_offsets: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    """Of the logs, in the end."""
+
+
+def broken_promises(evidence: SharingEvidence) -> list[str]:
+    """The faults, each with its kind."""
+    return [*_repeated(evidence), *_skipped(evidence), *_disordered(evidence), *_undone(evidence)]
+
+
+def _repeated(evidence: SharingEvidence) -> Iterator[str]:
+    covered = _covered_at(evidence)
+    for delivery in evidence.deliveries:
+        at_ns = covered.get((delivery.partition, delivery.offset))
+        if at_ns is not None and delivery.at_ns > at_ns:
+            late_ms = (delivery.at_ns - at_ns) / 1e6
+            yield f"{AGAIN}: {delivery.partition} {delivery.offset}, {late_ms:.1f} ms after its acknowledgement"
+
+
+def _covered_at(evidence: SharingEvidence) -> dict[tuple[TopicPartition, int], int]:
+    """The time of the first acknowledgement that covers a record that was delivered."""
+    left: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
+    for _, partition, offset, key in sorted(evidence.deliveries, key=lambda one: (one.partition, one.offset)):
+        left[partition][offset] = hash_of(key, offset)
+    covered: dict[tuple[TopicPartition, int], int] = {}
+    for at_ns, partition, rectangles in sorted(evidence.acknowledged, key=lambda one: one.at_ns):
+        by_hash = sorted(rectangles, key=lambda one: (one.first_hash, one.first_offset))
+        starts = [one.first_hash for one in by_hash]
+        last = max(one.last_offset for one in rectangles)
+        of_partition = left[partition]
+        found = []
+        for offset, key_hash in of_partition.items():
+            if offset > last:
+                break
+            if _is_in(by_hash, starts, offset, key_hash):
+                found.append(offset)
+        for offset in found:
+            covered[partition, offset] = at_ns
+            del of_partition[offset]
+    return covered
+
+
+def _is_in(by_hash: Sequence[Rectangle], starts: Sequence[int], offset: int, key_hash: int) -> bool:
+    """Whether one of these has the record: most often the last one that begins at its hash or before, or the first."""
+    for place in range(bisect_right(starts, key_hash) - 1, -1, -1):
+        one = by_hash[place]
+        if one.first_offset <= offset <= one.last_offset and key_hash <= one.last_hash:
+            return True
+    return False
+
+
+def _skipped(evidence: SharingEvidence) -> Iterator[str]:
+    delivered = {(one.partition, one.offset) for one in evidence.deliveries}
+    for partition, keys in evidence.produced.items():
+        for offset in keys:
+            if (partition, offset) not in delivered:
+                yield f"{SKIPPED}: {partition} {offset}"
+
+
+def _disordered(evidence: SharingEvidence) -> Iterator[str]:
+    seen: set[tuple[TopicPartition, int]] = set()
+    latest: dict[tuple[TopicPartition, bytes], int] = {}
+    for _, partition, offset, key in sorted(evidence.deliveries, key=lambda one: one.at_ns):
+        if key is None or (partition, offset) in seen:
+            continue
+        seen.add((partition, offset))
+        before = latest.get((partition, key), -1)
+        if offset < before:
+            yield f"{DISORDER}: {partition} {offset} of {key!r} after {before}"
+        latest[partition, key] = max(before, offset)
+
+
+def _undone(evidence: SharingEvidence) -> Iterator[str]:
+    for partition, end in evidence.ends.items():
+        stable_offset = evidence.stable_offsets.get(partition)
+        if stable_offset != end:
+            yield f"{LAG}: {partition} at {stable_offset}, its end is {end}"

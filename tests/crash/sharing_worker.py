@@ -1,0 +1,91 @@
+"""A member of a group of shared consumers, which writes down its deliveries and its acknowledged commits as they come.
+
+It is killed at any moment: each line is one write to a file that is open for appending. A handler takes some ms, and
+fails now and then, with an exception or with the wish for another try.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tailrace.aio import SharedConsumer
+from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.group.range_progress import RangeBudget
+from tailrace.client.sharing.outcomes import Outcome, Retry
+from tailrace.client.sharing.shared_record import SharedRecord
+from tailrace.model.committed_progress import Rectangle
+from tailrace.model.partitions import TopicPartition
+
+HANDLER_S = 0.003
+CONCURRENCY = 32
+
+
+class Diary:
+    """The file of one worker."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    def write(self, **line: Any) -> None:
+        os.write(self._descriptor, json.dumps({"at": time.monotonic_ns(), **line}).encode() + b"\n")
+
+
+def noting_commits(diary: Diary) -> AbstractContextManager[object]:
+    """Inside, all consumers of this process write down the ranges that are acknowledged."""
+    commit = AsyncConsumer.commit
+
+    async def noted(
+        consumer: AsyncConsumer,
+        offsets: Mapping[TopicPartition, Any] | None = None,
+        *,
+        ranges: Mapping[TopicPartition, Iterable[Rectangle]] | None = None,
+    ) -> dict[TopicPartition, RangeBudget]:
+        taken = None if ranges is None else {name: tuple(rectangles) for name, rectangles in ranges.items()}
+        budgets = await commit(consumer, offsets, ranges=taken)
+        for name in budgets:
+            diary.write(commit=name, rectangles=() if taken is None else taken[name])
+        return budgets
+
+    return patch.object(AsyncConsumer, "commit", noted)
+
+
+async def work(servers: str, group: str, topic: str, diary: Diary) -> None:
+    async def handle(record: SharedRecord) -> Outcome | None:
+        key = None if record.key is None else record.key.decode()
+        diary.write(place=(record.topic, record.partition), offset=record.offset, key=key)
+        await asyncio.sleep(HANDLER_S)
+        if record.attempt == 1 and record.offset % 97 == 0:
+            return Retry(0.05)
+        if record.attempt == 1 and record.offset % 331 == 0:
+            raise RuntimeError("it fails once")
+        return None
+
+    consumer = SharedConsumer(
+        servers,
+        group=group,
+        topics=[topic],
+        auto_commit_interval_ms=300,
+        session_timeout_ms=6_000,
+        heartbeat_interval_ms=500,
+        grace_ms=2_000,
+        metadata_max_age_ms=2_000,
+    )
+    await consumer.run(handle, concurrency=CONCURRENCY)
+
+
+def main() -> None:
+    servers, group, topic, path = sys.argv[1:]
+    diary = Diary(Path(path))
+    with noting_commits(diary):
+        asyncio.run(work(servers, group, topic, diary))
+
+
+if __name__ == "__main__":
+    main()
