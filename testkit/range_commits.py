@@ -26,6 +26,8 @@ class RangesOfAGroup:
         self.commits: list[dict[TopicPartition, tuple[Rectangle, ...]]] = []
         """Those that were taken."""
         self.knows = knows
+        self.unreadable = 0
+        """So many reads of the progress fail."""
         self._tried = asyncio.Event()
 
     async def until(self, is_true: Callable[[], bool]) -> None:
@@ -43,6 +45,9 @@ class RangesOfAGroup:
         return self.knows
 
     async def committed(self, partitions: TopicPartition) -> ProgressOfAGroup | None:
+        if self.unreadable:
+            self.unreadable -= 1
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no coordinator now")
         found = self.progress.get(partitions)
         return None if found is None else ProgressOfAGroup(found)
 

@@ -33,7 +33,10 @@ class HandlerCalls:
         return await result if inspect.isawaitable(result) else result
 
     def _run(self, work: LaneWork) -> object:
-        return self._handler(shared_record(work.record, work.attempt, self._decode))
+        try:
+            return self._handler(shared_record(work.record, work.attempt, self._decode))
+        except StopIteration as end:  # a future takes none, and its reader would wait for ever
+            raise RuntimeError("the handler has raised StopIteration") from end
 
     def close(self) -> None:
         """Begin no more calls. A thread that runs is not waited for."""

@@ -25,6 +25,8 @@ LEAST_RECORDS_IN_HAND: Final = 1_000
 """The most records in hand are so many for each lane, and so many at least."""
 BYTES_IN_HAND: Final = 64 << 20
 _SESSION_MS: Final = 45_000
+_POLL_RECORDS: Final = 500
+"""The defaults of the consumer."""
 _POLL_S: Final = 0.5
 _RETRY_S: Final = 0.1
 """The pause after a failed request to the coordinator."""
@@ -50,9 +52,9 @@ class AsyncSharedConsumer:
     every record reaches the handler at least once.
 
     `decode` makes a handler's value of a record's; a record that does not decode has its bytes and the `fault`. At most
-    `max_records_in_hand` records (16 for each lane, 1,000 at least) and `max_bytes_in_hand` are read and not done; a
-    poll may go beyond. At its end, and when partitions leave, handlers that run have `grace_ms` to finish. The other
-    settings are those of `tailrace.aio.Consumer`, without enable_auto_commit.
+    `max_records_in_hand` records (16 for each lane, 1,000 at least) and `max_bytes_in_hand` are read and not done; the
+    last poll may go beyond. At its end, and when partitions leave, handlers that run have `grace_ms` to finish.
+    The other settings are those of `tailrace.aio.Consumer`, without enable_auto_commit.
     """
 
     def __init__(
@@ -107,8 +109,10 @@ class AsyncSharedConsumer:
         reader: object = self._reader
         self._store = ProgressStore(self._reader, reader if isinstance(reader, RangeCommits) else None)
         self._lanes = Lanes(1, most_records=LEAST_RECORDS_IN_HAND, most_bytes=max_bytes_in_hand)
+        self._poll_records: int = settings.get("max_poll_records", _POLL_RECORDS)
         self._calls: HandlerCalls | None = None
         self._partitions: dict[TopicPartition, SharedPartition] = {}
+        self._paused: dict[TopicPartition, SharedPartition] = {}
         self._running: dict[asyncio.Task[None], LaneWork] = {}
         self._openings: dict[asyncio.Task[None], SharedPartition] = {}
         self._storing = asyncio.Lock()
@@ -136,8 +140,9 @@ class AsyncSharedConsumer:
             raise KafkaError(ErrorCode.INVALID_CONFIG, f"concurrency {concurrency}; at least 1")
         if self._calls is not None or self._closed.is_set():
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a shared consumer runs once: make another one")
-        most = max(LANE_RECORDS * concurrency, LEAST_RECORDS_IN_HAND)
-        self._lanes = Lanes(concurrency, most_records=self._most_records or most, most_bytes=self._most_bytes)
+        most = self._most_records or max(LANE_RECORDS * concurrency, LEAST_RECORDS_IN_HAND)
+        self._lanes = Lanes(concurrency, most_records=most, most_bytes=self._most_bytes)
+        self._poll_records = min(self._poll_records, max(most // 2, 1))
         self._calls = HandlerCalls(handler, self._decode, concurrency)
         tasks = [self._start(self._read()), self._start(self._commit_regularly())]
         try:
@@ -204,7 +209,7 @@ class AsyncSharedConsumer:
 
     async def _read(self) -> None:
         while True:
-            self._receive(await self._reader.poll(_POLL_S))
+            self._receive(await self._reader.poll(_POLL_S, max_records=self._poll_records))
 
     def _receive(self, records: Iterable[ConsumerRecord]) -> None:
         """These were polled just now: since then nothing has changed the positions."""
@@ -230,6 +235,8 @@ class AsyncSharedConsumer:
             self._openings[opening] = partition
             opening.add_done_callback(self._openings.pop)
         self._put_in_hand(partition, partition.read(records, position))
+        if partition.is_commit_due:
+            self._commit_due.set()
 
     async def _open(self, partition: SharedPartition, is_cut: bool) -> None:
         """Learn the progress of the group in a partition; then its records go to the handler."""
@@ -258,10 +265,13 @@ class AsyncSharedConsumer:
         self._pause_or_resume(partition)
 
     def _pause_or_resume(self, partition: SharedPartition) -> None:
-        must_wait = partition.has_early or not partition.has_room or self._lanes.is_full(partition.name)
-        if must_wait != partition.is_paused:
-            partition.is_paused = must_wait
-            self._reader.set_paused(partition.name, must_wait)
+        name = partition.name
+        must_wait = partition.has_early or not partition.has_room or self._lanes.is_full(name)
+        if must_wait and name not in self._paused:
+            self._paused[name] = partition
+            self._reader.set_paused(name, True)
+        elif not must_wait and self._paused.pop(name, None) is not None:
+            self._reader.set_paused(name, False)
 
     # partitions that leave
 
@@ -289,7 +299,7 @@ class AsyncSharedConsumer:
         """Its records are dropped: another member may have them already. Handlers that can be cancelled are."""
         partition = self._partitions.pop(name, None)
         self._lanes.close(name)
-        if partition is not None and partition.is_paused:
+        if self._paused.pop(name, None) is not None:
             self._reader.set_paused(name, False)
         if self._calls is not None and self._calls.is_async:
             for task, work in self._running.items():
@@ -323,11 +333,8 @@ class AsyncSharedConsumer:
         deadline_ms = self._lanes.next_deadline_ms
         if deadline_ms is not None:
             self._timer = loop.call_later(max(deadline_ms - now_ms, 0) / 1000 + 0.001, self._pump)
-        for partition in self._partitions.values():
-            if partition.is_paused:
-                self._pause_or_resume(partition)
-            if partition.is_commit_due:
-                self._commit_due.set()
+        for partition in list(self._paused.values()):
+            self._pause_or_resume(partition)
 
     async def _handle(self, work: LaneWork) -> None:
         outcome: Outcome | None = None

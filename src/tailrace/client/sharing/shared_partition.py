@@ -19,7 +19,6 @@ class SharedPartition:
         self.read_to = start
         self.done: DoneOffsets | None = None
         """None until the group's progress is known."""
-        self.is_paused = False
         self.is_leaving = False
         """Whether the group takes it away: no more records of it begin."""
         self.use: RangeUse | None = None

@@ -52,6 +52,38 @@ def test_a_record_that_was_in_hand_at_the_last_commit_gets_a_hole() -> None:
     assert (commit.stable_offset, commit.holes) == (1, 1)
 
 
+def test_a_record_that_was_read_since_the_last_commit_has_no_hole() -> None:
+    done = done_offsets("ab")
+    done.committed(done.commit(256))
+    done.add(2, b"c")
+    done.add(3, b"d")
+    done.done(0)
+    done.done(3)
+    commit = done.commit(256)
+    assert commit.holes == 1
+    assert {rectangle.last_offset for rectangle in commit.rectangles} == {0, 1}, "up to c"
+
+
+def test_a_key_with_two_records_in_hand_has_its_hole_at_the_first() -> None:
+    done = done_offsets("aba")
+    done.committed(done.commit(256))
+    done.done(1)
+    commit = done.commit(256)
+    covered = CommittedProgress(0).with_committed(commit.rectangles)
+    assert commit.holes == 1
+    assert not covered.is_committed(0, hash_of_letter("a"))
+    assert covered.is_committed(1, hash_of_letter("b"))
+
+
+def test_a_hole_at_the_first_hash_of_a_range_has_no_hashes_before_it() -> None:
+    hole = hash_of_letter("a")
+    done = DoneOffsets(0, key_ranges=[KeyRange(hole, hole + 9)])
+    done.add(0, b"a")
+    done.advance(2)
+    done.committed(done.commit(256))
+    assert done.commit(256).rectangles == (Rectangle(0, 1, hole + 1, hole + 9),)
+
+
 def test_two_holes_have_their_own_offsets() -> None:
     done = done_offsets("abc")
     done.committed(done.commit(256))

@@ -70,6 +70,11 @@ def test_a_record_without_a_value_is_not_decoded() -> None:
     assert shared_record(RECORD, 1, None) == SharedRecord(*RECORD)
 
 
+def test_the_end_of_an_iterator_in_a_thread_is_an_exception_too() -> None:
+    with pytest.raises(RuntimeError, match="has raised StopIteration"):
+        call(lambda record: next(iter(())))
+
+
 def test_an_exception_of_the_handler_is_raised() -> None:
     def failing(record: SharedRecord) -> Done:
         raise ValueError("no")

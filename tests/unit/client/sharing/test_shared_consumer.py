@@ -201,7 +201,7 @@ def test_a_failure_holds_its_key_alone_and_is_logged_once(
 def test_skips_and_retries_are_counted_and_a_wrong_result_is_a_failure(
     tailrace_cluster: Cluster, topic: str, quick_pauses: None
 ) -> None:
-    results: list[Any] = [Retry(0), "done", Retry, Skip("a duplicate")]
+    results: list[Any] = [Retry(0), "done", Retry, asyncio.CancelledError(), Skip("a duplicate")]
     count = 0
 
     async def main() -> None:
@@ -210,7 +210,10 @@ def test_skips_and_retries_are_counted_and_a_wrong_result_is_a_failure(
         async def handle(record: SharedRecord) -> Any:
             nonlocal count
             if record.key == b"key-3" and results:
-                return results.pop(0)
+                result = results.pop(0)
+                if isinstance(result, BaseException):
+                    raise result  # of a task that the handler has made, say
+                return result
             count += 1
             if count == RECORDS - 1:
                 consumer.stop()
@@ -219,7 +222,7 @@ def test_skips_and_retries_are_counted_and_a_wrong_result_is_a_failure(
         await consumer.run(handle)
         metrics = consumer.metrics()
         assert (metrics.done_total, metrics.skipped_total) == (RECORDS - 1, 1)
-        assert (metrics.retried_total, metrics.failed_total) == (3, 2)
+        assert (metrics.retried_total, metrics.failed_total) == (4, 3)
 
     ran(main)
 
@@ -282,6 +285,33 @@ def test_a_cancelled_run_finishes_what_runs_and_commits_it(tailrace_cluster: Clu
         offsets = await offsets_of(tailrace_cluster, topic)
         assert offsets[only.partition] == 1
         assert sum(offsets.values()) == 1
+
+    ran(main)
+
+
+def test_no_record_begins_while_the_partitions_leave(tailrace_cluster: Cluster, topic: str) -> None:
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic)
+        began, go_on = asyncio.Event(), asyncio.Event()
+        count = 0
+
+        async def handle(record: SharedRecord) -> None:
+            nonlocal count
+            count += 1
+            began.set()
+            await go_on.wait()
+
+        run = asyncio.create_task(consumer.run(handle, concurrency=1))
+        await began.wait()
+        assert consumer.metrics().in_hand > 1
+        leaving = asyncio.create_task(consumer._on_revoke())
+        await asyncio.sleep(0)
+        go_on.set()
+        await leaving
+        assert (count, consumer.metrics().in_hand) == (1, 0)
+        assert sum((await offsets_of(tailrace_cluster, topic)).values()) == 1
+        consumer.stop()
+        await run
 
     ran(main)
 
@@ -360,6 +390,7 @@ def test_a_handler_that_does_not_end_does_not_keep_its_partition(
         for consumer, run in zip((second, first), reversed(runs), strict=True):
             consumer.stop()
             await run
+        assert first.metrics().failed_total == first.metrics().retried_total == 0
 
     ran(main)
     assert "that the handler has not finished in time" in caplog.text
@@ -369,12 +400,15 @@ def test_a_partition_full_of_a_held_key_stops_and_the_others_are_read_to_their_e
     tailrace_cluster: Cluster, topic: str
 ) -> None:
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic, max_records_in_hand=20, max_poll_records=5)
+        consumer = shared(tailrace_cluster, topic, max_records_in_hand=20)
         ends = await ends_of(tailrace_cluster, topic)
         done: dict[int, int] = dict.fromkeys(range(3), 0)
+        most_in_hand = 0
         others = [partition for partition in range(3) if partition != 0]
 
         async def handle(record: SharedRecord) -> Outcome:
+            nonlocal most_in_hand
+            most_in_hand = max(most_in_hand, consumer.metrics().in_hand)
             if record.partition == 0:
                 return Retry(3_600)
             done[record.partition] += 1
@@ -384,6 +418,7 @@ def test_a_partition_full_of_a_held_key_stops_and_the_others_are_read_to_their_e
 
         await consumer.run(handle)
         committed = await offsets_of(tailrace_cluster, topic)
+        assert 20 <= most_in_hand <= 50, "the bound, a share for each of the others, and half of it by a poll"
         assert {0: 0} | committed == {0: 0} | {index: ends[index] for index in others}
 
     ran(main)
@@ -513,6 +548,27 @@ def test_with_ranges_a_restart_repeats_exactly_what_no_commit_covers(tailrace_cl
     assert not handled[0] & handled[1], "nothing came twice"
 
 
+def test_records_wait_while_the_progress_of_the_group_cannot_be_read(tailrace_cluster: Cluster, topic: str) -> None:
+    ranges = RangesOfAGroup()
+    ranges.unreadable = 3
+    seen = Seen()
+
+    async def main() -> None:
+        consumer = with_ranges(shared(tailrace_cluster, topic), ranges)
+
+        async def handle(record: SharedRecord) -> None:
+            seen.begin(record)
+            seen.end(record)
+            if seen.count == RECORDS:
+                consumer.stop()
+
+        await consumer.run(handle)
+        assert ranges.unreadable == 0
+
+    ran(main)
+    seen.assert_whole()
+
+
 def test_an_offset_that_was_reset_starts_over(tailrace_cluster: Cluster, topic: str) -> None:
     ranges = RangesOfAGroup()
     name = TopicPartition(topic, 0)
@@ -550,7 +606,7 @@ def test_a_partition_whose_progress_is_full_reads_nothing_new_until_there_is_roo
 
     async def main() -> None:
         consumer = with_ranges(
-            shared(tailrace_cluster, topic, auto_commit_interval_ms=1, max_poll_records=2, max_records_in_hand=4),
+            shared(tailrace_cluster, topic, auto_commit_interval_ms=1, max_records_in_hand=4),
             ranges,
         )
 
