@@ -119,3 +119,55 @@ def test_an_interrupted_run_finishes_what_runs_and_commits_it(tailrace_cluster: 
     with Admin(tailrace_cluster.bootstrap_servers) as admin:
         committed = sum(at.offset for at in admin.group_offsets(f"group-{topic}").values())
     assert committed == output.count("done ")
+
+
+KILLED = """
+import sys
+from tailrace import SharedConsumer
+servers, topic = sys.argv[1:]
+
+def handle(record):
+    print(record.partition, record.offset, flush=True)
+
+consumer = SharedConsumer(
+    servers, group="group-" + topic, topics=[topic], group_instance_id="one", auto_commit_interval_ms=1
+)
+consumer.run(handle, concurrency=2)
+"""
+
+
+def test_a_killed_process_loses_nothing_and_what_it_has_committed_does_not_come_again(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    """A static member: the one that comes after it takes its place at once."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, tailrace_cluster.bootstrap_servers, topic],
+        env={**os.environ, "PYTHONPATH": str(Path(tailrace.__file__).parent.parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(RECORDS // 2)]
+    process.kill()
+    lines += process.communicate()[0].splitlines()
+    seen = {tuple(map(int, line.split())) for line in lines if len(line.split()) == 2}
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        committed = {name.partition: at.offset for name, at in admin.group_offsets(f"group-{topic}").items()}
+    lock = threading.Lock()
+    with SharedConsumer(
+        tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], group_instance_id="one"
+    ) as consumer:
+        early: list[SharedRecord] = []
+
+        def handle(record: SharedRecord) -> None:
+            with lock:
+                if record.offset < committed.get(record.partition, 0):
+                    early.append(record)
+                seen.add((record.partition, record.offset))
+                if len(seen) == RECORDS:
+                    consumer.stop()
+
+        if len(seen) < RECORDS:
+            consumer.run(handle)
+    assert early == []
+    assert len(seen) == RECORDS
