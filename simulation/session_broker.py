@@ -19,7 +19,6 @@ from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.watchers import Change, Watchers
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
-from tailrace.server.fetch.key_reads import KeyRangeConfig, KeyRangeReads
 from tailrace.server.fetch.params import FetchingConsumer, FetchParams, sender_of
 from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.sessions import FetchSessions
@@ -311,7 +310,7 @@ class SessionBroker:
         self._parked: list[_Parked] = []
         self._handling: tuple[Sender, FetchRequest] | None = None
         self._sent = sent = SentBytes()
-        self._key_reads = KeyRangeReads(_as_any(self.clock), KeyRangeConfig(), is_known=lambda: True)
+        self._views = _as_any(SimpleNamespace(key_reads=None, named=lambda topic: None, with_id=lambda topic_id: None))
         self._followers = FollowerReaders(
             controller=_as_any(self), keeper=_as_any(self), throttles=_as_any(self), sent=sent
         )
@@ -324,12 +323,12 @@ class SessionBroker:
             choices=_as_any(SimpleNamespace(of_consumer=lambda request, context: None)),
             sent=sent,
             endpoints=_as_any(SimpleNamespace(of=lambda *args: ())),
-            key_reads=self._key_reads,
+            views=self._views,
         )
 
     def __getstate__(self) -> dict[str, Any]:
         assert not self._parked, "sleep comes first"
-        left_out = ("_parked", "_handling", "_followers", "_handler", "_sent", "_key_reads")
+        left_out = ("_parked", "_handling", "_followers", "_handler", "_sent", "_views")
         return {name: value for name, value in self.__dict__.items() if name not in left_out}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -362,7 +361,7 @@ class SessionBroker:
             reader=reader,
             table=_as_any(self),
             fetch_max_bytes=_FETCH_MAX_BYTES,
-            key_reads=self._key_reads,
+            views=self._views,
         )
         # With min_bytes 1 a fetch waits on only while nothing has become readable: so its counts are those of now.
         first: Any = SimpleNamespace(

@@ -58,7 +58,7 @@ class AdminPath(DataPath):
         self.end_turn()
 
     def _assemble(self, directory: str) -> Broker:
-        numbers = count(1)
+        numbers = count(16, 16)  # no topic gets an id that a view of another has had
         self.machine = controller_machine(
             self.config,
             founding_settings={},

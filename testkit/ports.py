@@ -137,6 +137,9 @@ class LedElsewhere:
     def topic_name(self, topic_id: TopicId) -> str | None:
         return self._names.get(topic_id)
 
+    def view_refusal(self, topic: str, topic_id: bytes = b"") -> None:
+        """There are no views."""
+
 
 class ScriptedVerifier:
     """A `TransactionVerifier` that answers with `code`, at once or, if it is slow, when the test says so."""

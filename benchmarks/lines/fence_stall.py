@@ -12,6 +12,7 @@ from benchmarks.peers import directory
 from benchmarks.rounds import Rounds
 from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.views import Views
 from tailrace.model.ids import BrokerId
 from tailrace.node.settings.config import NodeConfig
 from tailrace.replication.leadership import DEFAULT_LAG_MS
@@ -100,7 +101,7 @@ async def _broker_beside(replica: Replica) -> PartitionTable:
         clock=replica.clock,
         is_flushed=True,
         replica_lag_time_max_ms=DEFAULT_LAG_MS,
-        leaders=ImageLeaders(replica.controller),
+        leaders=ImageLeaders(replica.controller, Views()),
         failures=ReplicaFailures(
             broker_id=HERE,
             controller=replica.controller,

@@ -65,7 +65,9 @@ class KafkaPythonMember:
             session_timeout_ms=10_000,
             heartbeat_interval_ms=500,
         )
-        wait_until(lambda: bool(self._consumer.partitions_for_topic(topic)), f"partitions of {topic} in kafka-python")
+        # Not by `partitions_for_topic`: that asks for all topics, of which a view is none.
+        first = kafka.TopicPartition(topic, 0)
+        wait_until(lambda: bool(self._consumer.beginning_offsets([first])), f"partitions of {topic} in kafka-python")
         self._polled: Queue[list[Message]] = Queue()
         self._assignment: frozenset[int] = frozenset()
         self._is_closed = False

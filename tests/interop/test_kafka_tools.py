@@ -277,3 +277,15 @@ def test_the_verifiable_producer_receives_an_answer_for_each_record(
     }
     (summary,) = [event for event in events if event["name"] == "tool_data"]
     assert (summary["sent"], summary["acked"], len(acknowledged)) == (50, 50, 50)
+
+
+def test_a_view_is_read_by_the_consumer_and_its_lag_is_in_the_table_of_groups(tool: Tool, topic: str) -> None:
+    view, group = f"{topic}.shared-4", f"group-of-{topic}"
+    read = tool("kafka-console-consumer", "--topic", view, "--group", group, "--from-beginning", "--max-messages", "15")
+    assert read.out.splitlines() == ["value"] * 15
+    rows = table(tool("kafka-consumer-groups", "--describe", "--group", group).out)
+    assert {row["TOPIC"] for row in rows} == {view}
+    assert {row["PARTITION"]: row["LAG"] for row in rows} == {str(number): "0" for number in range(8)}
+    assert view not in tool("kafka-topics", "--list").out.split()
+    with pytest.raises(AssertionError, match="view of"):
+        tool("kafka-topics", "--create", "--topic", view)

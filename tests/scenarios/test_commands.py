@@ -237,6 +237,33 @@ def test_an_offset_outside_the_log_is_refused_with_its_ends(topic: str) -> None:
     assert (done.code, done.err) == (1, f"tailrace: {topic}-0 has offsets 0 to 2, not 9\n")
 
 
+def test_a_view_is_read_and_described_and_not_changed(topic: str) -> None:
+    view = f"{topic}.shared-4"
+    run("topics", "create", topic, "--partitions", "1")
+    run("produce", topic, "--key-separator", ":", stdin=b"".join(b"key-%d:%d\n" % (one, one) for one in range(40)))
+    done = run("consume", view, "--from-beginning", "--group", topic, "--max-messages", "40")
+    assert sorted(map(int, done.out.split())) == list(range(40))
+    (described,) = json.loads(run("topics", "describe", view, "-o", "json").out)
+    assert (described["Topic"], described["PartitionCount"]) == (view, 4)
+    rows = json.loads(run("groups", "describe", topic, "-o", "json").out)
+    assert {(row["TOPIC"], row["LAG"]) for row in rows} == {(view, 0)}
+    assert sorted(row["PARTITION"] for row in rows) == [0, 1, 2, 3]
+    assert max(row["CURRENT-OFFSET"] for row in rows) == 40
+    run("groups", "reset-offsets", topic, "--to-earliest", "--execute")
+    rows = json.loads(run("groups", "describe", topic, "-o", "json").out)
+    assert {row["CURRENT-OFFSET"] for row in rows} == {0}
+    assert view not in run("topics", "list").out
+    refused = [
+        run("topics", "create", view),
+        run("topics", "delete", view),
+        run("topics", "alter", view, "--partitions", "9"),
+        run("topics", "alter", view, "--config", "retention.ms=1"),
+        run("produce", view, stdin=b"a\n"),
+    ]
+    assert [done.code for done in refused] == [1] * 5
+    assert all("view of" in done.err for done in refused), [done.err for done in refused]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["SIGINT", "SIGTERM"])
 def test_an_interrupted_reader_ends_well_and_has_left_its_group(topic: str, number: signal.Signals) -> None:
     run("topics", "create", topic, "--partitions", "1")

@@ -11,6 +11,7 @@ import pytest
 from tailrace.client.blocking import Admin, Consumer, MetricName, NewTopic, Producer
 from tailrace.model.key_ranges import HASH_SPACE, KeyRange, contains, hash_of
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.views import key_range_of
 from tailrace.testing import Cluster
 
 ORDERS = TopicPartition("orders", 0)
@@ -100,3 +101,64 @@ def test_an_empty_list_of_ranges_is_the_whole_partition(cluster: Cluster) -> Non
     finally:
         reader.consumer.close()
     assert reader.read == list(enumerate(KEYS[:500]))
+
+
+VIEW = "orders.shared-4"
+
+
+class ViewConsumer:
+    """A consumer of one partition of a view, which knows nothing of key ranges."""
+
+    def __init__(self, cluster: Cluster, number: int, rack: str) -> None:
+        self.consumer = Consumer(
+            cluster.bootstrap_servers, auto_offset_reset="earliest", client_rack=rack, fetch_max_wait_ms=50
+        )
+        self.partition = TopicPartition(VIEW, number)
+        self.read: list[tuple[int, bytes | None]] = []
+        self.consumer.assign([self.partition])
+
+    def has_read_to(self, end: int) -> bool:
+        self.read += [(record.offset, record.key) for record in self.consumer.poll(0.02)]
+        return self.consumer.position(self.partition) == end
+
+
+def test_a_view_is_read_from_the_closest_replica_and_through_a_change_of_the_leader(cluster: Cluster) -> None:
+    """Every replica serves views, up to its own high watermark."""
+    readers = [ViewConsumer(cluster, number, rack) for number, rack in enumerate("abca")]
+    expected = {
+        reader.partition: [
+            (offset, key)
+            for offset, key in enumerate(KEYS)
+            if contains([key_range_of(reader.partition.partition, 4)], hash_of(key, offset))
+        ]
+        for reader in readers
+    }
+
+    def read_all(below: int) -> None:
+        ends = {one: max(offset for offset, _ in found if offset < below) + 1 for one, found in expected.items()}
+        deadline = time.monotonic() + SECONDS
+        left = readers
+        while left:
+            assert time.monotonic() < deadline, [reader.consumer.position(reader.partition) for reader in left]
+            left = [reader for reader in left if not reader.has_read_to(ends[reader.partition])]
+
+    try:
+        write(cluster, 0, 2_000)
+        read_all(2_000)
+        with Admin(cluster.bootstrap_servers) as admin:
+            (described,) = admin.describe_topics([ORDERS.topic])
+            (of_view,) = admin.describe_topics([VIEW])
+        leader = described.partitions[0].leader
+        assert [one.leader for one in of_view.partitions] == [leader] * 4
+        found = [
+            reader.consumer.metrics().get(MetricName("preferred-read-replica", reader.partition), -1)
+            for reader in readers
+        ]
+        assert found == [-1 if broker == leader else broker for broker in (1, 2, 3, 1)]
+        cluster.kill(leader)
+        write(cluster, 2_000, 3_000)
+        read_all(3_000)
+    finally:
+        for reader in readers:
+            reader.consumer.close()
+    assert {reader.partition: reader.read for reader in readers} == expected

@@ -170,7 +170,8 @@ def _health_of(admin: Admin, described: list[GroupDescription]) -> tuple[dict[st
     committed = {group.group: _committed(admin, group) for group in described}
     counts: Mapping[str, int] = {}
     if any(committed.values()):
-        counts = {topic.name: len(topic.partitions) for topic in admin.list_topics(include_internal=True)}
+        names = sorted({partition.topic for offsets in committed.values() for partition in offsets})
+        counts = {topic.name: len(topic.partitions) for topic in admin.existing_topics(names)}
     fault: KafkaError | None = None
     for group in described:
         offsets = committed[group.group]

@@ -112,7 +112,8 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
 
 def _alive(admin: Admin, group: str, current: Mapping[TopicPartition, int]) -> list[TopicPartition]:
     """The partitions with a committed offset that still exist."""
-    counts = {topic.name: len(topic.partitions) for topic in admin.list_topics(include_internal=True)}
+    names = sorted({partition.topic for partition in current})
+    counts = {topic.name: len(topic.partitions) for topic in admin.existing_topics(names)}
     alive = [partition for partition in sorted(current) if partition.partition < counts.get(partition.topic, 0)]
     if not alive:
         detail = f"group {group!r} has no offsets yet: name the topics with --topic"

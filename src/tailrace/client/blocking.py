@@ -279,6 +279,7 @@ class Admin(Facade[AsyncAdmin]):
     delete_records = blocking(AsyncAdmin.delete_records)
     list_topics = blocking(AsyncAdmin.list_topics)
     describe_topics = blocking(AsyncAdmin.describe_topics)
+    existing_topics = blocking(AsyncAdmin.existing_topics)
     describe_eligible_leaders = blocking(AsyncAdmin.describe_eligible_leaders)
     list_offsets = blocking(AsyncAdmin.list_offsets)
 

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, next_epoch
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import MAX_TOPIC_NAME
 from tailrace.protocol.messages.fetch import FetchTopic, ForgottenTopic, PartitionData, WireKeyRange
 from tailrace.protocol.rows import pick
@@ -63,6 +64,7 @@ class SessionPartition:
         "session",
         "subject",
         "topic",
+        "view",
     )
 
     fetch_offset: int
@@ -87,6 +89,8 @@ class SessionPartition:
         self.key_ranges = ()
         self.subject: Any = None
         """The partition that the host has found for it; None before that."""
+        self.view: KeyRange | None = None
+        """The key range of a view partition: a part of its subject."""
 
     def changed(self, subject: Any, kinds: int, /) -> None:
         """Take note of a change of the subject."""
@@ -335,6 +339,11 @@ class FetchSession:
     def settle(self, partition: SessionPartition) -> None:
         """The partition is clean: its reader has all of it, and knows its offsets."""
         del self.due[partition]
+
+    def put_last(self, partition: SessionPartition) -> None:
+        """The partition comes behind all others from now on, though no answer names it: it has had its turn."""
+        self._last_rank += 1
+        partition.rank, self._named_in_order = self._last_rank, None
 
     def opened(self, named: Sequence[SessionPartition], answers: Iterable[PartitionData]) -> None:
         """A full answer, which begins the session, is on its way: it names all of them, in this order."""

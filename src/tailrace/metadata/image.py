@@ -115,6 +115,10 @@ class TopicImage:
     topic_id: TopicId
     partitions: Mapping[int, PartitionState]
 
+    def stored_as(self, number: int) -> TopicPartition:
+        """The partition whose replicas have the records of this one: another one for a view (`metadata.views`)."""
+        return TopicPartition(self.name, number)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterImage:

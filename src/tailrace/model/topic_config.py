@@ -112,7 +112,7 @@ TOPIC_SETTINGS: Table = table_of(
     _setting(
         "key.sharing.enable",
         SettingType.BOOLEAN,
-        "Whether the broker filters records for readers of key ranges. If not, these get all and filter themselves.",
+        "Whether the topic has views, and records are filtered for readers of key ranges. If not, these filter.",
     ),
     _setting(
         "key.sharing.index",

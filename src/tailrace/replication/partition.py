@@ -461,6 +461,11 @@ class Partition:
         self._replica.check_leader()
         return self._replica.read_to_log_end(limits)
 
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that can be read."""
+        return self.log.log_start_offset
+
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
         """The end of `epoch` in this log, with the epoch that the answer is about; (-1, -1): not known (KIP-320)."""
         return self.log.epochs.end_offset_for(epoch, log_end_offset=self.log.log_end_offset)

@@ -71,6 +71,7 @@ class AsyncAdmin:
     delete_records = _method(topics.delete_records)
     list_topics = _method(topics.list_topics)
     describe_topics = _method(topics.describe_topics)
+    existing_topics = _method(topics.existing_topics)
     describe_eligible_leaders = _method(eligible_leaders.describe_eligible_leaders)
     list_offsets = _method(offsets.list_offsets)
 

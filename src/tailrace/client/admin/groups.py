@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tailrace.client.admin.topics import describe_topics
+from tailrace.client.admin.topics import existing_topics
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of, several
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets, fetch_group_offsets
@@ -254,7 +254,8 @@ async def group_lag(router: Router, group: str) -> dict[TopicPartition, tuple[Of
     committed = await group_offsets(router, group)
     if not committed:
         return {}
-    known = {topic.name: len(topic.partitions) for topic in await describe_topics(router, include_internal=True)}
+    names = sorted({partition.topic for partition in committed})
+    known = {topic.name: len(topic.partitions) for topic in await existing_topics(router, names)}
     alive = [partition for partition in committed if partition.partition < known.get(partition.topic, 0)]
     ends = await list_offsets(router, dict.fromkeys(alive, LATEST)) if alive else {}
     return {partition: (committed[partition], ends[partition].offset) for partition in sorted(ends)}

@@ -20,6 +20,7 @@ from tailrace.metadata.commands import (
 from tailrace.metadata.deciding.state_changes import change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import UNASSIGNED_DIRECTORY, MetadataRecord
+from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
 from tailrace.model.machines import Decision
@@ -53,7 +54,9 @@ class Reassignments:
     def _move(self, wanted: Reassignment, *, keeps_factor: bool) -> list[MetadataRecord]:
         state = self._image.partition(*wanted.topic_partition)
         if state is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {wanted.topic_partition}")
+            raise view_refusal(self._image, wanted.topic_partition.topic) or KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {wanted.topic_partition}"
+            )
         if wanted.replicas is None:
             base, in_sync = _cancelled(wanted.topic_partition, state)
         else:

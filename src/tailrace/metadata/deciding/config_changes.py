@@ -19,6 +19,7 @@ from tailrace.metadata.deciding.state_changes import (
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage, ConfigResource, ResourceType, TopicImage
 from tailrace.metadata.records import ConfigRecord, MetadataRecord
 from tailrace.metadata.replay import apply_all
+from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.machines import Decision
@@ -118,7 +119,9 @@ class ConfigChanges:
         if name == METADATA_TOPIC:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"the settings of {METADATA_TOPIC} can only be read (KIP-630)")
         if name not in self._image.topics:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+            raise view_refusal(self._image, name, ErrorCode.POLICY_VIOLATION) or KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}"
+            )
 
     def _check_broker(self, name: str) -> None:
         if not name:

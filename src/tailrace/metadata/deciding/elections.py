@@ -7,6 +7,7 @@ from tailrace.metadata.deciding.placement import MAX_PARTITIONS_PER_REQUEST
 from tailrace.metadata.deciding.state_changes import ImageCircumstances, change_record, with_in_sync
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import MetadataRecord
+from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.machines import Decision
@@ -65,7 +66,9 @@ class LeaderElections:
     def _state(self, topic_partition: TopicPartition) -> PartitionState:
         state = self._image.partition(*topic_partition)
         if state is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_partition}")
+            raise view_refusal(self._image, topic_partition.topic) or KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_partition}"
+            )
         return state
 
     def _preferred(self, where: TopicPartition, state: PartitionState) -> PartitionState:

@@ -29,12 +29,14 @@ from tailrace.metadata.deciding.placement import (
 )
 from tailrace.metadata.image import ClusterImage, ResourceType, TopicImage, confusable_form
 from tailrace.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
+from tailrace.metadata.views import view_refusal, view_refusal_by_id
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import METADATA_TOPIC_ID, ZERO_TOPIC_ID, TopicId, format_topic_id
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, topic_name_fault
 from tailrace.model.settings import find
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
+from tailrace.model.views import family_of, parse_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +133,12 @@ class TopicCreation:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{name} is the cluster's own log, not a topic")
         if name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} already exists")
+        view = parse_view(name)
+        if view is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name!r} is the name of a view of topic {view.topic!r}, which is there without being created",
+            )
         form = confusable_form(name)
         if form is None:
             return
@@ -184,11 +192,12 @@ class TopicCreation:
         return tuple(by_partition[number].broker_ids for number in range(len(by_partition)))
 
     def _fresh_id(self) -> TopicId:
-        """A random id that no topic has, and none of Kafka's reserved ones (all small numbers)."""
+        """A random id that no topic and no topic's view has, and none of Kafka's reserved ones (all small numbers)."""
         while True:
             topic_id = TopicId(self._random_bytes(16))
-            taken = topic_id in self._image.topic_names or topic_id in self._new_ids
-            reserved = topic_id in (ZERO_TOPIC_ID, METADATA_TOPIC_ID)
+            family = family_of(topic_id)
+            taken = any(one in self._image.topic_names or one in self._new_ids for one in family)
+            reserved = ZERO_TOPIC_ID in family or METADATA_TOPIC_ID in family
             # As in Kafka: command lines take a leading '-' for an option.
             if not taken and not reserved and not format_topic_id(topic_id).startswith("-"):
                 self._new_ids.add(topic_id)
@@ -240,7 +249,9 @@ class PartitionCreation:
     def _create(self, wanted: PartitionIncrease) -> list[MetadataRecord]:
         topic = self._image.topics.get(wanted.name)
         if topic is None:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}")
+            raise view_refusal(self._image, wanted.name) or KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {wanted.name!r}"
+            )
         if wanted.name in INTERNAL_TOPICS:
             # Kafka lets this pass, and loses every group or transaction that another partition keeps from then on.
             raise KafkaError(
@@ -309,11 +320,15 @@ class TopicDeletions:
         if reference.name is not None:
             topic = self._image.topics.get(reference.name)
             if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {reference.name!r}")
+                raise view_refusal(self._image, reference.name) or KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {reference.name!r}"
+                )
         else:
             assert reference.topic_id is not None
             topic = self._image.topic_by_id(reference.topic_id)
             if topic is None:
                 shown = format_topic_id(reference.topic_id)
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {shown}")
+                raise view_refusal_by_id(self._image, reference.topic_id) or KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {shown}"
+                )
         return topic

@@ -170,7 +170,7 @@ _FETCH = (
         "group.key.sharing.enable",
         BOOLEAN,
         KeyRangeConfig,
-        "Whether this broker filters records for readers of key ranges (KIP-X). If not, these get all, and filter.",
+        "Whether this broker serves views, and filters records for readers of key ranges (KIP-X), which filter if not.",
     ),
     setting(
         "max.bytes.key.range.hashing",

@@ -2,13 +2,16 @@
 
 v1 sources and synonyms; v2 as v1; v3 types and documentation (KIP-569); v4 flexible.
 A null list of keys means all; keys that do not exist are left out of the answer, as in Kafka. A resource that is named
-twice is refused, unlike in Kafka: 10 bytes of a request would cause 3,000 of the answer, without limit.
+twice is refused, unlike in Kafka: 10 bytes of a request would cause 3,000 of the answer, without limit. A view has the
+settings of its topic, which can only be read here (decision 0057).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import replace
 
 from tailrace.metadata.image import ConfigResource, ResourceType
+from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import METADATA_TOPIC, topic_name_fault
 from tailrace.protocol.messages.configs import (
@@ -38,9 +41,10 @@ from tailrace.server.ports import Controller
 class DescribeConfigsHandler:
     """Settings of topics, groups, client metrics and this broker. Each resource has an error of its own."""
 
-    def __init__(self, *, controller: Controller, settings: LiveSettings) -> None:
+    def __init__(self, *, controller: Controller, settings: LiveSettings, views: Views) -> None:
         self._controller = controller
         self._settings = settings
+        self._views = views
 
     def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
         counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
@@ -106,9 +110,13 @@ class DescribeConfigsHandler:
         if name == METADATA_TOPIC:
             return metadata_topic_entries()
         image = self._controller.image
-        if name not in image.topics:
+        if name in image.topics:
+            return inherited.topic(image.topic_overrides(name), keys)
+        view = self._views.named(image, name)
+        if view is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
-        return inherited.topic(image.topic_overrides(name), keys)
+        entries = inherited.topic(image.topic_overrides(view.source.name), keys)
+        return (replace(entry, read_only=True) for entry in entries)
 
     def _broker_entries(self, name: str) -> Iterable[DescribedConfig]:
         in_force = self._settings.at(self._controller.image)

@@ -9,6 +9,7 @@ from typing import Final, Protocol
 
 from tailrace.metadata.broker_commands import RegisterBroker
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.views import Views
 from tailrace.model.errors import KafkaError
 from tailrace.protocol.messages import (
     api_versions,
@@ -40,6 +41,7 @@ from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler
 from tailrace.server.fetch.sessions import FetchSessions
+from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
@@ -82,9 +84,14 @@ class Broker:
         self.settings: Final = LiveSettings(settings)
         self.metadata: Final = metadata
         self.controller: Final = controller
-        self.replicas: Final = LocalReplicas(config, ports=ports, controller=controller, settings=self.settings)
+        self._views: Final = Views(is_allowed=config.key_ranges.group_key_sharing_enable)
+        self.replicas: Final = LocalReplicas(
+            config, ports=ports, controller=controller, settings=self.settings, views=self._views
+        )
         self.partitions: Final = self.replicas.partitions
-        self.coordination: Final = Coordination(config, ports=ports, controller=controller, partitions=self.partitions)
+        self.coordination: Final = Coordination(
+            config, ports=ports, controller=controller, partitions=self.partitions, views=self._views
+        )
         self.deadlines: Final = Deadlines(clock)
         """Requests for records that wait: fetches for records, produces for replicas and disks."""
         self.polls: Final = LongPolls(clock=clock, deadlines=self.deadlines)
@@ -101,6 +108,10 @@ class Broker:
         self._key_reads: Final = KeyRangeReads(
             clock, config.key_ranges, is_known=lambda: self.metadata.image.knows_key_sharing
         )
+        self.readable_views: Final = ReadableViews(
+            self._views, controller=controller, partitions=self.partitions, key_reads=self._key_reads, clock=clock
+        )
+        """The views of topics, for readers."""
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),
@@ -191,13 +202,15 @@ class Broker:
                     choices=self.choices,
                     sent=self.sent,
                     endpoints=endpoints,
-                    key_reads=self._key_reads,
+                    views=self.readable_views,
                 ),
                 fetch_sessions.DescribeFetchSessionsRequest: DescribeFetchSessionsHandler(
                     cache=self.fetch_sessions.cache, clock=clock
                 ),
-                list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions),
-                list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(partitions=partitions),
+                list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions, views=self.readable_views),
+                list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(
+                    partitions=partitions, views=self.readable_views
+                ),
                 topics.DeleteRecordsRequest: DeleteRecordsHandler(partitions=partitions, clock=clock),
                 transactions.DescribeProducersRequest: DescribeProducersHandler(partitions=partitions),
                 log_dirs.DescribeLogDirsRequest: DescribeLogDirsHandler(partitions=partitions, path=path),
@@ -216,14 +229,17 @@ class Broker:
                     cluster_id=cluster_id,
                     auto_create=self.config.auto_create_topics,
                     offline_replica=offline_replica,
+                    views=self._views,
                 ),
                 metadata.DescribeClusterRequest: DescribeClusterHandler(
                     controller=controller, broker_id=broker_id, cluster_id=cluster_id
                 ),
                 metadata.DescribeTopicPartitionsRequest: DescribeTopicPartitionsHandler(
-                    controller=controller, offline_replica=offline_replica
+                    controller=controller, offline_replica=offline_replica, views=self._views
                 ),
-                configs.DescribeConfigsRequest: DescribeConfigsHandler(controller=controller, settings=self.settings),
+                configs.DescribeConfigsRequest: DescribeConfigsHandler(
+                    controller=controller, settings=self.settings, views=self._views
+                ),
                 configs.ListConfigResourcesRequest: ListConfigResourcesHandler(controller=controller),
                 api_versions.SaslHandshakeRequest: no_sasl,
                 api_versions.SaslAuthenticateRequest: no_sasl,

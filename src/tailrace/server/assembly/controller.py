@@ -4,6 +4,7 @@ to clients through their broker (`server.controller_link.forwarding`)."""
 from collections.abc import Callable
 from typing import Final
 
+from tailrace.metadata.views import Views
 from tailrace.protocol.messages import (
     api_versions,
     configs,
@@ -133,7 +134,9 @@ class ControllerApis:
         return by_api(
             {
                 metadata.DescribeClusterRequest: DescribeControllersHandler(self.host, cluster_id=cluster_id),
-                configs.DescribeConfigsRequest: DescribeConfigsHandler(controller=controller, settings=self.settings),
+                configs.DescribeConfigsRequest: DescribeConfigsHandler(
+                    controller=controller, settings=self.settings, views=Views(is_allowed=True)
+                ),
                 registrations.BrokerRegistrationRequest: BrokerRegistrationHandler(
                     controller=controller, cluster_id=cluster_id
                 ),

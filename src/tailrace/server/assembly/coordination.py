@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from tailrace.metadata.image import ClusterImage, full_delta
+from tailrace.metadata.views import Views
 from tailrace.protocol.messages import consumer_groups, groups, membership, offsets, transactions
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
@@ -39,7 +40,13 @@ class Coordination:
     """The coordinators of groups and of transactions on this broker."""
 
     def __init__(
-        self, config: BrokerConfig, *, ports: BrokerPorts, controller: Controller, partitions: PartitionTable
+        self,
+        config: BrokerConfig,
+        *,
+        ports: BrokerPorts,
+        controller: Controller,
+        partitions: PartitionTable,
+        views: Views,
     ) -> None:
         broker_id, clock = config.broker_id, ports.clock
         self._clock = clock
@@ -54,6 +61,7 @@ class Coordination:
             config=self._group_config,
             new_member_id=lambda prefix: f"{prefix}-{_uuid(ports.random_bytes)}",
             clock=clock,
+            views=views,
         )
         self._partition_ends = PartitionEnds(
             find_partition=partitions.find,
@@ -135,7 +143,9 @@ class Coordination:
                 groups.DescribeGroupsRequest: DescribeGroupsHandler(coordinators=service),
                 groups.ListGroupsRequest: ListGroupsHandler(coordinators=service),
                 groups.DeleteGroupsRequest: DeleteGroupsHandler(coordinators=service),
-                consumer_groups.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatHandler(coordinators=service),
+                consumer_groups.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatHandler(
+                    coordinators=service, controller=controller
+                ),
                 consumer_groups.ConsumerGroupDescribeRequest: ConsumerGroupDescribeHandler(
                     coordinators=service, controller=controller
                 ),

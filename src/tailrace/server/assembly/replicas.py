@@ -4,6 +4,7 @@ from functools import partial
 from typing import Final
 
 from tailrace.metadata.image import ClusterImage
+from tailrace.metadata.views import Views
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
@@ -25,7 +26,13 @@ class LocalReplicas:
     """The partition table, the replica fetchers, the in-sync replicas, and failed replicas with their repair."""
 
     def __init__(
-        self, config: BrokerConfig, *, ports: BrokerPorts, controller: Controller, settings: LiveSettings
+        self,
+        config: BrokerConfig,
+        *,
+        ports: BrokerPorts,
+        controller: Controller,
+        settings: LiveSettings,
+        views: Views,
     ) -> None:
         clock, broker_id = ports.clock, config.broker_id
         self.failures: Final = ReplicaFailures(
@@ -37,7 +44,7 @@ class LocalReplicas:
             on_staying=self._resume,
         )
         self.log_directory: Final = LogDirectory(config.log_directory, files=ports.files, is_durable=config.is_flushed)
-        self.partitions: Final = self._partition_table(config, ports, ImageLeaders(controller))
+        self.partitions: Final = self._partition_table(config, ports, ImageLeaders(controller, views))
         self.keeper: Final = InSyncKeeper(
             broker_id=broker_id,
             partitions=self.partitions,

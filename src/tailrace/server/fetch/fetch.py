@@ -18,6 +18,9 @@ any with replica id -2 may; v12 the point where a reader's log diverges, and the
 epoch of a follower's registration; v16 the address of the leader (KIP-951); v18 the high watermark of a follower: one
 that is behind is answered at once (before v18 it is what the follower has acknowledged).
 
+A consumer may name a view of a topic, by name or by id (decision 0057): it gets the records of one key range, and knows
+nothing of key ranges.
+
 A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.follower_readers`).
 """
 
@@ -32,12 +35,12 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEn
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.follower_readers import FollowerReaders
-from tailrace.server.fetch.key_reads import KeyRangeReads
 from tailrace.server.fetch.params import CONSUMER, FetchingConsumer, FetchParams, FetchSender, sender_of
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
 from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.sessions import FetchSessions
+from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.fetch.waiting import WaitingFetch, WaitingSession
 from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
@@ -60,7 +63,7 @@ class FetchHandler:
         choices: ReplicaChoices,
         sent: SentBytes,
         endpoints: LeaderEndpoints,
-        key_reads: KeyRangeReads,
+        views: ReadableViews,
     ) -> None:
         """`sent` counts the bytes of the answers to consumers."""
         self._partitions = partitions
@@ -71,7 +74,7 @@ class FetchHandler:
         self._choices = choices
         self._sent = sent
         self._endpoints = endpoints
-        self._key_reads = key_reads
+        self._views = views
         self._consumers: dict[int, FetchingConsumer] = {}
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
@@ -79,7 +82,7 @@ class FetchHandler:
         sender = sender_of(request, version)
         is_consumer = sender.replica_id < 0
         reader = self._consumer(sender, request, context) if is_consumer else self._followers.reader(sender)
-        params = FetchParams(request, context, sender, reader, table, self._fetch_max_bytes, self._key_reads)
+        params = FetchParams(request, context, sender, reader, table, self._fetch_max_bytes, self._views)
         if is_full(request.session_epoch):
             return self._answer_full(params)
         try:

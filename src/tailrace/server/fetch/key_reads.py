@@ -4,7 +4,8 @@ A read goes on from chunk to chunk until the reader's limit is reached, the read
 chunk is read as for any reader, and split for all ranges that are being read of the partition.
 
 A batch that cannot be split in bounded time, or lies about its records, is not: its reader gets it as it is stored, and
-no echo of the ranges. So it filters the records itself, or finds the fault itself.
+no echo of the ranges. So it filters the records itself, or finds the fault itself. The readers of views cannot: see
+`server.fetch.view_reads`.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -24,7 +25,8 @@ from tailrace.replication.partition import Partition
 from tailrace.server.fetch.key_splits import KeySplits, Part, Ranges
 from tailrace.server.ports import Clock
 from tailrace.storage import ReadLimits
-from tailrace.storage.keys.batch_slots import IS_COMPILED, BatchSlots, PlainBatch, plain_batch
+from tailrace.storage.keys import batch_slots
+from tailrace.storage.keys.batch_slots import IS_COMPILED, BatchLimits, BatchSlots, PlainBatch, plain_batch
 from tailrace.storage.read_buffers import ReadBuffers
 
 CHUNK_BYTES: Final = 1 << 20
@@ -93,16 +95,31 @@ class ScanBudget:
 class KeyRangeRead(NamedTuple):
     """The result of a read."""
 
-    batches: Buffer
+    found: Sequence[Buffer]
+    """Whole batches, in order."""
     scanned_to: int
     """All records of the ranges at offsets below this one, from the offset of the read on, are in the batches."""
     last: PartitionRead | None
     """The last chunk that was read of the log; None if all was at hand."""
+    records_end: int
+    """The end offset of the last batch; the offset of the read without one."""
+
+    @property
+    def batches(self) -> Buffer:
+        """All that was found, as one value on the wire."""
+        return as_one(self.found)
 
     @property
     def reaches_end(self) -> bool:
         """Whether the read ended at the readable end."""
         return self.last is not None and self.last.reaches_end and self.scanned_to == self.last.next_offset
+
+
+def as_one(buffers: Sequence[Buffer]) -> Buffer:
+    """These buffers as one value on the wire, without a copy if they are large."""
+    if 1 < len(buffers) <= sum(map(len, buffers)) // BY_REFERENCE_FROM:
+        return cast(Buffer, BufferChain(buffers))  # the encoder takes it for a buffer
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 class KeyRangeReads:
@@ -156,7 +173,7 @@ class KeyRangeReads:
         if scan.nothing_from < scan.position:
             # The next fetch goes on here, though its reader's offset is still that behind its last record.
             self.splits.keep(scan.key, ranges, Part(scan.nothing_from, scan.position, b""))
-        return KeyRangeRead(scan.batches, scan.position, scan.last)
+        return KeyRangeRead(scan.found, scan.position, scan.last, scan.nothing_from)
 
     def split(
         self,
@@ -166,13 +183,14 @@ class KeyRangeReads:
         start: int,
         chunk: PartitionRead,
         budget: ScanBudget,
+        batch_limits: BatchLimits | None = None,
     ) -> Part | None:
         """Split a chunk for all that read the partition; the parts of the others are kept for them.
 
         The key index takes what the split has found. None if the first batch cannot be split.
         """
         readers = self.splits.wanted(key, ranges, chunk.next_offset)
-        batches, plain_bytes = _plain(chunk.records)
+        batches, plain_bytes = _plain(chunk.records, batch_limits or batch_slots.SPLIT_LIMITS)
         budget.left_bytes -= plain_bytes
         while batches:
             try:
@@ -192,6 +210,12 @@ class KeyRangeReads:
         return None
 
 
+def key_of(partition: Partition, limits: ReadLimits) -> Hashable:
+    """The key of the parts of a partition: those of another leader epoch may have been cut, and those of another
+    isolation end elsewhere."""
+    return partition, partition.leader_epoch, limits.isolation
+
+
 class _KeyRangeScan:
     """One read on its way."""
 
@@ -209,11 +233,10 @@ class _KeyRangeScan:
         self._slots = slots_of(ranges)
         self._limits = limits
         self._read = read
-        self.key: Final = (partition, partition.leader_epoch, limits.isolation)
-        """Parts of another leader epoch may have been cut, and those of another isolation end elsewhere."""
+        self.key: Final = key_of(partition, limits)
         self.position = self.nothing_from = limits.offset
         """Up to here the log is scanned; from there on nothing was found."""
-        self._found: list[Buffer] = []
+        self.found: list[Buffer] = []
         self._found_bytes = 0
         self.last: PartitionRead | None = None
         self.goes_on = True
@@ -242,13 +265,6 @@ class _KeyRangeScan:
         self.is_stuck = part is None
         return part
 
-    @property
-    def batches(self) -> Buffer:
-        """All that was found."""
-        if 1 < len(self._found) <= self._found_bytes // BY_REFERENCE_FROM:
-            return cast(Buffer, BufferChain(self._found))  # the encoder takes it for a buffer
-        return self._found[0] if len(self._found) == 1 else b"".join(self._found)
-
     def take(self, part: Part) -> None:
         """Take of a part as much as the limits allow; the rest of it is kept."""
         if part.start < self.position or self._found_bytes + len(part.batches) > self._limits.max_bytes:
@@ -262,7 +278,7 @@ class _KeyRangeScan:
         """Take the batches that are not behind the position, and as many as the limits allow."""
         view = memoryview(part.batches)
         left_bytes = self._limits.max_bytes - self._found_bytes
-        may_exceed = not self._found and self._limits.min_one_message
+        may_exceed = not self.found and self._limits.min_one_message
         first = last = -1
         for position, header in iter_batches(view):
             if header.end_offset <= self.position:
@@ -280,19 +296,19 @@ class _KeyRangeScan:
             self.position = max(self.position, part.end)
 
     def _add(self, batches: Buffer, end_offset: int) -> None:
-        self._found.append(batches)
+        self.found.append(batches)
         self._found_bytes += len(batches)
         self.nothing_from = end_offset
 
 
-def _plain(records: Buffer) -> tuple[list[PlainBatch], int]:
+def _plain(records: Buffer, limits: BatchLimits) -> tuple[list[PlainBatch], int]:
     """Batches of the chunk that are split in one go, and their plain bytes: up to one that cannot be split."""
     view = memoryview(records)
     batches: list[PlainBatch] = []
     size_bytes = 0
     for position, header in iter_batches(view):
         try:
-            batch = plain_batch(view[position : position + header.size_bytes], header)
+            batch = plain_batch(view[position : position + header.size_bytes], header, limits)
         except CorruptRecords:
             break
         batches.append(batch)

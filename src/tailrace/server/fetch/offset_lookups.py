@@ -11,18 +11,25 @@ must never see the end of a partition move backwards (KIP-207).
 A follower gets the log end. Any other client is a consumer, with any replica id. ListOffsets is for the leader, unless
 the replica id is -2 (KIP-392): then the replica that is asked answers for its own log, from its log start to its high
 watermark, so that a consumer that reads from a follower finds that one's first offset.
+
+A view partition (decision 0057) has an end of its own: 1 + the offset of its last record, not known (78, or 5) while
+the keys are being indexed. All other answers are those of the partition that it is a part of.
 """
 
 from collections import Counter
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
+from tailrace.metadata.views import ViewImage
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange
 from tailrace.protocol.messages.list_offsets import (
     EpochEndOffset,
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    ListOffsetsTopic,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -32,7 +39,9 @@ from tailrace.protocol.messages.list_offsets import (
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.follower_readers import may_see_log_end
+from tailrace.server.fetch.key_reads import ScanBudget
 from tailrace.server.fetch.params import DEBUGGING_REPLICA
+from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import TimestampOffset
 
@@ -51,52 +60,68 @@ _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 class ListOffsetsHandler:
     """ListOffsets (2): the offset that belongs to a timestamp, or to an end of the log."""
 
-    def __init__(self, *, partitions: PartitionTable) -> None:
+    def __init__(self, *, partitions: PartitionTable, views: ReadableViews) -> None:
         self._partitions = partitions
+        self._views = views
 
     def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         times = Counter(
             (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
         )
+        budget, version = self._views.key_reads.new_scan(), context.api_version
         return ListOffsetsResponse(
-            topics=tuple(
-                ListOffsetsTopicResponse(
-                    name=topic.name,
-                    partitions=tuple(
-                        self._answer(
-                            topic.name, wanted, request, context, is_twice=times[topic.name, wanted.partition_index] > 1
-                        )
-                        for wanted in topic.partitions
-                    ),
+            topics=tuple(self._answer_topic(topic, request, times, budget, version) for topic in request.topics)
+        )
+
+    def _answer_topic(
+        self,
+        topic: ListOffsetsTopic,
+        request: ListOffsetsRequest,
+        times: Mapping[tuple[str, int], int],
+        budget: ScanBudget,
+        version: int,
+    ) -> ListOffsetsTopicResponse:
+        named = _NamedTopic(topic.name, self._views.named(topic.name))
+        return ListOffsetsTopicResponse(
+            name=topic.name,
+            partitions=tuple(
+                self._answer(
+                    named, wanted, request, budget, version, is_twice=times[topic.name, wanted.partition_index] > 1
                 )
-                for topic in request.topics
-            )
+                for wanted in topic.partitions
+            ),
         )
 
     def _answer(
         self,
-        topic: str,
+        topic: "_NamedTopic",
         wanted: ListOffsetsPartition,
         request: ListOffsetsRequest,
-        context: RequestContext,
+        budget: ScanBudget,
+        version: int,
         *,
         is_twice: bool,
     ) -> ListOffsetsPartitionResponse:
-        version = context.api_version
+        view = topic.view
         try:
             if is_twice:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic}-{wanted.partition_index} is named twice")
+                raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name}-{wanted.partition_index} is named twice")
             _check_timestamp(wanted.timestamp, version)
-            partition = self._partitions.get(topic, wanted.partition_index)
+            partition = topic.partition(wanted.partition_index, self._partitions, self._views)
             if request.replica_id == DEBUGGING_REPLICA:
                 partition.check_replica(wanted.current_leader_epoch)
             else:
                 partition.check_leader(wanted.current_leader_epoch)
-            is_consumer = not may_see_log_end(partition, request.replica_id, wanted.current_leader_epoch)
+            is_consumer = view is not None or not may_see_log_end(
+                partition, request.replica_id, wanted.current_leader_epoch
+            )
             end_offset = (
                 partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
             )
             found = _look_up(partition, wanted.timestamp, end_offset, is_consumer=is_consumer)
+            if view is not None and wanted.timestamp == LATEST:
+                key_range = view.key_range(wanted.partition_index)
+                found = found._replace(offset=self._view_end(partition, key_range, end_offset, budget))
         except KafkaError as error:
             code = error.code
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_OFFSET_NOT_AVAILABLE:
@@ -108,6 +133,26 @@ class ListOffsetsHandler:
             offset=found.offset,
             leader_epoch=found.leader_epoch,
         )
+
+    def _view_end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int:
+        found = self._views.reads.ends.end(partition, key_range, end_offset, budget)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being indexed"
+            )
+        return found
+
+
+class _NamedTopic(NamedTuple):
+    """A topic of a request, looked up once for all its partitions."""
+
+    name: str
+    view: ViewImage | None
+    """None for a name that is no view's."""
+
+    def partition(self, index: int, partitions: PartitionTable, views: ReadableViews) -> Partition:
+        """The partition, or the one that the view partition is a part of. Raises KafkaError as `PartitionTable.get`."""
+        return partitions.get(self.name, index) if self.view is None else views.partition(self.view, index)
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:
@@ -158,27 +203,29 @@ class OffsetForLeaderEpochHandler:
     an answer that this cap would lower is OFFSET_NOT_AVAILABLE (78) instead: the consumer would see a truncation.
     """
 
-    def __init__(self, *, partitions: PartitionTable) -> None:
+    def __init__(self, *, partitions: PartitionTable, views: ReadableViews) -> None:
         self._partitions = partitions
+        self._views = views
 
     def handle(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
         return OffsetForLeaderEpochResponse(
             topics=tuple(
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=tuple(
-                        self._answer(topic.topic, wanted, request.replica_id) for wanted in topic.partitions
-                    ),
+                    partitions=tuple(self._answer(named, wanted, request.replica_id) for wanted in topic.partitions),
                 )
                 for topic in request.topics
+                for named in (_NamedTopic(topic.topic, self._views.named(topic.topic)),)
             )
         )
 
-    def _answer(self, topic: str, wanted: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
+    def _answer(self, topic: "_NamedTopic", wanted: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
         try:
-            partition = self._partitions.get(topic, wanted.partition)
+            partition = topic.partition(wanted.partition, self._partitions, self._views)
             partition.check_leader(wanted.current_leader_epoch)
-            is_consumer = not may_see_log_end(partition, replica_id, wanted.current_leader_epoch)
+            is_consumer = topic.view is not None or not may_see_log_end(
+                partition, replica_id, wanted.current_leader_epoch
+            )
             end = partition.end_offset_for_epoch(wanted.leader_epoch)
             end_offset, high_watermark = end.offset, partition.high_watermark
             if is_consumer and end_offset > high_watermark:

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from tailrace.metadata.views import ViewImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.fetch import FetchRequest, WireKeyRange
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
@@ -11,9 +12,9 @@ from tailrace.replication.replica_progress import SessionVisits
 from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wanted_bytes
-from tailrace.server.fetch.key_reads import KeyRangeReads
 from tailrace.server.fetch.replica_choice import ReplicaChoice
 from tailrace.server.fetch.sent_bytes import SentBytes
+from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import ReadLimits
 
@@ -193,6 +194,7 @@ class FetchParams:
         "sender",
         "topics",
         "version",
+        "views",
         "wanted_bytes",
     )
 
@@ -204,10 +206,11 @@ class FetchParams:
         reader: Reader,
         table: PartitionTable,
         fetch_max_bytes: int,
-        key_reads: KeyRangeReads,
+        views: ReadableViews,
     ) -> None:
         self.request = request
-        self.key_reads = key_reads
+        self.views = views
+        self.key_reads = views.key_reads
         self.sender = sender
         self._table = table
         self.fetch_max_bytes = fetch_max_bytes
@@ -233,6 +236,18 @@ class FetchParams:
         if self.version < FIRST_WITH_TOPIC_IDS:
             return self._table.get(topic, index)
         return self._table.get_by_id(topic_id, index)
+
+    def view(self, topic: str, topic_id: bytes) -> ViewImage | None:
+        """The view of this name or id. A follower reads none."""
+        if self.reader.is_replica:
+            return None
+        return self.views.named(topic) if self.version < FIRST_WITH_TOPIC_IDS else self.views.with_id(topic_id)
+
+    def no_view(self) -> KafkaError:
+        """The error of a view that is not served any more."""
+        by_id = self.version >= FIRST_WITH_TOPIC_IDS
+        code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return KafkaError(code, "the topic is not shared by key ranges any more")
 
     @property
     def conditions(self) -> Hashable:

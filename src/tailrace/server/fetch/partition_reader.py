@@ -5,6 +5,7 @@ from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER
+from tailrace.model.key_ranges import KeyRange
 from tailrace.protocol.messages.fetch import (
     AbortedTransaction,
     DivergingEpoch,
@@ -44,9 +45,18 @@ _read_data: Final[Callable[[int, int, int, int, tuple[AbortedTransaction, ...] |
 class FetchedPartition:
     """The answer of one partition, and what it means for the fetch. Plain slots, since one is made for each."""
 
-    __slots__ = ("available_bytes", "data", "is_urgent", "size_bytes")
+    __slots__ = ("available_bytes", "data", "has_all", "has_scanned", "is_urgent", "size_bytes")
 
-    def __init__(self, data: PartitionData, is_urgent: bool, size_bytes: int = 0, available_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        data: PartitionData,
+        is_urgent: bool,
+        size_bytes: int = 0,
+        available_bytes: int = 0,
+        *,
+        has_all: bool = False,
+        has_scanned: bool = False,
+    ) -> None:
         self.data: Final = data
         self.is_urgent: Final = is_urgent
         """Whether the fetch must not wait: there is an error, a divergence, or a better replica for the consumer. If
@@ -55,6 +65,10 @@ class FetchedPartition:
         """The bytes of its records."""
         self.available_bytes: Final = available_bytes
         """The readable bytes within the limits. Bytes beyond the limits end no wait: they will not fit later either."""
+        self.has_all: Final = has_all
+        """Of a view partition: whether the reader has all there is, although its offset does not say so."""
+        self.has_scanned: Final = has_scanned
+        """Of a view partition: whether it has had a part of the scan of this fetch."""
 
 
 class PartitionReader:
@@ -71,11 +85,18 @@ class PartitionReader:
         self._scan: ScanBudget | None = None
 
     def read(
-        self, partition: Partition, wanted: WantedPartition, budget: FetchBudget, *, is_last: bool
+        self,
+        partition: Partition,
+        wanted: WantedPartition,
+        budget: FetchBudget,
+        view: KeyRange | None = None,
+        *,
+        is_last: bool,
     ) -> FetchedPartition:
         """Read within the budget, which is spent; an error is an answer too.
 
-        `is_last`: the answer is sent now, if need be with OFFSET_NOT_AVAILABLE (78).
+        `view`: the key range of a view partition, which `wanted` is then. `is_last`: the answer is sent now, if need be
+        with OFFSET_NOT_AVAILABLE (78).
         """
         reader, isolation, offset = self._reader, self._isolation, wanted.fetch_offset
         try:
@@ -92,6 +113,10 @@ class PartitionReader:
             limit_bytes = budget.limit_for(wanted.partition_max_bytes)
             limits = ReadLimits(offset, limit_bytes, isolation, wanted.current_leader_epoch, budget.min_one_message)
             key_ranges = wanted.key_ranges or self._key_ranges
+            if view is not None:
+                if key_ranges:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "key ranges of a view, whose partitions are key ranges")
+                return self._read_view(partition, wanted, budget, limits, view, is_last=is_last)
             if key_ranges and self._serves_ranges(partition, offset):
                 of_ranges = self._read_ranges(partition, wanted, budget, limits, key_ranges)
                 if of_ranges is not None:
@@ -126,6 +151,51 @@ class PartitionReader:
         """Whether a partition was read for key ranges."""
         return self._scan is not None
 
+    def _read_view(
+        self,
+        partition: Partition,
+        wanted: WantedPartition,
+        budget: FetchBudget,
+        limits: ReadLimits,
+        view: KeyRange,
+        *,
+        is_last: bool,
+    ) -> FetchedPartition:
+        """The records of a view partition (decision 0057). While its end is not known, the fetch waits."""
+        params, offset = self._params, limits.offset
+        if not (params.key_reads.is_enabled and partition.config.key_sharing_enable):
+            raise params.no_view()
+        if self._scan is None:
+            self._scan = params.key_reads.new_scan()
+        got = params.views.reads.read(
+            partition, view, limits, lambda part: self._reader.read(partition, wanted, part), self._scan
+        )
+        if is_last and offset > partition.high_watermark:
+            _refuse(partition.unavailable(offset), params.version)
+        if got is None and is_last:
+            _refuse(_end_is_unknown(partition), params.version)
+        size_bytes = 0 if got is None else len(got.batches)
+        if size_bytes:
+            budget.spend(size_bytes)
+        elif got is not None and not got.reaches_end:
+            budget.leave_out(limits.max_bytes)
+        aborted: Sequence[AbortedTxn] = ()
+        if got is not None and size_bytes and self._isolation == READ_COMMITTED:
+            aborted = partition.log.aborted_transactions(offset, got.scanned_to)
+        data = _read_data(
+            wanted.partition,
+            _UNKNOWN if got is None else got.high_watermark,
+            _UNKNOWN if got is None else got.last_stable_offset,
+            partition.log.log_start_offset,
+            _aborted(aborted) if self._isolation == READ_COMMITTED else None,
+            b"" if got is None else got.batches,
+        )
+        reaches_end = got is None or got.reaches_end
+        available_bytes = size_bytes if reaches_end else max(size_bytes, limits.max_bytes)
+        has_all = got is not None and reaches_end and offset <= partition.high_watermark
+        has_scanned = got is not None and got.has_scanned
+        return FetchedPartition(data, False, size_bytes, available_bytes, has_all=has_all, has_scanned=has_scanned)
+
     def _serves_ranges(self, partition: Partition, offset: int) -> bool:
         """Whether a read at this offset is one of key ranges. At others nothing is read, or there is an error."""
         return (
@@ -148,7 +218,7 @@ class PartitionReader:
         """
         if self._scan is None:
             self._scan = self._params.key_reads.new_scan()
-        got: KeyRangeRead | None = KeyRangeRead(b"", limits.offset, None)
+        got: KeyRangeRead | None = KeyRangeRead((), limits.offset, None, limits.offset)
         if not self._scan.is_over:
             got = self._params.key_reads.read(
                 partition,
@@ -159,7 +229,8 @@ class PartitionReader:
             )
         if got is None:
             return None
-        size_bytes = len(got.batches)
+        batches = got.batches
+        size_bytes = len(batches)
         if size_bytes:
             budget.spend(size_bytes)
         elif not got.reaches_end:
@@ -174,7 +245,7 @@ class PartitionReader:
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
             aborted_transactions=_aborted(aborted) if is_committed else None,
-            records=got.batches,
+            records=batches,
             applied_key_ranges=tuple(key_ranges),
             scanned_to=got.scanned_to,
         )
@@ -204,6 +275,12 @@ def _refuse(error: KafkaError, version: int) -> None:
     """Raise the error of an offset above the high watermark. An old client retries after an empty answer (KIP-207)."""
     if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
         raise error
+
+
+def _end_is_unknown(partition: Partition) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being indexed; ask again"
+    )
 
 
 def _divergence(partition: Partition, wanted: WantedPartition) -> PartitionData | None:

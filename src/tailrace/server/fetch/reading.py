@@ -4,11 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionPartition, SessionTopic
+from tailrace.metadata.views import ViewImage
 from tailrace.model.errors import KafkaError
+from tailrace.model.key_ranges import KeyRange
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchTopic, PartitionData
 from tailrace.protocol.schema import positional
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
+from tailrace.replication.watchers import Change
 from tailrace.server.fetch.budget import FetchBudget, wait_ms
 from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.partition_reader import FetchedPartition, PartitionReader
@@ -60,10 +63,12 @@ class Reading:
 class FullReading(Reading):
     """A pass over the partitions that a request names. All of them are in the answer, in the order of the request."""
 
-    __slots__ = ("topics",)
+    __slots__ = ("_view", "topics")
 
     def __init__(self, params: FetchParams, *, is_last: bool) -> None:
         super().__init__(params, is_last=is_last)
+        self._view: tuple[FetchTopic, ViewImage] | None = None
+        """The last topic that is a view, and this view."""
         self.topics = tuple(
             [
                 FetchableTopicResponse(
@@ -82,11 +87,19 @@ class FullReading(Reading):
 
     def _data(self, topic: FetchTopic, wanted: WantedPartition) -> PartitionData:
         params = self.params
+        key_range: KeyRange | None = None
         try:
-            partition = params.partition(topic.topic, topic.topic_id, wanted.partition)
+            if self._view is not None and self._view[0] is topic:
+                partition, key_range = self._find_in_view(self._view[1], wanted.partition)
+            else:
+                partition = params.partition(topic.topic, topic.topic_id, wanted.partition)
         except KafkaError as error:
-            return self._refuse(wanted, error).data
-        result = self._reader.read(partition, wanted, self._budget, is_last=self._is_last)
+            view = None if self._view is not None and self._view[0] is topic else self._find_view(topic)
+            if view is None:
+                return self._refuse(wanted, error).data
+            self._view = topic, view
+            return self._data(topic, wanted)
+        result = self._reader.read(partition, wanted, self._budget, key_range, is_last=self._is_last)
         if result.is_urgent:
             self.is_urgent = True
             return result.data
@@ -95,6 +108,13 @@ class FullReading(Reading):
         if params.reader.is_behind(partition, wanted):
             self.is_urgent = True
         return result.data
+
+    def _find_view(self, topic: FetchTopic) -> ViewImage | None:
+        """A topic that is none is looked up as a view: a fetch of topics never looks for one."""
+        return self.params.view(topic.topic, topic.topic_id)
+
+    def _find_in_view(self, view: ViewImage, index: int) -> tuple[Partition, KeyRange]:
+        return self.params.views.partition(view, index), view.key_range(index)
 
 
 class SessionReading(Reading):
@@ -171,7 +191,7 @@ class SessionReading(Reading):
             if may_have_all and one.fetch_offset == partition.log.log_end_offset and self._has_all(one, partition):
                 session.settle(one)
                 continue
-            result = read(partition, one, budget, is_last=is_last)
+            result = read(partition, one, budget, one.view, is_last=is_last)
             data = result.data
             if result.is_urgent:
                 self.is_urgent = True
@@ -181,7 +201,9 @@ class SessionReading(Reading):
                 continue
             given.append((partition, result.size_bytes))
             self.available_bytes += result.available_bytes
-            if result.size_bytes or one.is_news(data):
+            if one.view is not None and not result.size_bytes:
+                self._take_empty_view(one, partition, result)
+            elif result.size_bytes or one.is_news(data):
                 named.append(one)
                 answers.append(data)
                 if data.high_watermark != one.known_high_watermark:
@@ -192,11 +214,28 @@ class SessionReading(Reading):
     def _has_all(self, one: SessionPartition, partition: Partition) -> bool:
         """Whether a read would find no news for a consumer: the usual state of one that names its next offset."""
         return (
-            one.known_high_watermark == partition.high_watermark
+            one.view is None
+            and one.known_high_watermark == partition.high_watermark
             and one.last_fetched_epoch < 0
             and partition.is_read_up_to(one.fetch_offset, self.params.isolation, one.current_leader_epoch)
             and one.known_log_start_offset == partition.log.log_start_offset
         )
+
+    def _take_empty_view(self, one: SessionPartition, partition: Partition, result: FetchedPartition) -> None:
+        """Nothing was found for a view partition: it is clean if it was scanned to the end, else others come first.
+
+        One whose end is not known waits, as one above the high watermark does.
+        """
+        data = result.data
+        if data.high_watermark != UNKNOWN and one.is_news(data):
+            self.named.append(one)
+            self.answers.append(data)
+        elif result.has_all:
+            self._session.settle(one)
+        elif result.has_scanned:
+            self._session.put_last(one)
+        else:
+            self._wait_on(one, partition)
 
     def _without_news(self, one: SessionPartition, partition: Partition, data: PartitionData) -> None:
         """Have the partition clean if its reader has all of it. One above the high watermark waits: but not for ever,
@@ -206,12 +245,13 @@ class SessionReading(Reading):
             partition, self._session.visits
         ):
             self._session.settle(one)
-        elif (
-            one.fetch_offset > data.high_watermark
-            and not self.params.reader.is_replica
-            and one.has_waited(wait_ms(self.params.request))
-        ):
-            result = self._reader.read(partition, one, self._budget, is_last=True)
+        elif one.fetch_offset > data.high_watermark and not self.params.reader.is_replica:
+            self._wait_on(one, partition)
+
+    def _wait_on(self, one: SessionPartition, partition: Partition) -> None:
+        """Have the reader wait for what is not available, and get the error if it has waited long enough."""
+        if one.has_waited(wait_ms(self.params.request)):
+            result = self._reader.read(partition, one, self._budget, one.view, is_last=True)
             if result.is_urgent:
                 self.is_urgent = True
                 self.named.append(one)
@@ -221,10 +261,18 @@ class SessionReading(Reading):
         """Find the partition anew, and have its changes make it due. Raises KafkaError as `PartitionTable.get`."""
         params, topic = self.params, one.topic
         name, topic_id = (topic, b"") if isinstance(topic, str) else ("", topic)
-        one.subject = None
-        partition = params.partition(name, topic_id, one.partition)
+        one.subject = one.view = None
+        kinds = params.watched_kinds
+        try:
+            partition = params.partition(name, topic_id, one.partition)
+        except KafkaError:
+            view = params.view(name, topic_id)
+            if view is None:
+                raise
+            partition, one.view = params.views.partition(view, one.partition), view.key_range(one.partition)
+            kinds |= Change.SETTINGS
         if self._session.is_open:
-            partition.watch(one, params.watched_kinds)
+            partition.watch(one, kinds)
             one.subject = partition
         if one.known_high_watermark != UNKNOWN:  # the reader has the full answer that began the session
             params.reader.acknowledge([(partition, one.known_high_watermark)])

@@ -14,7 +14,7 @@ from typing import Final
 
 from tailrace.coordinators.groups.commands import CommitOffsets, RangesToCommit
 from tailrace.coordinators.groups.range_commits import check_ranges
-from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.metadata.image import TopicImage
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -31,7 +31,7 @@ from tailrace.protocol.messages.offsets import (
 from tailrace.server.context import RequestContext
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.partition_ends import PartitionEnds
-from tailrace.server.groups.requested_offsets import RequestedOffsets, find_topic
+from tailrace.server.groups.requested_offsets import NamedTopics, RequestedOffsets
 from tailrace.server.ports import Controller
 
 _FIRST_WITH_MISSING_GROUP: Final = 9
@@ -59,7 +59,8 @@ class OffsetCommitHandler:
 
     def handle(self, request: OffsetCommitRequest, context: RequestContext) -> None:
         self._coordinators.host_of(request.group_id, check_limit=True)
-        commit = _Commit(request, self._controller.image, context.api_version, shares_keys=self._shares_keys())
+        topics = NamedTopics(self._controller.image, self._coordinators.views)
+        commit = _Commit(request, topics, context.api_version, shares_keys=self._shares_keys())
         ends = commit.requested.ends_of_ranges()
         if not ends:
             self._submit(commit, context)
@@ -103,16 +104,16 @@ def _as_version_says(error: KafkaError, version: int) -> KafkaError:
 class _Commit:
     """One request: its command and its response."""
 
-    def __init__(self, request: OffsetCommitRequest, image: ClusterImage, version: int, *, shares_keys: bool) -> None:
+    def __init__(self, request: OffsetCommitRequest, topics: NamedTopics, version: int, *, shares_keys: bool) -> None:
         self.request = request
         self.requested = RequestedOffsets()
-        self._image = image
+        self._topics = topics
         self._knows_epochs = version >= _FIRST_WITH_EPOCHS
         self._shares_keys = shares_keys
         by_id = version >= _FIRST_WITH_IDS
         absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for topic in request.topics:
-            found = find_topic(image, topic.name, topic.topic_id, by_id=by_id)
+            found = topics.with_id(topic.topic_id) if by_id else topics.named(topic.name)
             self.requested.add_topic(found, topic.partitions, code_if_absent=absent, ranges_of=self._ranges_of)
 
     def _ranges_of(self, topic: TopicImage, partition: OffsetCommitRequestPartition) -> RangesToCommit | None:
@@ -120,7 +121,10 @@ class _Commit:
         where key sharing is off."""
         if not partition.ranges:
             return None
-        if not self._shares_keys or self._image.cluster_setting(topic.name, _KEY_SHARING) == "false":
+        image = self._topics.image
+        if topic.name not in image.topics:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name} is a view: its offsets are plain ones")
+        if not self._shares_keys or image.cluster_setting(topic.name, _KEY_SHARING) == "false":
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} takes no commits of ranges: key sharing is off")
         rectangles = tuple(
             Rectangle(one.first_offset, one.last_offset, one.first_hash, one.last_hash) for one in partition.ranges
@@ -172,7 +176,7 @@ class _Commit:
     def _budget(
         self, topic: OffsetCommitRequestTopic, index: int, used: Callable[[str, TopicPartition], WireRangeBudget]
     ) -> WireRangeBudget:
-        found = find_topic(self._image, topic.name, topic.topic_id, by_id=not topic.name)
+        found = self._topics.named(topic.name) if topic.name else self._topics.with_id(topic.topic_id)
         if found is None:
             return NO_RANGE_BUDGET
         return used(self.request.group_id, TopicPartition(found.name, index))

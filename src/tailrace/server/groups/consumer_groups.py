@@ -1,12 +1,12 @@
 """ConsumerGroupHeartbeat (68), ConsumerGroupDescribe (69): the coordinator assigns the partitions (KIP-848)."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroupDescription, ConsumerMemberDescription
 from tailrace.coordinators.groups.consumer.group import Assignment
 from tailrace.coordinators.groups.consumer.heartbeat import JOINING, ConsumerHeartbeat, check_heartbeat
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import TopicId
 from tailrace.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -31,16 +31,22 @@ _MOST_RESOLUTIONS: Final = 8
 """The most heartbeats of one connection that wait for their regular expressions. A member sends one at a time."""
 
 
+MAX_VIEW_PARTITIONS: Final = 20_000
+"""Partitions of all views that one member subscribes to: their names are short, and their assignment is much work."""
+
+
 class ConsumerGroupHeartbeatHandler:
     """Answers when the changes by the heartbeat are committed. A regular expression is resolved first."""
 
-    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
         self._coordinators = coordinators
+        self._controller = controller
         self._resolutions = _Resolutions(coordinators.patterns)
 
     def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
         coordinators, version = self._coordinators, context.api_version
         check_heartbeat(request, version, max_bytes=coordinators.config.group_max_metadata_bytes)
+        self._check_views(request.subscribed_topic_names or ())
         host = coordinators.host_of(request.group_id, check_limit=request.member_epoch == JOINING)
 
         def answer(outcome: ConsumerGroupHeartbeatResponse | KafkaError) -> None:
@@ -67,6 +73,17 @@ class ConsumerGroupHeartbeatHandler:
             self._resolutions.begin(request.subscribed_topic_regex, context.connection, resolved)
         else:
             host.heartbeat(command, answer)
+
+    def _check_views(self, names: Iterable[str]) -> None:
+        """Raises KafkaError INVALID_REQUEST (42) for views with too many partitions together."""
+        image, views = self._controller.image, self._coordinators.views
+        found = (views.named(image, name) for name in dict.fromkeys(names))
+        partitions = sum(len(view.partitions) for view in found if view is not None)
+        if partitions > MAX_VIEW_PARTITIONS:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"views with {partitions} partitions; a member may subscribe to {MAX_VIEW_PARTITIONS} of views",
+            )
 
 
 class _Resolutions:
@@ -167,12 +184,12 @@ class ConsumerGroupDescribeHandler:
 
     def _named(self, assignment: Assignment) -> DescribedAssignment:
         """The assignment with names of topics; deleted topics are left out."""
-        names = self._controller.image.topic_names
+        image, views = self._controller.image, self._coordinators.views
         return DescribedAssignment(
             topic_partitions=tuple(
-                DescribedTopicPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(sorted(partitions)))
+                DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=tuple(sorted(partitions)))
                 for topic_id, partitions in assignment.items()
-                if (name := names.get(TopicId(topic_id))) is not None
+                if (topic := views.topic_by_id(image, topic_id)) is not None
             )
         )
 

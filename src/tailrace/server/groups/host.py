@@ -5,7 +5,7 @@ the machine's effects, and writes the markers of transactions that set offsets.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
@@ -46,10 +46,12 @@ from tailrace.coordinators.groups.records import (
 )
 from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.metadata.views import Views, id_of
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
+from tailrace.model.views import views_of
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
@@ -73,6 +75,14 @@ _GROUPS_PER_STEP: Final = 64
 """Groups that one decision of the sweep of expired offsets covers."""
 
 
+class NamedIds(Topics, Protocol):
+    """The present topics of the cluster, also those that no group may subscribe to for now."""
+
+    def id_of(self, name: str) -> TopicId | None:
+        """The id of the topic or view that has this name."""
+        ...
+
+
 class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes]):
     """The coordinator of one partition, by group id."""
 
@@ -82,7 +92,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         *,
         config: GroupConfig,
         new_member_id: NewMemberId,
-        topics: Topics,
+        topics: "NamedIds",
         shared_offsets: SharedOffsets,
         clock: Clock,
         deadlines: Deadlines,
@@ -316,15 +326,14 @@ class _IdsNow(Mapping[str, TopicId | None]):
     A sweep has several steps: between two of them a new topic may take the name of a deleted one. Its offsets stay.
     """
 
-    def __init__(self, names: Collection[str], topics: Topics) -> None:
+    def __init__(self, names: Collection[str], topics: "NamedIds") -> None:
         self._names = frozenset(names)
         self._topics = topics
 
     def __getitem__(self, name: str) -> TopicId | None:
         if name not in self._names:
             raise KeyError(name)
-        topic = self._topics.find(name)
-        return None if topic is None else TopicId(topic.topic_id)
+        return self._topics.id_of(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -334,10 +343,11 @@ class _IdsNow(Mapping[str, TopicId | None]):
 
 
 class _ImageTopics:
-    """The topics of the image, and the matches of the expressions of groups."""
+    """The topics of the image and their views, and the matches of the expressions of groups: topics alone."""
 
-    def __init__(self, patterns: TopicPatterns) -> None:
+    def __init__(self, patterns: TopicPatterns, views: Views) -> None:
         self._patterns = patterns
+        self._views = views
         self._image = EMPTY_IMAGE
         self._images = 0
 
@@ -351,11 +361,15 @@ class _ImageTopics:
         return self._images + self._patterns.version
 
     def find(self, name: str) -> SubscribableTopic | None:
-        topic = self._image.topics.get(name)
+        topic = self._views.topic(self._image, name)
         return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
 
+    def id_of(self, name: str) -> TopicId | None:
+        return id_of(self._image, name)
+
     def name_of(self, topic_id: bytes) -> str | None:
-        return self._image.topic_names.get(TopicId(topic_id))
+        topic = self._views.topic_by_id(self._image, topic_id)
+        return None if topic is None else topic.name
 
     def matches(self, expression: str) -> RegularExpressionValue | None:
         return self._patterns.find(expression)
@@ -372,6 +386,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         config: GroupConfig,
         new_member_id: NewMemberId,
         clock: Clock,
+        views: Views,
     ) -> None:
         super().__init__(
             GROUP_OFFSETS_TOPIC,
@@ -387,15 +402,17 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         self.config = config
         self.shared_offsets: Final = SharedOffsets(max_rectangles=config.offsets_max_ranges_per_partition)
         self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
-        self._topics = _ImageTopics(self.patterns)
+        self.views: Final = views
+        """The views that groups may subscribe to, and have offsets in."""
+        self._topics = _ImageTopics(self.patterns, views)
         self._new_member_id = new_member_id
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """As `CoordinatorService.on_image`; offsets in deleted topics are deleted."""
+        """As `CoordinatorService.on_image`; offsets in deleted topics and in their views are deleted."""
         self._topics.on_image(image, delta)
         super().on_image(image, delta)
         if delta.deleted_topics:
-            names = {topic.name for topic in delta.deleted_topics}
+            names = {name for topic in delta.deleted_topics for name in (topic.name, *views_of(topic.name))}
             for host in self._hosts.values():
                 host.forget_lost_topics(names)
 

@@ -4,7 +4,8 @@ OffsetFetch: v2 null for all topics, and an error of the whole answer; v5 leader
 whose offset an open transaction has set is error 88, so that no consumer reads the records of that transaction again;
 v8 many groups; v10 topics by id. "No offset" is -1 and no error.
 A partition that a request names twice is answered once: 4 bytes of a request may cause 4 KiB of the answer.
-Committed ranges (KIP-X) are in the answer for those alone that ask for them.
+The offsets in a view of a topic are its own, under its name and id (decision 0057). Committed ranges (KIP-X) are in the
+answer for those alone that ask for them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ from typing import NamedTuple
 
 from tailrace.coordinators.groups.commands import DeleteOffsets
 from tailrace.coordinators.groups.records import OffsetCommitValue
-from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.offsets import (
@@ -35,7 +35,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.groups.committed_ranges import WantedRanges
 from tailrace.server.groups.host import GroupCoordinatorService
-from tailrace.server.groups.requested_offsets import find_topic
+from tailrace.server.groups.requested_offsets import NamedTopics
 from tailrace.server.ports import Controller
 
 _FIRST_WITH_IDS = 10
@@ -97,17 +97,21 @@ class OffsetFetchHandler:
             WantedRanges(self._coordinators.shared_offsets, group.key_ranges) if group.include_ranges else None,
         )
         if group.topics is None:
-            topics = _all_topics(view, self._controller.image)
+            topics = _all_topics(view, self._topics)
         else:
             topics = tuple(self._topic(topic, view, by_id=by_id) for topic in _once(group.topics))
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
+
+    @property
+    def _topics(self) -> "NamedTopics":
+        return NamedTopics(self._controller.image, self._coordinators.views)
 
     def _topic(
         self, topic: OffsetFetchRequestTopics, view: "_OffsetsView", *, by_id: bool
     ) -> OffsetFetchResponseTopics:
         name, code = topic.name, ErrorCode.NONE
         if by_id:
-            found = find_topic(self._controller.image, "", topic.topic_id, by_id=True)
+            found = self._topics.with_id(topic.topic_id)
             name, code = ("", ErrorCode.UNKNOWN_TOPIC_ID) if found is None else (found.name, code)
         return OffsetFetchResponseTopics(
             name=name,
@@ -162,14 +166,14 @@ class _OffsetsView(NamedTuple):
         )
 
 
-def _all_topics(view: _OffsetsView, image: ClusterImage) -> tuple[OffsetFetchResponseTopics, ...]:
+def _all_topics(view: _OffsetsView, topics: NamedTopics) -> tuple[OffsetFetchResponseTopics, ...]:
     partitions: dict[str, list[OffsetFetchResponsePartitions]] = {}
-    for topic, index in view.offsets:
-        if topic in image.topics:
-            partitions.setdefault(topic, []).append(view.partition(topic, index, ErrorCode.NONE))
+    for name, index in view.offsets:
+        partitions.setdefault(name, []).append(view.partition(name, index, ErrorCode.NONE))
     return tuple(
-        OffsetFetchResponseTopics(name=topic, topic_id=image.topics[topic].topic_id, partitions=tuple(found))
-        for topic, found in partitions.items()
+        OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=tuple(found))
+        for name, found in partitions.items()
+        if (topic := topics.named(name)) is not None
     )
 
 
@@ -201,11 +205,11 @@ class OffsetDeleteHandler:
         self._controller = controller
 
     def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> None:
-        image = self._controller.image
+        topics = NamedTopics(self._controller.image, self._coordinators.views)
         requested = dict.fromkeys(
             TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         )
-        there = tuple(partition for partition in requested if image.partition(*partition) is not None)
+        there = tuple(partition for partition in requested if topics.has(partition))
 
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
             if isinstance(outcome, KafkaError):

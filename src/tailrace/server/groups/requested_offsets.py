@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from tailrace.coordinators.groups.commands import OffsetToCommit, RangesToCommit
 from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 
 
@@ -27,9 +27,22 @@ class RequestedPartition(Protocol):
 P = TypeVar("P", bound=RequestedPartition)
 
 
-def find_topic(image: ClusterImage, name: str, topic_id: bytes, *, by_id: bool) -> TopicImage | None:
-    """The topic that a request names as its version does."""
-    return image.topic_by_id(TopicId(topic_id)) if by_id else image.topics.get(name)
+class NamedTopics(NamedTuple):
+    """The topics and views that a group may have offsets in."""
+
+    image: ClusterImage
+    views: Views
+
+    def named(self, name: str) -> TopicImage | None:
+        return self.views.topic(self.image, name)
+
+    def with_id(self, topic_id: bytes) -> TopicImage | None:
+        return self.views.topic_by_id(self.image, topic_id)
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the topic or view has this partition."""
+        topic = self.named(partition.topic)
+        return topic is not None and partition.partition in topic.partitions
 
 
 class RequestedOffsets:

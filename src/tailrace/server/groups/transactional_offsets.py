@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tailrace.coordinators.groups.commands import CommitOffsetsInTransaction
+from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.transactions import (
@@ -25,7 +26,7 @@ from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.coordination.coordinator_log import InTransaction
 from tailrace.server.groups.host import GroupCoordinatorHost, GroupCoordinatorService
-from tailrace.server.groups.requested_offsets import RequestedOffsets
+from tailrace.server.groups.requested_offsets import NamedTopics, RequestedOffsets
 from tailrace.server.ports import Controller
 from tailrace.server.produce.transactional_appends import TransactionVerifier, VerificationRequest
 
@@ -72,7 +73,8 @@ class TxnOffsetCommitHandler:
 
     def handle(self, request: TxnOffsetCommitRequest, context: RequestContext) -> None:
         host = self._coordinators.host_of(request.group_id, check_limit=True)
-        _TransactionalCommit(request, context, host, self._controller).carry_out(self._verifier, self._is_verified)
+        commit = _TransactionalCommit(request, context, host, self._controller, self._coordinators.views)
+        commit.carry_out(self._verifier, self._is_verified)
 
 
 class _TransactionalCommit:
@@ -84,19 +86,21 @@ class _TransactionalCommit:
         context: RequestContext,
         host: GroupCoordinatorHost,
         controller: Controller,
+        views: Views,
     ) -> None:
         self._request = request
         self._context = context
         self._host = host
         self._controller = controller
+        self._views = views
         self._requested = self._looked_up()
 
     def _looked_up(self) -> RequestedOffsets:
         """The requested offsets, checked against the topics of the present image."""
-        requested, topics = RequestedOffsets(), self._controller.image.topics
+        requested, topics = RequestedOffsets(), NamedTopics(self._controller.image, self._views)
         for topic in self._request.topics:
             requested.add_topic(
-                topics.get(topic.name), topic.partitions, code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                topics.named(topic.name), topic.partitions, code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
         return requested
 

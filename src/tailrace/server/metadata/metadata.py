@@ -8,6 +8,8 @@ replicas; v7 leader epochs; v8 authorized operations.
 A topic that this request creates is UNKNOWN_TOPIC_OR_PARTITION in its answer, in every version, as in Kafka: a client
 that checks whether a deleted topic is gone must not see the topic that the check has created. The answer waits for the
 creation, unlike Kafka's: the next answer has the topic, and a failed creation has its error in this one.
+
+A view of a topic (decision 0057) is shown to a client that names it, by name or by id. No request creates one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +17,17 @@ from typing import Final
 
 from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicRefused, TopicsCreated, TopicSpec
 from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.metadata.views import ViewImage, Views
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId, TopicId
-from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, PartitionState, topic_name_fault
+from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId
+from tailrace.model.partitions import (
+    INTERNAL_TOPICS,
+    METADATA_TOPIC,
+    PartitionState,
+    TopicPartition,
+    topic_name_fault,
+)
+from tailrace.model.views import parse_view
 from tailrace.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -141,6 +151,10 @@ ALL_TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 1
 
 Without an authorizer every client may do everything.
 """
+VIEW_OPERATIONS: Final = sum(1 << code for code in (3, 8, 10))
+"""READ, DESCRIBE, DESCRIBE_CONFIGS: views can only be read."""
+MAX_VIEW_PARTITIONS: Final = 100_000
+"""Partitions of views in one answer: the name of a view is short, and its answer long. Views behind have error 44."""
 
 _FIRST_WITH_NULL_FOR_ALL = 1
 _FIRST_WITH_LISTENER_ERROR = 6
@@ -159,9 +173,11 @@ class MetadataHandler:
         cluster_id: str,
         auto_create: bool,
         offline_replica: OfflineReplica,
+        views: Views,
     ) -> None:
         """`broker_id`: this broker."""
         self._controller = controller
+        self._views = views
         self._broker_id = broker_id
         self._offline_replica = offline_replica
         self._cluster_id = cluster_id
@@ -189,9 +205,7 @@ class MetadataHandler:
         topics = self._controller.image.topics
         names = (topic.name for topic in wanted if topic.topic_id == ZERO_TOPIC_ID)
         return tuple(
-            name
-            for name in dict.fromkeys(names)
-            if name is not None and name not in topics and topic_name_fault(name) is None and name not in _NOT_CREATED
+            name for name in dict.fromkeys(names) if name is not None and name not in topics and _may_be_created(name)
         )
 
     def _response(
@@ -204,7 +218,7 @@ class MetadataHandler:
         """`unseen`: topics with an error in this answer, even if they exist by now."""
         image = self._controller.image
         with_operations = request.include_topic_authorized_operations
-        view = _View(image, context, self._offline_replica, with_operations=with_operations)
+        view = _View(image, self._views, context, self._offline_replica, with_operations=with_operations)
         if wanted is None:
             topics = tuple(view.topic(topic) for topic in image.topics.values())
         else:
@@ -221,6 +235,10 @@ class MetadataHandler:
 
 _NOT_CREATED = INTERNAL_TOPICS | {METADATA_TOPIC}
 """Not created on demand: coordinators create their topics with sizes of their own."""
+
+
+def _may_be_created(name: str) -> bool:
+    return topic_name_fault(name) is None and name not in _NOT_CREATED and parse_view(name) is None
 
 
 def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequestTopic, ...] | None:
@@ -241,12 +259,22 @@ class _View:
     """An image for one client: through one listener, in one version."""
 
     def __init__(
-        self, image: ClusterImage, context: RequestContext, offline_replica: OfflineReplica, *, with_operations: bool
+        self,
+        image: ClusterImage,
+        views: Views,
+        context: RequestContext,
+        offline_replica: OfflineReplica,
+        *,
+        with_operations: bool,
     ) -> None:
         self._image = image
+        self._views = views
         self._offline_replica = offline_replica
         self._version = context.api_version
-        self._operations = ALL_TOPIC_OPERATIONS if with_operations else NOT_ASKED
+        self._operations, self._view_operations = (
+            (ALL_TOPIC_OPERATIONS, VIEW_OPERATIONS) if with_operations else (NOT_ASKED, NOT_ASKED)
+        )
+        self._left = MAX_VIEW_PARTITIONS
         self._listener_name = context.connection.listener_name
         self._reachable = reachable_brokers(image, self._listener_name)
 
@@ -268,18 +296,26 @@ class _View:
 
     def wanted(self, topic: MetadataRequestTopic, unseen: Mapping[str, KafkaError]) -> MetadataResponseTopic:
         if topic.topic_id != ZERO_TOPIC_ID:
-            found = self._image.topic_by_id(TopicId(topic.topic_id))
+            found = self._views.topic_by_id(self._image, topic.topic_id)
             if found is not None:
-                return self.topic(found)
+                return self._topic_or_view(found)
             return self._missing(ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic.topic_id)
         name = topic.name or ""
         if name in unseen:
             return self._missing(unseen[name].code, name=name)
-        if name in self._image.topics:
-            return self.topic(self._image.topics[name])
+        found = self._views.topic(self._image, name)
+        if found is not None:
+            return self._topic_or_view(found)
         if topic_name_fault(name) is not None:
             return self._missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
         return self._missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
+
+    def _topic_or_view(self, topic: TopicImage) -> MetadataResponseTopic:
+        if isinstance(topic, ViewImage):
+            if len(topic.partitions) > self._left:
+                return self._missing(ErrorCode.POLICY_VIOLATION, name=topic.name, topic_id=topic.topic_id)
+            self._left -= len(topic.partitions)
+        return self.topic(topic)
 
     def topic(self, topic: TopicImage) -> MetadataResponseTopic:
         return MetadataResponseTopic(
@@ -287,9 +323,10 @@ class _View:
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=tuple(
-                self._partition(topic.name, number, state) for number, state in sorted(topic.partitions.items())
+                self._partition(topic.stored_as(number), number, state)
+                for number, state in sorted(topic.partitions.items())
             ),
-            topic_authorized_operations=self._operations,
+            topic_authorized_operations=self._view_operations if isinstance(topic, ViewImage) else self._operations,
         )
 
     def _missing(self, code: ErrorCode, *, name: str | None, topic_id: bytes = ZERO_TOPIC_ID) -> MetadataResponseTopic:
@@ -302,8 +339,8 @@ class _View:
             topic_authorized_operations=NOT_ASKED if name is None else self._operations,
         )
 
-    def _partition(self, topic: str, number: int, state: PartitionState) -> MetadataResponsePartition:
-        offline = self._offline_replica(topic, number)
+    def _partition(self, stored: TopicPartition, number: int, state: PartitionState) -> MetadataResponsePartition:
+        offline = self._offline_replica(*stored)
         replicas, in_sync = state.replicas, state.in_sync_replicas
         if self._version == 0:
             # The oldest clients fail on a replica that is not in the list of brokers.

@@ -2,7 +2,7 @@
 
 A page has at most `response_partition_limit` partitions, and at most 2,000 (max.request.partition.size.limit); the
 cursor of the answer is the start of the next page. A topic that is deleted between two pages is left out, unless the
-request names it.
+request names it. A view of a topic (decision 0057) is described if the request names it.
 """
 
 from bisect import bisect_left
@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.metadata.views import ViewImage, Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, ZERO_TOPIC_ID, BrokerId
-from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, topic_name_fault
+from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, TopicPartition, topic_name_fault
 from tailrace.protocol.messages.metadata import (
     Cursor,
     DescribeTopicPartitionsRequest,
@@ -22,7 +23,7 @@ from tailrace.protocol.messages.metadata import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.metadata.cluster import reachable_brokers
-from tailrace.server.metadata.metadata import ALL_TOPIC_OPERATIONS, OfflineReplica
+from tailrace.server.metadata.metadata import ALL_TOPIC_OPERATIONS, VIEW_OPERATIONS, OfflineReplica
 from tailrace.server.ports import Controller
 
 MAX_PARTITIONS: Final = 2_000
@@ -31,8 +32,9 @@ MAX_PARTITIONS: Final = 2_000
 class DescribeTopicPartitionsHandler:
     """Describes topics."""
 
-    def __init__(self, *, controller: Controller, offline_replica: OfflineReplica) -> None:
+    def __init__(self, *, controller: Controller, offline_replica: OfflineReplica, views: Views) -> None:
         self._controller = controller
+        self._views = views
         self._offline_replica = offline_replica
 
     def handle(
@@ -47,7 +49,7 @@ class DescribeTopicPartitionsHandler:
         if cursor is not None:
             names = names[bisect_left(names, cursor.topic_name) :]
         limit = max(min(request.response_partition_limit, MAX_PARTITIONS), 1)
-        page = _Page(image, context.connection.listener_name, limit, self._offline_replica)
+        page = _Page(image, self._views, context.connection.listener_name, limit, self._offline_replica)
         next_cursor = page.fill(names, cursor)
         return DescribeTopicPartitionsResponse(topics=tuple(page.topics), next_cursor=next_cursor)
 
@@ -62,9 +64,12 @@ def _check_cursor(cursor: Cursor, named: set[str]) -> None:
 class _Page:
     """One page while it is filled."""
 
-    def __init__(self, image: ClusterImage, listener_name: str, limit: int, offline_replica: OfflineReplica) -> None:
+    def __init__(
+        self, image: ClusterImage, views: Views, listener_name: str, limit: int, offline_replica: OfflineReplica
+    ) -> None:
         self.topics: list[DescribeTopicPartitionsResponseTopic] = []
         self._image = image
+        self._views = views
         self._left = limit
         self._offline_replica = offline_replica
         self._reachable = reachable_brokers(image, listener_name)
@@ -74,7 +79,7 @@ class _Page:
         for name in names:
             if self._left <= 0:
                 return Cursor(topic_name=name, partition_index=0)
-            topic = self._image.topics.get(name)
+            topic = self._views.topic(self._image, name)
             if topic is None:
                 self._put_missing(name)
                 continue
@@ -94,8 +99,10 @@ class _Page:
                 name=topic.name,
                 topic_id=topic.topic_id,
                 is_internal=topic.name in INTERNAL_TOPICS,
-                partitions=tuple(self._partition(topic.name, number, topic.partitions[number]) for number in here),
-                topic_authorized_operations=ALL_TOPIC_OPERATIONS,
+                partitions=tuple(
+                    self._partition(topic.stored_as(number), number, topic.partitions[number]) for number in here
+                ),
+                topic_authorized_operations=VIEW_OPERATIONS if isinstance(topic, ViewImage) else ALL_TOPIC_OPERATIONS,
             )
         )
         return numbers[len(here)] if len(here) < len(numbers) else None
@@ -113,8 +120,10 @@ class _Page:
             )
         )
 
-    def _partition(self, topic: str, number: int, state: PartitionState) -> DescribeTopicPartitionsResponsePartition:
-        offline = self._offline_replica(topic, number)
+    def _partition(
+        self, stored: TopicPartition, number: int, state: PartitionState
+    ) -> DescribeTopicPartitionsResponsePartition:
+        offline = self._offline_replica(*stored)
         leader_is_reachable = state.leader in self._reachable and state.leader != offline
         return DescribeTopicPartitionsResponsePartition(
             error_code=ErrorCode.NONE if leader_is_reachable else self._leader_error(state, offline),

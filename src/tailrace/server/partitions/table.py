@@ -48,6 +48,10 @@ class Leaders(Protocol):
         """The topic with this id, or None if there is none."""
         ...
 
+    def view_refusal(self, topic: str, topic_id: bytes = b"") -> KafkaError | None:
+        """The error if this is the name, or the id, of a view: it has no partitions of its own."""
+        ...
+
 
 class PartitionTable:
     """All partitions of this node. `open` comes first, `close` last; in between everything runs on the event loop.
@@ -126,7 +130,8 @@ class PartitionTable:
         return iter(self._awake)
 
     def get(self, topic: str, partition: int) -> Partition:
-        """The partition. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION (3), NotLeader (6), KAFKA_STORAGE_ERROR (56)."""
+        """The partition. Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION (3), NotLeader (6), KAFKA_STORAGE_ERROR (56), and
+        INVALID_TOPIC_EXCEPTION (17) for a view."""
         found = self._by_name.get((topic, partition)) or self._woken(topic, partition)
         if found is None:
             raise self._absent(topic, partition)
@@ -138,7 +143,9 @@ class PartitionTable:
         if found is None:
             topic = self.dormant.topic_name(TopicId(topic_id)) or self.leaders.topic_name(TopicId(topic_id))
             if topic is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {format_topic_id(topic_id)}")
+                raise self.leaders.view_refusal("", topic_id) or KafkaError(
+                    ErrorCode.UNKNOWN_TOPIC_ID, f"no topic has the id {format_topic_id(topic_id)}"
+                )
             found = self._woken(topic, partition)
             if found is None or found.topic_id != topic_id:
                 # Not on this node, or still of a deleted topic of this name: metadata is applied before this node acts
@@ -438,7 +445,9 @@ class PartitionTable:
             return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{topic}-{partition} is offline: {reason}")
         known = self.leaders.leader_of(topic, partition)
         if known is None:
-            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}")
+            return self.leaders.view_refusal(topic) or KafkaError(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic}-{partition}"
+            )
         return not_leader(
             TopicPartition(topic, partition),
             leader=known.leader,

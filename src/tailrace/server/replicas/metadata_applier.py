@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from tailrace.metadata.image import ClusterImage, ImageDelta, ResourceType, TopicImage
+from tailrace.metadata.views import Views, view_refusal
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -180,8 +181,9 @@ class MetadataApplier:
 class ImageLeaders:
     """The partition table's view of the cluster's metadata."""
 
-    def __init__(self, controller: Controller) -> None:
+    def __init__(self, controller: Controller, views: Views) -> None:
         self._controller = controller
+        self._views = views
 
     def leader_of(self, topic: str, partition: int) -> KnownLeader | None:
         """The leader of the partition, or None if there is no such partition."""
@@ -191,3 +193,9 @@ class ImageLeaders:
     def topic_name(self, topic_id: TopicId) -> str | None:
         """The topic with this id, or None if there is none."""
         return self._controller.image.topic_names.get(topic_id)
+
+    def view_refusal(self, topic: str, topic_id: bytes = b"") -> KafkaError | None:
+        """The error if this is the name, or the id, of a view: it has no partitions of its own."""
+        image = self._controller.image
+        view = self._views.with_id(image, topic_id) if topic_id else self._views.named(image, topic)
+        return None if view is None else view_refusal(image, view.name)

@@ -14,6 +14,7 @@ from functools import partial
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.transactions.commands import AddPartitions, EndTransaction, ProducerIdentity, Response
 from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION
+from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
@@ -143,7 +144,8 @@ class _Addition:
             if partition.topic in INTERNAL_TOPICS and not self._is_from_broker:
                 faults[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif image.partition(partition.topic, partition.partition) is None:
-                faults[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                refusal = view_refusal(image, partition.topic)
+                faults[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if refusal is None else refusal.code
         return faults
 
     def _has_result(self, index: int, codes: Codes) -> None:

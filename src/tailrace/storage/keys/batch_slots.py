@@ -12,15 +12,26 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_ranges import SLOTS, KeyRange
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, crc_is_valid, read_header
-from tailrace.protocol.records.compression import decompress
+from tailrace.protocol.records.compression import MAX_DECOMPRESSED, decompress, default_limit
 from tailrace.protocol.records.kernels import KERNEL, split_by_key
 from tailrace.protocol.records.record import read_records
 from tailrace.protocol.records.split import SLOT_MAP_BYTES
 
 IS_COMPILED: Final = KERNEL == "C"
-MAX_BATCH_BYTES: Final = 8 << 20 if IS_COMPILED else 1 << 20
-"""The largest batch in plain form that is split."""
-MAX_BATCH_RECORDS: Final = 300_000 if IS_COMPILED else 4_000
+
+
+class BatchLimits(NamedTuple):
+    """The largest batch that is split."""
+
+    max_bytes: int
+    """In plain form."""
+    max_records: int
+
+
+SPLIT_LIMITS: Final = BatchLimits(8 << 20, 300_000) if IS_COMPILED else BatchLimits(1 << 20, 4_000)
+"""For readers that can filter a batch themselves."""
+LARGEST: Final = BatchLimits(MAX_DECOMPRESSED, 100_000_000) if IS_COMPILED else BatchLimits(16 << 20, 100_000)
+"""For readers of views, which cannot."""
 GROUP_BYTES: Final = 256 << 10 if IS_COMPILED else 16 << 10
 """Plain bytes of batches that are looked at in one go, unless one batch has more."""
 GROUP_BATCHES: Final = 128
@@ -38,14 +49,19 @@ class PlainBatch(NamedTuple):
     """In plain form."""
 
 
-def plain_batch(stored: Buffer, header: BatchHeader) -> PlainBatch:
-    """The batch for `split_by_key`. Raises CorruptRecords if it cannot be unpacked, or is too large to be split."""
+def plain_batch(stored: Buffer, header: BatchHeader, limits: BatchLimits | None = None) -> PlainBatch:
+    """The batch for `split_by_key`; without limits, with those of SPLIT_LIMITS.
+
+    Raises CorruptRecords if it cannot be unpacked, or is too large to be split.
+    """
+    max_bytes, max_records = limits or SPLIT_LIMITS
     plain: Buffer | None = None
     if header.codec and not header.is_control:
         section = memoryview(stored)[HEADER_SIZE:]
-        plain = decompress(header.codec, section, max_bytes=MAX_BATCH_BYTES) if header.records_count else b""
+        most = min(max_bytes, default_limit(len(stored)))
+        plain = decompress(header.codec, section, max_bytes=most) if header.records_count else b""
     size_bytes = header.size_bytes if plain is None else HEADER_SIZE + len(plain)
-    if size_bytes > MAX_BATCH_BYTES or header.records_count > MAX_BATCH_RECORDS:
+    if size_bytes > max_bytes or header.records_count > max_records:
         raise CorruptRecords(f"the batch at offset {header.base_offset} is too large to be split")
     return PlainBatch(header, stored, plain, size_bytes)
 
@@ -137,7 +153,7 @@ def _last_match(batch: PlainBatch, wanted: KeyRange, end_offset: int) -> int:
 
 
 def _readable(stored: Buffer, header: BatchHeader) -> PlainBatch | None:
-    if header.size_bytes > MAX_BATCH_BYTES or not crc_is_valid(stored, 0, header):
+    if header.size_bytes > SPLIT_LIMITS.max_bytes or not crc_is_valid(stored, 0, header):
         return None
     try:
         return plain_batch(stored, header)

@@ -249,7 +249,7 @@ def test_a_batch_that_lies_about_its_records_comes_as_it_is_stored(node: DataPat
 def test_a_batch_that_would_take_too_long_comes_as_it_is_stored(
     node: DataPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch_slots, "MAX_BATCH_RECORDS", len(KEYS) - 1)
+    monkeypatch.setattr(batch_slots, "SPLIT_LIMITS", batch_slots.BatchLimits(1 << 20, len(KEYS) - 1))
     write(node, KEYS[0])
     write(node, *KEYS)
     assert only(send(node, 0, HIGH)).scanned_to == 1

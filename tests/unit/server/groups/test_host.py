@@ -8,6 +8,7 @@ import pytest
 from tailrace.coordinators.config import GroupConfig
 from tailrace.metadata.commands import TopicReference
 from tailrace.metadata.image import full_delta
+from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
 from tailrace.protocol.messages.groups import DeleteGroupsRequest
@@ -137,6 +138,7 @@ def _coordinators_of_another_start(node: GroupPath, config: GroupConfig | None =
         config=config or GroupConfig(),
         new_member_id=lambda prefix: prefix,
         clock=node.clock,
+        views=Views(),
     )
     coordinators.on_image(node.controller.image, full_delta(node.controller.image))
     return coordinators
@@ -168,6 +170,7 @@ def test_no_partition_is_taken_over_before_the_first_image() -> None:
         config=GroupConfig(),
         new_member_id=lambda prefix: prefix,
         clock=node.clock,
+        views=Views(),
     )
     marker = TransactionMarker(7, 0, 0, True, ())
     codes: list[ErrorCode] = []

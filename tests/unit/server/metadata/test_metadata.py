@@ -17,6 +17,7 @@ from tailrace.metadata.commands import (
     TopicSpec,
 )
 from tailrace.metadata.image import Endpoint
+from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.messages.metadata import (
@@ -428,6 +429,7 @@ def test_a_client_may_ask_for_more_topics_than_are_created_at_once() -> None:
         cluster_id="mine",
         auto_create=True,
         offline_replica=lambda *_: None,
+        views=Views(),
     )
     names = tuple(MetadataRequestTopic(name=f"topic-{number}") for number in range(MAX_NAMES + 5))
     for _ in range(2):

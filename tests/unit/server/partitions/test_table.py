@@ -705,6 +705,9 @@ class RecreatedTopic:
     def topic_name(self, topic_id: TopicId) -> str | None:
         return "orders" if topic_id == topic_id_of("another") else None
 
+    def view_refusal(self, topic: str, topic_id: bytes = b"") -> None:
+        """There are no views."""
+
 
 def test_a_topic_that_has_taken_a_name_does_not_get_the_partition_of_the_one_before() -> None:
     node = new_node()

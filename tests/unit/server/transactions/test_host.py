@@ -542,6 +542,13 @@ def _ask_for(
     return client.node.send(request, 3, connection=connection)
 
 
+def test_a_view_is_in_no_transaction() -> None:
+    client, _ = _ending()
+    assert "orders" in client.node.controller.image.topics
+    assert _added(_ask_for(client, {"orders.shared-4": (0,)})) is E.INVALID_TOPIC_EXCEPTION
+    assert _added(_ask_for(client, {"missing.shared-4": (0,)})) is E.UNKNOWN_TOPIC_OR_PARTITION
+
+
 @pytest.mark.parametrize(("limit", "most"), [("MAX_WAITING", 1), ("MAX_PARTITIONS", 1), ("MAX_OF_ID", 1)])
 def test_only_so_many_wait(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
     monkeypatch.setattr(next_transactions, limit, most)

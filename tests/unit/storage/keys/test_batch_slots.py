@@ -99,9 +99,9 @@ def test_a_batch_that_cannot_be_looked_at_has_all_slots_and_the_others_have_thei
     assert last_match(bad.buffer, bad.header, KeyRange(7, 7), 10) == -1
 
 
-@pytest.mark.parametrize(("name", "value"), [("MAX_BATCH_RECORDS", 4), ("MAX_BATCH_BYTES", 80)])
-def test_a_batch_that_is_too_large_has_all_slots(name: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batch_slots, name, value)
+@pytest.mark.parametrize("limits", [(1 << 20, 4), (80, 1_000)])
+def test_a_batch_that_is_too_large_has_all_slots(limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_slots, "SPLIT_LIMITS", batch_slots.BatchLimits(*limits))
     for codec in (Codec.NONE, Codec.ZSTD):
         found = slots_of(batch(5, *KEYS, codec=codec), batch(10, b"c", codec=codec))
         assert bytes(found.slot_maps[:32]) == ALL_SLOTS

@@ -1,0 +1,143 @@
+"""Views of the topics of an image (`model.views`; decision 0057): looked up by name and by id, and in no list.
+
+A topic that has the name or the id of a view goes first. Reading requests look topics up here; all others look in the
+image itself, which has no views, and refuse one with `view_refusal`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.metadata.image import ClusterImage, TopicImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId
+from tailrace.model.key_ranges import KeyRange
+from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.views import SHARES, View, folded_id, key_range_of, parse_view
+
+MAX_VIEW_PARTITIONS: Final = 10_000
+"""Partitions of one view. A topic that would have a view with more has no such view."""
+
+
+_ID_BYTES: Final = 16
+
+
+class ViewPartitions(Mapping[int, PartitionState]):
+    """The partitions of a view: each with the state of the partition that it is a part of."""
+
+    __slots__ = ("_partitions", "_shares")
+
+    def __init__(self, partitions: Mapping[int, PartitionState], shares: int) -> None:
+        self._partitions = partitions
+        self._shares = shares
+
+    def __getitem__(self, number: int) -> PartitionState:
+        return self._partitions[number // self._shares]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._partitions) * self._shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewImage(TopicImage):
+    """A view of a topic that exists, in the form of a topic."""
+
+    source: TopicImage
+    """The topic."""
+    shares: int
+    """The view partitions of each of its partitions."""
+
+    def stored_as(self, number: int) -> TopicPartition:
+        return TopicPartition(self.source.name, number // self.shares)
+
+    def key_range(self, number: int) -> KeyRange:
+        """The key hashes of the records of this view partition."""
+        return key_range_of(number, self.shares)
+
+
+class Views:
+    """The views that one broker serves."""
+
+    def __init__(self, *, is_allowed: bool = True) -> None:
+        """`is_allowed` is group.key.sharing.enable."""
+        self._is_allowed = is_allowed
+
+    def topic(self, image: ClusterImage, name: str) -> TopicImage | None:
+        """The topic or the view of this name."""
+        return image.topics.get(name) or self.named(image, name)
+
+    def topic_by_id(self, image: ClusterImage, topic_id: bytes) -> TopicImage | None:
+        """The topic or the view of this id."""
+        return image.topic_by_id(TopicId(topic_id)) or self.with_id(image, topic_id)
+
+    def named(self, image: ClusterImage, name: str) -> ViewImage | None:
+        """The view of this name, if it is one and its topic exists and is shared."""
+        view = parse_view(name)
+        found = None if view is None or not self._serves(image, view) else existing_view(image, view)
+        return None if found is None or len(found.partitions) > MAX_VIEW_PARTITIONS else found
+
+    def with_id(self, image: ClusterImage, topic_id: bytes) -> ViewImage | None:
+        """As `named`, by id."""
+        view = _view_with_id(image, topic_id)
+        return None if view is None else self.named(image, view.name)
+
+    def _serves(self, image: ClusterImage, view: View) -> bool:
+        return self._is_allowed and image.knows_key_sharing and is_shared(image, view.topic)
+
+
+def _view_with_id(image: ClusterImage, topic_id: bytes) -> View | None:
+    if len(topic_id) != _ID_BYTES or topic_id in image.topic_names:
+        return None
+    for shares in SHARES:
+        source = image.topic_by_id(folded_id(topic_id, shares))
+        if source is not None:
+            return View(source.name, shares)
+    return None
+
+
+def is_shared(image: ClusterImage, topic: str) -> bool:
+    """Whether the topic may be read by key ranges: key.sharing.enable."""
+    return image.topic_overrides(topic).get("key.sharing.enable", "true").lower() != "false"
+
+
+def existing_view(image: ClusterImage, view: View) -> ViewImage | None:
+    """The view, whether it is served or not; None without its topic, and if a topic has its name."""
+    source = image.topics.get(view.topic)
+    name = view.name
+    if source is None or name in image.topics:
+        return None
+    return ViewImage(
+        name=name,
+        topic_id=folded_id(source.topic_id, view.shares),
+        partitions=ViewPartitions(source.partitions, view.shares),
+        source=source,
+        shares=view.shares,
+    )
+
+
+def id_of(image: ClusterImage, name: str) -> TopicId | None:
+    """The id of the topic or view of this name. A view keeps its id while it is not served: offsets need it."""
+    topic = image.topics.get(name)
+    if topic is None:
+        view = parse_view(name)
+        topic = None if view is None else existing_view(image, view)
+    return None if topic is None else topic.topic_id
+
+
+def view_refusal(
+    image: ClusterImage, name: str, code: ErrorCode = ErrorCode.INVALID_TOPIC_EXCEPTION
+) -> KafkaError | None:
+    """The error of a request that would write, change or delete this view; None if the name is no view's."""
+    view = parse_view(name)
+    if view is None or existing_view(image, view) is None:
+        return None
+    return KafkaError(code, f"{name} is a view of {view.topic} for consumers: it can only be read; name {view.topic}")
+
+
+def view_refusal_by_id(image: ClusterImage, topic_id: bytes) -> KafkaError | None:
+    """As `view_refusal`, by id."""
+    view = _view_with_id(image, topic_id)
+    return None if view is None else view_refusal(image, view.name)

@@ -1,0 +1,74 @@
+"""Views of topics, by which unmodified clients share a partition: their names, ids and key ranges (decision 0057).
+
+The view `orders.shared-16` has 16 partitions for each one of `orders`: number 16 p + j has those records of partition p
+whose key hashes are in the 16th range j, at the offsets that they have in p.
+"""
+
+from typing import Final, NamedTuple
+
+from tailrace.model.ids import TopicId
+from tailrace.model.key_ranges import SLOTS, KeyRange, of_slots
+from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, topic_name_fault
+
+SHARES: Final = (2, 4, 8, 16, 32, 64, 128, 256)
+"""The numbers of view partitions that one partition may have: each has whole slots."""
+_BY_SUFFIX: Final = {f".shared-{shares}": shares for shares in SHARES}
+_SHORTEST_SUFFIX: Final = len(".shared-2")
+_LONGEST_SUFFIX: Final = len(".shared-256")
+_LAST_BYTE: Final = 15
+_MOST_FOLDED: Final = 15
+"""The ids of one topic and of its views differ in the lowest four bits alone."""
+
+
+class View(NamedTuple):
+    """A view, whether its topic exists or not."""
+
+    topic: str
+    shares: int
+    """The view partitions of each partition, one of `SHARES`."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}.shared-{self.shares}"
+
+
+def parse_view(name: str) -> View | None:
+    """The view that this name stands for; None for any other name, also for one that no topic can have.
+
+    Internal topics have no views.
+    """
+    for length in range(_SHORTEST_SUFFIX, _LONGEST_SUFFIX + 1):
+        shares = _BY_SUFFIX.get(name[-length:])
+        if shares is not None:
+            topic = name[:-length]
+            is_legal = topic_name_fault(topic) is None and topic_name_fault(name) is None
+            has_views = topic not in INTERNAL_TOPICS and topic != METADATA_TOPIC
+            return View(topic, shares) if is_legal and has_views else None
+    return None
+
+
+def views_of(topic: str) -> tuple[str, ...]:
+    """The names of all views of a topic."""
+    names = (View(topic, shares).name for shares in SHARES)
+    return tuple(name for name in names if parse_view(name) is not None)
+
+
+def folded_id(topic_id: bytes, shares: int) -> TopicId:
+    """The id of a topic's view; of that, the topic's id again."""
+    return _folded(topic_id, shares.bit_length() - 1)
+
+
+def family_of(topic_id: bytes) -> tuple[TopicId, ...]:
+    """The id, the ids of the topic's views, and some more: the controller gives no second topic one of these."""
+    return tuple(_folded(topic_id, number) for number in range(_MOST_FOLDED + 1))
+
+
+def _folded(topic_id: bytes, number: int) -> TopicId:
+    return TopicId(topic_id[:_LAST_BYTE] + bytes((topic_id[_LAST_BYTE] ^ number,)))
+
+
+def key_range_of(number: int, shares: int) -> KeyRange:
+    """The key hashes of a view partition; `number` counts over all partitions of the view."""
+    slots = SLOTS // shares
+    first = number % shares * slots
+    return of_slots(first, first + slots - 1)

@@ -1,0 +1,181 @@
+"""Reads of view partitions: a partition's records of one key range, for readers that know nothing of key ranges
+(KIP-X; decision 0057).
+
+A read is one of a key range (`server.fetch.key_reads`), and more:
+
+1. It goes on where the last one ended that found nothing, although its reader names the same offset again.
+2. A batch that is too large to be split among others is split all the same. One whose records are not as its header
+   says is CORRUPT_MESSAGE (2): its reader cannot filter it.
+3. A first batch whose records are all below the reader's offset is left out: it would be sent again and again.
+4. A batch at the end of the view ends with its last record there. A reader that has it stands at the end of the view,
+   and not behind.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, slot_of
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches, read_header
+from tailrace.protocol.records.compression import decompress
+from tailrace.protocol.records.kernels import split_by_key
+from tailrace.replication.outcomes import PartitionRead
+from tailrace.replication.partition import Partition
+from tailrace.server.fetch.key_reads import KeyRangeRead, KeyRangeReads, ScanBudget, as_one, key_of
+from tailrace.server.fetch.scanned_offsets import ScannedOffsets
+from tailrace.server.fetch.view_ends import ViewEnds
+from tailrace.server.ports import Clock
+from tailrace.storage import ReadLimits
+from tailrace.storage.keys.batch_slots import LARGEST
+
+Read = Callable[[ReadLimits], PartitionRead]
+
+
+class ViewRead(NamedTuple):
+    """The result of a read of a view partition."""
+
+    batches: Buffer
+    scanned_to: int
+    """There are no records but those in the batches below this offset, from the offset of the read on."""
+    reaches_end: bool
+    """Whether the read ended at the readable end."""
+    has_scanned: bool
+    """Whether it looked at any record."""
+    high_watermark: int
+    """1 + the offset of the last record below the high watermark of the partition."""
+    last_stable_offset: int
+    """Likewise."""
+
+
+class ViewReads:
+    """The reads of all view partitions of this broker."""
+
+    def __init__(self, key_reads: KeyRangeReads, clock: Clock) -> None:
+        self._key_reads = key_reads
+        self.ends = ViewEnds(clock)
+        self.scanned = ScannedOffsets()
+
+    def read(
+        self, partition: Partition, key_range: KeyRange, limits: ReadLimits, read: Read, budget: ScanBudget
+    ) -> ViewRead | None:
+        """The batches of the view partition within the limits, with `read` for what is not at hand.
+
+        None: its end is not known yet. Raises KafkaError as `read`, and CORRUPT_MESSAGE (2).
+        """
+        end_offset = partition.readable_end(limits.isolation)
+        high_watermark = self.ends.end(partition, key_range, partition.high_watermark, budget)
+        stable_end = high_watermark
+        if partition.last_stable_offset != partition.high_watermark:
+            stable_end = self.ends.end(partition, key_range, partition.last_stable_offset, budget)
+        if high_watermark is None or stable_end is None:
+            return None
+        where = (
+            partition.topic_id,
+            partition.topic_partition.partition,
+            partition.leader_epoch,
+            limits.isolation,
+            key_range,
+        )
+        start = min(self.scanned.after(where, limits.offset), max(end_offset, limits.offset))
+        if not partition.log.log_start_offset <= start <= partition.high_watermark:
+            outside = read(_at(limits, start))  # raises, or is empty
+            return ViewRead(b"", start, outside.reaches_end, False, high_watermark, stable_end)
+        got = self._scan(_ViewScan(partition, key_range, limits, read, budget), start)
+        found, records_end = got.found, got.records_end
+        view_end = high_watermark if end_offset == partition.high_watermark else stable_end
+        if found and records_end > view_end:
+            found, records_end = _ended_at(found, view_end), view_end
+        self.scanned.keep(where, records_end if found else limits.offset, got.scanned_to)
+        return ViewRead(
+            as_one(found), got.scanned_to, got.reaches_end, got.scanned_to > start, high_watermark, stable_end
+        )
+
+    def _scan(self, scan: "_ViewScan", start: int) -> KeyRangeRead:
+        """The batches from `start` on, until there are some, or the limits or the readable end are reached."""
+        position, limits = start, scan.limits
+        while True:
+            got = self._key_reads.read(
+                scan.partition, (scan.key_range,), _at(limits, position), scan.read, scan.budget
+            ) or self._read_large(scan, position)
+            found = _without_done(got.found, limits.offset, scan.key_range)
+            if found or got.reaches_end or scan.budget.is_spent or got.scanned_to == position:
+                return got._replace(found=found)
+            position = got.scanned_to
+
+    def _read_large(self, scan: "_ViewScan", position: int) -> KeyRangeRead:
+        """The part of the one batch that has this offset, whatever its size. Raises KafkaError CORRUPT_MESSAGE (2)."""
+        limits = scan.limits
+        chunk = scan.read(ReadLimits(position, 1, limits.isolation, limits.leader_epoch, min_one_message=True))
+        key = key_of(scan.partition, limits)
+        part = self._key_reads.split(scan.partition, key, (scan.key_range,), position, chunk, scan.budget, LARGEST)
+        if part is None:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"the records of the batch with offset {position} of {scan.partition.topic_partition} are not as its"
+                " header says, or too large to be filtered",
+            )
+        if not part.batches:
+            return KeyRangeRead((), part.end, None, position)
+        if len(part.batches) > limits.max_bytes and not limits.min_one_message:
+            return KeyRangeRead((), position, None, position)
+        return KeyRangeRead((part.batches,), part.end, None, part.records_end)
+
+
+class _ViewScan(NamedTuple):
+    """The reader of a view partition, for one read."""
+
+    partition: Partition
+    key_range: KeyRange
+    limits: ReadLimits
+    read: Read
+    budget: ScanBudget
+
+
+def _at(limits: ReadLimits, offset: int) -> ReadLimits:
+    return ReadLimits(offset, limits.max_bytes, limits.isolation, limits.leader_epoch, limits.min_one_message)
+
+
+def _without_done(found: Sequence[Buffer], offset: int, key_range: KeyRange) -> Sequence[Buffer]:
+    """The batches without the first one, if all its records are below the offset."""
+    if not found:
+        return found
+    first = memoryview(found[0])
+    header = read_header(first)
+    if header.base_offset >= offset or header.is_control:
+        return found
+    batch, rest = first[: header.size_bytes], first[header.size_bytes :]
+    if header.records_count == header.last_offset_delta + 1 or _last_offset(batch, key_range) >= offset:
+        return found
+    return (rest, *found[1:]) if len(rest) else found[1:]
+
+
+def _last_offset(batch: memoryview, key_range: KeyRange) -> int:
+    """The offset of the last record in the range, of one batch whose records were looked at before; -1 for none."""
+    header = read_header(batch)
+    plain = None
+    if header.codec:
+        plain = decompress(header.codec, batch[HEADER_SIZE:], max_bytes=LARGEST.max_bytes)
+    last_offsets = split_by_key([(batch, plain)], [(key_range,)]).last_offsets
+    return max(last_offsets[slot_of(key_range.first) : slot_of(key_range.last) + 1])
+
+
+_LAST_DELTA_AT, _CRC_AT, _ATTRIBUTES_AT = 23, 17, 21
+
+
+def _ended_at(found: Sequence[Buffer], end_offset: int) -> Sequence[Buffer]:
+    """The batches, of which the last one has no record from this offset on, with that as their end.
+
+    As they are if the last one begins there or later, which the end of the view then does not know yet.
+    """
+    *before, last_buffer = found
+    view = memoryview(last_buffer)
+    position, header = max(iter_batches(view), key=lambda one: one[0])
+    if header.base_offset >= end_offset:
+        return found
+    batch = bytearray(view[position:])
+    batch[_LAST_DELTA_AT : _LAST_DELTA_AT + 4] = (end_offset - 1 - header.base_offset).to_bytes(4, "big")
+    batch[_CRC_AT:_ATTRIBUTES_AT] = crc32c(memoryview(batch)[_ATTRIBUTES_AT:]).to_bytes(4, "big")
+    return (*before, view[:position], batch) if position else (*before, batch)

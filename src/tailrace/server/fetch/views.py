@@ -1,0 +1,44 @@
+"""The views that readers may name, and the partitions behind them (decision 0057)."""
+
+from typing import Final
+
+from tailrace.metadata.views import ViewImage, Views
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.replication.partition import Partition
+from tailrace.server.fetch.key_reads import KeyRangeReads
+from tailrace.server.fetch.view_reads import ViewReads
+from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.ports import Clock, Controller
+
+
+class ReadableViews:
+    """The views of one broker, for its readers."""
+
+    def __init__(
+        self,
+        views: Views,
+        *,
+        controller: Controller,
+        partitions: PartitionTable,
+        key_reads: KeyRangeReads,
+        clock: Clock,
+    ) -> None:
+        self._views = views
+        self._controller = controller
+        self._partitions = partitions
+        self.key_reads: Final = key_reads
+        self.reads: Final = ViewReads(key_reads, clock)
+
+    def named(self, topic: str) -> ViewImage | None:
+        """The view of this name, if there is one and no topic has the name."""
+        return self._views.named(self._controller.image, topic)
+
+    def with_id(self, topic_id: bytes) -> ViewImage | None:
+        """As `named`, by id."""
+        return self._views.with_id(self._controller.image, topic_id)
+
+    def partition(self, view: ViewImage, index: int) -> Partition:
+        """The partition that the view partition is a part of. Raises KafkaError as `PartitionTable.get_by_id`."""
+        if index not in view.partitions:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {view.name}-{index}")
+        return self._partitions.get_by_id(view.source.topic_id, view.stored_as(index).partition)

@@ -1,0 +1,158 @@
+"""Members of an ordinary group share one partition by its keys: through a view, with clients that know nothing of it.
+
+Each record comes once over all members, and each key's in order. Before a member joins or leaves, all that was read is
+committed: the lag of each view partition is 0, also of those whose last record is not the last of the log.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+
+import kafka
+import pytest
+
+from interop.clients import CLIENTS, Aiokafka, ForeignClient, KafkaPython, Member, absent
+from interop.java_client import JavaConsumerProtocol
+from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message, wait_until
+from tailrace.client.admin.topics import NewTopic
+from tailrace.client.blocking import Admin, Producer
+from tailrace.model.key_ranges import hash_of
+from tailrace.testing import Cluster
+
+SHARES = 8
+EVERYTHING = set(range(SHARES))
+KEYS = [b"key-%d" % number for number in range(40)]
+EVERY_CLIENT = (*CLIENTS, ConfluentConsumerProtocol(), JavaConsumerProtocol())
+
+
+class Sharing:
+    """A topic of one partition whose view is read by a group."""
+
+    def __init__(self, bootstrap: str, topic: str, client: ForeignClient) -> None:
+        self.bootstrap, self.topic, self.client = bootstrap, topic, client
+        self.view, self.group = f"{topic}.shared-{SHARES}", f"group-{topic}"
+        self.seen: list[Message] = []
+        self.sent = 0
+
+    def join(self) -> Member:
+        return self.client.join(self.bootstrap, self.view, self.group)
+
+    def send(self, count: int) -> None:
+        """Send the next numbers, in small batches with several keys."""
+        with Producer(self.bootstrap, linger_ms=2) as producer:
+            for number in range(self.sent, self.sent + count):
+                producer.send(self.topic, key=KEYS[number * 7 % len(KEYS)], value=b"%d" % number)
+            producer.flush()
+        self.sent += count
+
+    def poll_until(self, members: list[Member], holds, what: str) -> None:  # type: ignore[no-untyped-def]
+        def condition() -> bool:
+            for member in members:
+                self.seen += member.poll()
+            return bool(holds())
+
+        wait_until(condition, f"{what}: {self.client.name}")
+
+    def read_all(self, members: list[Member]) -> None:
+        """Read all that was sent, and have it committed."""
+        self.poll_until(members, lambda: len(self.seen) >= self.sent, "all records are read")
+        with Admin(self.bootstrap) as admin:
+            self.poll_until(members, lambda: self._has_no_lag(admin), "all is committed, and there is no lag")
+        self.check()
+
+    def _has_no_lag(self, admin: Admin) -> bool:
+        lags = {one.partition: end - at.offset for one, (at, end) in admin.group_lag(self.group).items()}
+        assert all(lag >= 0 for lag in lags.values()), f"no member is behind the end of the view: {lags}"
+        with_records = {hash_of(message.key, 0) * SHARES >> 32 for message in self.seen}
+        return with_records <= lags.keys() and not any(lags.values())
+
+    def check(self) -> None:
+        """Each record came once, and each key's in order."""
+        numbers = [int(message.value or b"") for message in self.seen]
+        assert sorted(numbers) == list(range(self.sent))
+        of_key: dict[bytes | None, list[int]] = defaultdict(list)
+        for message, number in zip(self.seen, numbers, strict=True):
+            of_key[message.key].append(number)
+        assert all(found == sorted(found) for found in of_key.values())
+
+
+def is_shared_out(members: list[Member]) -> bool:
+    shares = [member.assignment() for member in members]
+    return set().union(*shares) == EVERYTHING and sum(map(len, shares)) == SHARES and all(shares)
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("client", EVERY_CLIENT, ids=lambda client: client.name)
+def test_members_share_one_partition(tailrace_cluster: Cluster, client: ForeignClient) -> None:
+    if why := absent(client):
+        pytest.skip(why)
+    sharing = Sharing(tailrace_cluster.bootstrap_servers, f"keyed-{client.name}", client)
+    with Admin(sharing.bootstrap) as admin:
+        admin.create_topics({sharing.topic: 1})
+    with closing(sharing.join()) as first:
+        sharing.poll_until([first], lambda: first.assignment() == EVERYTHING, "the first member has all shares")
+        sharing.send(100)
+        sharing.read_all([first])
+        with closing(sharing.join()) as second:
+            both = [first, second]
+            sharing.poll_until(both, lambda: is_shared_out(both), "two members share the partition")
+            sharing.send(100)
+            sharing.read_all(both)
+        sharing.poll_until([first], lambda: first.assignment() == EVERYTHING, "the first member has all again")
+        sharing.send(50)
+        sharing.read_all([first])
+
+
+@pytest.fixture(scope="module")
+def three_brokers() -> Iterator[Cluster]:
+    with Cluster(brokers=3, config={"offsets.topic.replication.factor": "3", "min.insync.replicas": "2"}) as running:
+        yield running
+
+
+@pytest.mark.interop
+@pytest.mark.parametrize("client", [Confluent(), KafkaPython(), Aiokafka()], ids=lambda client: client.name)
+def test_members_share_a_partition_whose_leader_changes(three_brokers: Cluster, client: ForeignClient) -> None:
+    sharing = Sharing(three_brokers.bootstrap_servers, f"moved-{client.name}", client)
+    with Admin(sharing.bootstrap) as admin:
+        admin.create_topics([NewTopic(name=sharing.topic, partitions=1, replication_factor=3)])
+        with closing(sharing.join()) as first, closing(sharing.join()) as second:
+            both = [first, second]
+            sharing.poll_until(both, lambda: is_shared_out(both), "two members share the partition")
+            sharing.send(100)
+            sharing.read_all(both)
+            (described,) = (one for one in admin.describe_topics() if one.name == sharing.topic)
+            leader = int(described.partitions[0].leader)
+            three_brokers.stop(leader)
+            try:
+                sharing.send(100)
+                sharing.read_all(both)
+            finally:
+                three_brokers.start(leader)
+            sharing.send(50)
+            sharing.read_all(both)
+
+
+@pytest.mark.interop
+def test_a_position_meets_the_end(tailrace_cluster: Cluster) -> None:
+    """A client that reads up to the end, as it was when it began, gets there, though others have the last records."""
+    sharing = Sharing(tailrace_cluster.bootstrap_servers, "met", KafkaPython())
+    with Admin(sharing.bootstrap) as admin:
+        admin.create_topics({sharing.topic: 1})
+    sharing.send(200)
+    consumer = kafka.KafkaConsumer(bootstrap_servers=sharing.bootstrap, enable_auto_commit=False)
+    with closing(consumer):
+        partitions = [kafka.TopicPartition(sharing.view, number) for number in range(SHARES)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends = consumer.end_offsets(partitions)
+        assert len(set(ends.values())) > 1
+
+        def has_met() -> bool:
+            for records in consumer.poll(timeout_ms=200).values():
+                sharing.seen += [Message(one.key, one.value) for one in records]
+            return bool({one: consumer.position(one) for one in partitions} == ends)
+
+        wait_until(has_met, "each position is at the end of its view partition")
+        sharing.check()
+        assert all(consumer.highwater(one) in (ends[one], None) for one in partitions)
+        assert sharing.view not in consumer.topics()

@@ -1,0 +1,135 @@
+"""ListOffsets and OffsetForLeaderEpoch of views (decision 0057)."""
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.key_ranges import contains, hash_of
+from tailrace.model.views import key_range_of
+from tailrace.protocol.messages.list_offsets import (
+    EpochEndOffset,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tailrace.replication.partition import Partition
+from tailrace.server.fetch import key_reads
+from testkit.view_readers import ViewNode, ViewReader, offsets_of
+
+VIEW = "orders.shared-4"
+KEYS = [b"key-%d" % number for number in range(60)]
+EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL = -2, -3, -4
+
+
+def key_in(number: int) -> bytes:
+    wanted = [key_range_of(number, 4)]
+    return next(key for key in KEYS if contains(wanted, hash_of(key, 0)))
+
+
+@pytest.fixture
+def node() -> ViewNode:
+    return ViewNode()
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_the_end_is_behind_the_last_record_of_the_view(node: ViewNode, version: int) -> None:
+    node.write(*KEYS)
+    ends = node.ends(VIEW, 0, 1, 2, 3, version=version)
+    assert [one.error_code for one in ends] == [0] * 4
+    assert [one.offset for one in ends] == [offsets_of(KEYS, number, 4)[-1] + 1 for number in range(4)]
+    assert [one.timestamp for one in ends] == [-1] * 4
+
+
+def test_the_end_is_the_log_start_without_records(node: ViewNode) -> None:
+    assert [one.offset for one in node.ends(VIEW, 0, 1)] == [0, 0]
+    node.write(*[key_in(1)] * 9)
+    assert [one.offset for one in node.ends(VIEW, 0, 1)] == [0, 9]
+    node.table.get("orders", 0).delete_records(4)
+    assert [one.offset for one in node.ends(VIEW, 0, 1)] == [4, 9]
+
+
+def test_all_else_is_the_answer_of_the_partition(node: ViewNode) -> None:
+    for _ in range(3):
+        node.write(*KEYS)
+    node.table.get("orders", 0).delete_records(7)
+    for timestamp in (EARLIEST, EARLIEST_LOCAL, MAX_TIMESTAMP, 0, 1_005, 10**15):
+        (own,) = node.ends("orders", 0, timestamp=timestamp)
+        for number in range(4):
+            (answer,) = node.ends(VIEW, number, timestamp=timestamp)
+            assert (answer.error_code, answer.offset, answer.timestamp) == (0, own.offset, own.timestamp)
+            assert answer.leader_epoch == own.leader_epoch
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
+)
+def test_an_end_that_is_not_known_yet_is_not_available(
+    node: ViewNode, monkeypatch: pytest.MonkeyPatch, version: int, code: ErrorCode
+) -> None:
+    node.write(*KEYS)
+    with monkeypatch.context() as short:
+        short.setattr(key_reads, "SCAN_MS", 0)
+        (answer,) = node.send(latest(VIEW), version, same_turn=True).response.topics[0].partitions
+        assert answer.error_code == code
+        node.end_turn()  # the index goes on by itself
+        (answer,) = node.ends(VIEW, 0, version=version)
+        assert (answer.error_code, answer.offset) == (0, offsets_of(KEYS, 0, 4)[-1] + 1)
+
+
+def latest(view: str) -> ListOffsetsRequest:
+    wanted = (ListOffsetsPartition(partition_index=0, timestamp=-1),)
+    return ListOffsetsRequest(replica_id=-1, topics=(ListOffsetsTopic(name=view, partitions=wanted),))
+
+
+def test_a_fetch_waits_while_the_end_is_not_known(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.write(*KEYS)
+    known: list[bool] = []
+    key_end = Partition.key_end
+    monkeypatch.setattr(Partition, "key_end", lambda self, *wanted: key_end(self, *wanted) if known else None)
+    monkeypatch.setattr(Partition, "index_keys_on", lambda self: False)
+    waiting = node.fetch_views(VIEW, {0: 0}, max_wait_ms=500)
+    node.clock.advance(400)
+    assert not waiting.is_answered
+    node.clock.advance(100)
+    assert waiting.fetched.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    old = node.fetch_views(VIEW, {0: 0}, version=10).fetched
+    assert (old.error_code, old.high_watermark, old.records) == (0, -1, b"")
+
+
+def test_a_fetch_that_waits_for_the_end_wakes_when_it_is_known(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.write(*KEYS)
+    with monkeypatch.context() as short:
+        short.setattr(key_reads, "SCAN_MS", 0)
+        waiting = node.fetch_views(VIEW, {0: 0}, max_wait_ms=500, same_turn=True)
+        assert not waiting.is_answered
+    node.end_turn()
+    reader = ViewReader(node, VIEW, 0)
+    reader.take(waiting.fetched)
+    assert reader.offsets == offsets_of(KEYS, 0, 4)
+
+
+@pytest.mark.parametrize("partition", [-1, 4, 2**31 - 1])
+def test_a_partition_that_a_view_does_not_have_is_unknown(node: ViewNode, partition: int) -> None:
+    (answer,) = node.ends(VIEW, partition)
+    assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def epoch_end(node: ViewNode, topic: str, partition: int, epoch: int, replica_id: int = -1) -> EpochEndOffset:
+    wanted = (OffsetForLeaderPartition(partition=partition, leader_epoch=epoch),)
+    request = OffsetForLeaderEpochRequest(
+        replica_id=replica_id, topics=(OffsetForLeaderTopic(topic=topic, partitions=wanted),)
+    )
+    response = node.send(request, 4).response
+    end: EpochEndOffset = response.topics[0].partitions[0]
+    return end
+
+
+def test_the_end_of_an_epoch_is_that_of_the_partition(node: ViewNode) -> None:
+    """The end of the view would be below the position of a reader that was sent there by a timestamp."""
+    node.write(*KEYS)
+    for number in range(4):
+        end = epoch_end(node, VIEW, number, 0)
+        assert (end.error_code, end.leader_epoch, end.end_offset) == (0, 0, 60)
+    assert epoch_end(node, VIEW, 4, 0).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
