@@ -197,6 +197,18 @@ def test_a_long_poll_wakes_for_records_of_its_view_alone(node: ViewNode) -> None
     assert reader.position == node.end(VIEW, 0) == 10
 
 
+def test_a_fetch_waits_for_so_many_bytes_of_its_view(node: ViewNode) -> None:
+    waiting = node.fetch_views(VIEW, {0: 0}, max_wait_ms=500, min_bytes=150)
+    node.write(key_in(0))
+    for _ in range(5):
+        node.write(key_in(1), value=bytes(500))
+        assert not waiting.is_answered, "bytes of others do not count"
+    node.write(key_in(0))
+    reader = ViewReader(node, VIEW, 0)
+    reader.take(waiting.fetched)
+    assert reader.offsets == [0, 6]
+
+
 def test_a_wake_reads_new_batches_alone(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         node.write(*[key_in(1)] * 9)
