@@ -243,6 +243,7 @@ def test_a_view_is_read_and_described_and_not_changed(topic: str) -> None:
     run("produce", topic, "--key-separator", ":", stdin=b"".join(b"key-%d:%d\n" % (one, one) for one in range(40)))
     done = run("consume", view, "--from-beginning", "--group", topic, "--max-messages", "40")
     assert sorted(map(int, done.out.split())) == list(range(40))
+    assert run("consume", view, "--from-beginning", "--key", "key-7", "--max-messages", "1").out == "7\n"
     (described,) = json.loads(run("topics", "describe", view, "-o", "json").out)
     assert (described["Topic"], described["PartitionCount"]) == (view, 4)
     rows = json.loads(run("groups", "describe", topic, "-o", "json").out)

@@ -18,6 +18,7 @@ from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.views import parse_view
 
 
 class RecordFormat(StrEnum):
@@ -89,7 +90,9 @@ def command(
     waiting = _WaitingNotice(bootstrap_server, topic, partitions, is_new=begins_at_end)
     with without_client_warnings(), _until_interrupted() as is_interrupted, consumer:
         if group is None:
-            consumer.assign(dict.fromkeys(partitions, () if key is None else _hash_range(key)))
+            # A view has key ranges of its own, and takes no others.
+            ranges = () if key is None or parse_view(topic) is not None else _hash_range(key)
+            consumer.assign(dict.fromkeys(partitions, ranges))
         elif begins_at_end:
             waiting.is_new = not consumer.committed(partitions)
         if offset is not None:

@@ -234,7 +234,7 @@ class SessionReading(Reading):
             self._session.settle(one)
         elif result.has_scanned:
             self._session.put_last(one)
-        else:
+        elif data.high_watermark == UNKNOWN or one.fetch_offset > partition.high_watermark:
             self._wait_on(one, partition)
 
     def _without_news(self, one: SessionPartition, partition: Partition, data: PartitionData) -> None:
