@@ -43,7 +43,7 @@ class WrittenProgress:
     """The offsets of these were reset meanwhile: the commit was refused, and reading starts over."""
 
 
-class OffsetCommits(Protocol):
+class StableOffsets(Protocol):
     """The part of a consumer that any server has the other end of."""
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> object:
@@ -97,7 +97,7 @@ class RangeCommits(Protocol):
 class ProgressStore:
     """The progress of the group of one consumer. One call at a time."""
 
-    def __init__(self, offsets: OffsetCommits, ranges: RangeCommits | None) -> None:
+    def __init__(self, offsets: StableOffsets, ranges: RangeCommits | None) -> None:
         """`ranges`: None if the client has no such calls."""
         self._offsets: Final = offsets
         self._ranges: Final = ranges

@@ -548,6 +548,52 @@ def test_with_ranges_a_restart_repeats_exactly_what_no_commit_covers(tailrace_cl
     assert not handled[0] & handled[1], "nothing came twice"
 
 
+def test_a_restart_repeats_what_the_commits_of_a_real_node_do_not_cover(
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the client and the node know ranges that is exactly the stuck key, else all behind the lowest offset."""
+    handled: list[set[tuple[int, int]]] = [set(), set()]
+
+    async def main() -> None:
+        first = shared(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0)
+        write, writes, written = first._store.write, 0, asyncio.Event()
+
+        async def counted(commits: Any) -> Any:
+            nonlocal writes
+            result = await write(commits)
+            if len(handled[0]) == RECORDS - RECORDS // KEYS:
+                writes += 1
+            if writes == 3:  # the stuck key was in hand at the commit before, and has its hole
+                written.set()
+            return result
+
+        monkeypatch.setattr(first._store, "write", counted)
+
+        async def handle(record: SharedRecord) -> None:
+            if record.key == b"key-3":
+                await asyncio.Event().wait()
+            handled[0].add((record.partition, record.offset))
+
+        run = asyncio.create_task(first.run(handle))
+        await written.wait()
+        first.stop()
+        await run
+        committed = await offsets_of(tailrace_cluster, topic)
+        second = shared(tailrace_cluster, topic)
+
+        async def rest(record: SharedRecord) -> None:
+            assert record.offset >= committed.get(record.partition, 0)
+            handled[1].add((record.partition, record.offset))
+            if len(handled[0] | handled[1]) == RECORDS:
+                second.stop()
+
+        await second.run(rest)
+        if first._store._ranges is not None:
+            assert not handled[0] & handled[1]
+
+    ran(main)
+
+
 def test_records_wait_while_the_progress_of_the_group_cannot_be_read(tailrace_cluster: Cluster, topic: str) -> None:
     ranges = RangesOfAGroup()
     ranges.unreadable = 3
