@@ -9,7 +9,15 @@ import pytest
 
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
-from tailrace.client.blocking import Admin, Consumer, MetricName, OffsetAndMetadata, Producer, RangedFetch
+from tailrace.client.blocking import (
+    Admin,
+    Consumer,
+    MetricName,
+    OffsetAndMetadata,
+    Producer,
+    RangedFetch,
+    Rectangle,
+)
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import contains, hash_of, of_slots
@@ -113,6 +121,24 @@ def test_readers_of_key_ranges_share_a_partition_of_a_broker_that_knows_none(
         assert read == own
         found += read
     assert sorted(found) == list(enumerate(keys))
+
+
+def test_a_commit_of_ranges_fails_before_it_is_sent_to_a_broker_that_knows_none(kafka: str, topic: str) -> None:
+    """KIP-X: such a broker would pass over the ranges, and store the offset beside them."""
+    partition = TopicPartition(topic, 0)
+    with Producer(kafka) as producer:
+        _send(producer, topic, range(10))
+    with Consumer(kafka, group=topic, enable_auto_commit=False) as consumer:
+        consumer.assign([partition])
+        assert not consumer.takes_ranges()
+        with pytest.raises(KafkaError) as refused:
+            consumer.commit(ranges={partition: [Rectangle(0, 4)]})
+        assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+        assert consumer.committed(partition) is None
+        consumer.commit({partition: 3})
+        progress = consumer.committed(partition)
+        assert progress is not None
+        assert (progress.stable_offset, progress.ranges, progress.state_epoch) == (3, (), -1)
 
 
 def test_a_session_that_kafka_does_not_know_is_begun_anew(kafka: str, topic: str) -> None:
