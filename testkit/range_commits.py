@@ -48,6 +48,8 @@ class RangesOfAGroup:
         if self.unreadable:
             self.unreadable -= 1
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no coordinator now")
+        if self.refused.get(partitions) is ErrorCode.UNSUPPORTED_VERSION:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "no ranges here")
         found = self.progress.get(partitions)
         return None if found is None else ProgressOfAGroup(found)
 

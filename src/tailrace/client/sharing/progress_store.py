@@ -106,7 +106,12 @@ class ProgressStore:
         """The progress in this partition; None: the group has none, or its server knows stable offsets only."""
         if self._ranges is None or not await self._ranges.takes_ranges():
             return None
-        found = await self._ranges.committed(name)
+        try:
+            found = await self._ranges.committed(name)
+        except KafkaError as fault:
+            if fault.code != ErrorCode.UNSUPPORTED_VERSION:
+                raise
+            return None  # the coordinator has moved to an older broker meanwhile
         return None if found is None else CommittedProgress(found.stable_offset).with_committed(found.ranges)
 
     async def reset(self, name: TopicPartition, offset: int) -> None:

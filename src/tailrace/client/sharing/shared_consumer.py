@@ -187,7 +187,7 @@ class AsyncSharedConsumer:
             await self._on_revoke()
         finally:
             try:
-                await _cancelled([*self._running, *self._openings])
+                await _cancelled(self._running)
                 assert self._calls is not None, "it runs"
                 self._calls.close()
             finally:
@@ -280,6 +280,7 @@ class AsyncSharedConsumer:
         for name, partition in self._partitions.items():
             partition.is_leaving = True
             self._lanes.drop_waiting(name)
+        await _cancelled(self._openings)
         names = list(self._partitions)
         try:
             async with asyncio.timeout(self._grace_ms / 1000):

@@ -69,7 +69,9 @@ def test_a_refusal_of_one_partition_spares_the_others(code: ErrorCode) -> None:
 def test_a_coordinator_that_has_forgotten_rectangles_gets_stable_offsets() -> None:
     offsets = OffsetsOfAGroup()
     ranges = RangesOfAGroup({ONE: ErrorCode.UNSUPPORTED_VERSION})
-    asyncio.run(ProgressStore(offsets, ranges).write({ONE: COMMITS[ONE]}))
+    store = ProgressStore(offsets, ranges)
+    assert asyncio.run(store.read(ONE)) is None
+    asyncio.run(store.write({ONE: COMMITS[ONE]}))
     assert offsets.offsets == {ONE: OffsetAndMetadata(10, 7)}
 
 
