@@ -160,7 +160,7 @@ class KeyRangeReads:
         None if the batch with the offset cannot be split. Raises KafkaError as `read`.
         """
         scan = _KeyRangeScan(self, partition, ranges, limits, read)
-        self.splits.being_read(scan.key, ranges, limits.offset, self._clock.monotonic_ms())
+        self.note_reader(partition, ranges, limits)
         while scan.goes_on:
             part = self.splits.find(scan.key, ranges, scan.position)
             if part is None and not budget.is_spent:
@@ -174,6 +174,10 @@ class KeyRangeReads:
             # The next fetch goes on here, though its reader's offset is still that behind its last record.
             self.splits.keep(scan.key, ranges, Part(scan.nothing_from, scan.position, b""))
         return KeyRangeRead(scan.found, scan.position, scan.last, scan.nothing_from)
+
+    def note_reader(self, partition: Partition, ranges: Ranges, limits: ReadLimits) -> None:
+        """Note that a fetch has named these ranges: chunks are split for them, too."""
+        self.splits.being_read(key_of(partition, limits), ranges, limits.offset, self._clock.monotonic_ms())
 
     def split(
         self,

@@ -3,7 +3,8 @@
 
 A read is one of a key range (`server.fetch.key_reads`), and more:
 
-1. It goes on where the last one ended that found nothing, although its reader names the same offset again.
+1. It goes on where the last one ended that found nothing, although its reader names the same offset again. A reader
+   that stands at the end of the view costs no scan, whatever others write.
 2. A batch that is too large to be split among others is split all the same. One whose records are not as its header
    says is CORRUPT_MESSAGE (2): its reader cannot filter it.
 3. A first batch whose records are all below the reader's offset is left out: it would be sent again and again.
@@ -83,9 +84,13 @@ class ViewReads:
         if not partition.log.log_start_offset <= start <= partition.high_watermark:
             outside = read(_at(limits, start))  # raises, or is empty
             return ViewRead(b"", start, outside.reaches_end, False, high_watermark, stable_end)
+        view_end = high_watermark if end_offset == partition.high_watermark else stable_end
+        if limits.offset >= view_end and not partition.log.is_offline:
+            self._key_reads.note_reader(partition, (key_range,), limits)
+            self.scanned.keep(where, limits.offset, end_offset)
+            return ViewRead(b"", max(start, end_offset), True, False, high_watermark, stable_end)
         got = self._scan(_ViewScan(partition, key_range, limits, read, budget), start)
         found, records_end = got.found, got.records_end
-        view_end = high_watermark if end_offset == partition.high_watermark else stable_end
         if found and records_end > view_end:
             found, records_end = _ended_at(found, view_end), view_end
         self.scanned.keep(where, records_end if found else limits.offset, got.scanned_to)

@@ -168,6 +168,7 @@ def test_other_partitions_have_their_turn_while_a_session_scans(monkeypatch: pyt
     for _ in range(9):
         node.write(*[key_in(1)] * 9, value=bytes(200))
         node.write(*[key_in(0)] * 9, value=bytes(200), partition=1)
+    node.write(key_in(0))
     monkeypatch.setattr(node.broker.readable_views.key_reads, "chunk_bytes", 1)
     session = ViewSession(node)
     session.open({0: 0, 4: 0})
@@ -224,6 +225,29 @@ def test_a_wake_reads_new_batches_alone(node: ViewNode, monkeypatch: pytest.Monk
     node.write(key_in(1))
     assert not waiting.is_answered
     assert min(read_from) >= 45
+
+
+def test_a_reader_at_the_end_of_its_view_costs_no_scan(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    node.write(key_in(0))
+    for _ in range(9):
+        node.write(*[key_in(1)] * 9)
+    node.end(VIEW, 0)
+    monkeypatch.setattr(node.broker.readable_views.key_reads, "read", None)
+    data = node.fetch_views(VIEW, {0: 1}).fetched
+    assert (data.error_code, data.high_watermark, data.records) == (0, 1, b"")
+    monkeypatch.undo()
+    node.write(key_in(0))
+    reader = ViewReader(node, VIEW, 0)
+    reader.position = 1
+    reader.fetch()
+    assert reader.offsets == [82]
+
+
+def test_a_view_of_a_log_that_is_offline_is_not_empty(node: ViewNode) -> None:
+    node.write(key_in(0))
+    node.end(VIEW, 0)
+    node.table.get("orders", 0).log.condemn("a test")
+    assert node.fetch_views(VIEW, {0: 1}).fetched.error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_long_poll_over_several_partitions_of_a_view_wakes(node: ViewNode) -> None:
