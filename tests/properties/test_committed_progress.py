@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.coordinators.groups.stored_ranges import decode_ranges, encode_ranges
-from tailrace.model.committed_progress import _FEW, CommittedProgress, Rectangle, Run, Strip
+from tailrace.model.committed_progress import CommittedProgress, Rectangle, Run, Strip
 from tailrace.model.errors import MalformedMessage
 from tailrace.model.key_ranges import HASH_SPACE, KeyRange
 
@@ -93,7 +93,7 @@ def test_any_order_repetition_and_division_gives_the_state_of_the_cells(
     assert CommittedProgress(state.stable_offset).with_committed(state.rectangles()) == state
 
 
-@given(st.integers(0, 3), st.lists(rectangles(), max_size=12), st.lists(rectangles(), min_size=_FEW, max_size=60))
+@given(st.integers(0, 3), st.lists(rectangles(), max_size=12), st.lists(rectangles(), max_size=60))
 def test_many_at_once_give_the_same_as_one_by_one(stable: int, before: list[Rectangle], more: list[Rectangle]) -> None:
     progress = CommittedProgress(stable).with_committed(before)
     expected = progress

@@ -14,12 +14,15 @@ needs one rectangle, and offsets without a record that is ever delivered are cov
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from tailrace.model.key_ranges import HASH_SPACE, KeyRange
 
 _FEW: Final = 24
-"""So many rectangles are added one by one: each looks at the strips of its hashes alone."""
+_FEW_STRIPS: Final = 256
+"""So many rectangles, of so many strips together, are added one by one: each looks at its own strips alone."""
+_UNBOUNDED: Final = 1 << 62
 
 
 class Rectangle(NamedTuple):
@@ -45,6 +48,10 @@ class Strip(NamedTuple):
     end: int
     runs: tuple[Run, ...]
     """In order; they do not touch each other."""
+
+
+class TooManyRectangles(Exception):
+    """The progress would have far more rectangles than there may be, or takes as much work."""
 
 
 class CommittedProgress:
@@ -130,8 +137,12 @@ class CommittedProgress:
 
     # Changes
 
-    def with_committed(self, rectangles: Iterable[Rectangle]) -> "CommittedProgress":
-        """With these too (rule 3)."""
+    def with_committed(self, rectangles: Iterable[Rectangle], *, most: int | None = None) -> "CommittedProgress":
+        """With these too (rule 3).
+
+        Raises TooManyRectangles when the work for it goes beyond so many runs of strips: rectangles of many hashes are
+        one run more in each of their strips.
+        """
         wanted = [
             Strip(first_hash, last_hash + 1, (Run(max(first_offset, self.stable_offset), last_offset + 1),))
             for first_offset, last_offset, first_hash, last_hash in rectangles
@@ -140,12 +151,12 @@ class CommittedProgress:
         if not wanted:
             return self
         strips = self.strips
-        if len(wanted) > _FEW:
-            for apart in _apart(wanted):
-                strips = _with_strips(strips, apart)
-        else:
+        if len(wanted) <= _FEW and sum(_touched(strips, start, end) for start, end, _ in wanted) <= _FEW_STRIPS:
             for start, end, (run,) in wanted:
                 strips = _with_run(strips, start, end, run)
+        else:
+            limit = _UNBOUNDED if most is None else most
+            strips = _united(strips, _strips_of(wanted, limit), limit)
         return _with_lowest_frontier(self.stable_offset, strips)
 
     def with_stable_offset(self, offset: int) -> "CommittedProgress":
@@ -205,47 +216,72 @@ def _with_run(strips: tuple[Strip, ...], start: int, end: int, run: Run) -> tupl
     return (*strips[:first], *_fused(changed), *strips[behind:])
 
 
-def _apart(strips: list[Strip]) -> Iterator[list[Strip]]:
-    """The same in lists of strips that are in order and share no hash: most often in one."""
-    left = sorted(strips)
-    while left:
-        taken, later, end = [], [], 0
-        for one in left:
-            if one.start >= end:
-                taken.append(one)
-                end = one.end
-            else:
-                later.append(one)
-        yield taken
-        left = later
+def _touched(strips: tuple[Strip, ...], start: int, end: int) -> int:
+    """The number of strips that the hashes from `start` to `end` touch, or nearly so."""
+    return bisect_right(strips, end, key=_start_of) - bisect_left(strips, start, key=_start_of)
 
 
-def _with_strips(strips: tuple[Strip, ...], added: list[Strip]) -> tuple[Strip, ...]:
-    """With these too, each of one run; they are in order and share no hash. One pass over all strips."""
-    merged: list[Strip] = []
+def _strips_of(wanted: list[Strip], most: int) -> list[Strip]:
+    """The strips of these rectangles, each given as one with a single run; they may share hashes, and overlap."""
+    begun = sorted(wanted, reverse=True)
+    edges = sorted({edge for one in wanted for edge in (one.start, one.end)})
+    active: list[Strip] = []
+    strips: list[Strip] = []
+    work = 0
+    for start, end in pairwise(edges):
+        active = [one for one in active if one.end > start]
+        while begun and begun[-1].start == start:
+            active.append(begun.pop())
+        work += len(active)
+        if work > most:
+            raise TooManyRectangles(work)
+        if active:
+            strips.append(Strip(start, end, _merged(sorted(one.runs[0] for one in active))))
+    return strips
+
+
+def _united(strips: tuple[Strip, ...], added: list[Strip], most: int) -> tuple[Strip, ...]:
+    """The runs of both, hash by hash, in one pass; each is in order, and no two of one share a hash."""
+    united: list[Strip] = []
     rest = iter(strips)
     strip = next(rest, None)
+    work = 0
     for first, end, runs in added:
         while strip is not None and strip.end <= first:
-            merged.append(strip)
+            united.append(strip)
             strip = next(rest, None)
         if strip is not None and strip.start < first:
-            merged.append(Strip(strip.start, first, strip.runs))
+            united.append(Strip(strip.start, first, strip.runs))
             strip = Strip(first, strip.end, strip.runs)
         reached = first
         while reached < end:
             if strip is None or strip.start >= end:
-                merged.append(Strip(reached, end, runs))
+                united.append(Strip(reached, end, runs))
                 break
             if reached < strip.start:
-                merged.append(Strip(reached, strip.start, runs))
+                united.append(Strip(reached, strip.start, runs))
             reached = min(end, strip.end)
-            merged.append(Strip(strip.start, reached, _with(strip.runs, runs[0])))
+            united.append(Strip(strip.start, reached, _merged(sorted((*strip.runs, *runs)))))
+            work += len(strip.runs) + len(runs)
+            if work > most:
+                raise TooManyRectangles(work)
             strip = next(rest, None) if reached == strip.end else Strip(reached, strip.end, strip.runs)
     if strip is not None:
-        merged.append(strip)
-    merged += rest
-    return _fused(merged)
+        united.append(strip)
+    united += rest
+    return _fused(united)
+
+
+def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs in the order of their starts, with those that meet as one."""
+    merged: list[Run] = []
+    for run in runs:
+        if merged and run.start <= merged[-1].end:
+            if run.end > merged[-1].end:
+                merged[-1] = Run(merged[-1].start, run.end)
+        else:
+            merged.append(run)
+    return tuple(merged)
 
 
 def _with(runs: tuple[Run, ...], run: Run) -> tuple[Run, ...]:

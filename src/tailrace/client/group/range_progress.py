@@ -173,6 +173,39 @@ class RangeProgress:
             budgets[partition] = budget
         return budgets
 
+    async def cut(self, partition: TopicPartition, offset: int, *, member: ConsumerGroupMetadata = OUTSIDE) -> None:
+        """The log was truncated at this offset (KIP-320): forget what is committed from there on, and move the offset
+        itself back if it is higher.
+
+        Does nothing if `fetch` has found no progress. Raises KafkaError FENCED_STATE_EPOCH if the offset was reset
+        since then.
+        """
+        known = self._known.get(partition)
+        if known is None:
+            return
+        one = OffsetCommitRequestPartition(
+            partition_index=partition.partition,
+            committed_offset=offset,
+            committed_metadata="",
+            state_epoch=known.state_epoch,
+        )
+        request = self._request_of({partition.topic: [one]}, member)
+
+        async def ask(connection: Connection) -> None:
+            if not await self._announces(connection):
+                raise _unsupported(self._group)
+            answer = await connection.ask(
+                request,
+                OffsetCommitResponse,
+                timeout_ms=self._router.request_timeout_ms,
+                max_version=_LAST_WITH_NAMES,
+            )
+            for _, code, _ in _codes_in(answer):
+                check(code, f"cut of {partition} at {offset} for group {self._group!r}")
+
+        await self._router.ask_coordinator(self._group, ask)
+        await self.fetch(partition)
+
     def _request(
         self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], member: ConsumerGroupMetadata
     ) -> OffsetCommitRequest:
@@ -196,6 +229,11 @@ class RangeProgress:
                     state_epoch=UNKNOWN_STATE_EPOCH if known is None else known.state_epoch,
                 )
             )
+        return self._request_of(topics, member)
+
+    def _request_of(
+        self, topics: Mapping[str, list[OffsetCommitRequestPartition]], member: ConsumerGroupMetadata
+    ) -> OffsetCommitRequest:
         return OffsetCommitRequest(
             group_id=self._group,
             generation_id_or_member_epoch=member.generation_id,
@@ -206,7 +244,8 @@ class RangeProgress:
 
     async def _too_many(self, partition: TopicPartition) -> KafkaError:
         """The error of a commit with too many ranges, which names the place that holds the stable offset back."""
-        progress = await self.fetch(partition)
+        topic = OffsetFetchRequestTopics(name=partition.topic, partition_indexes=(partition.partition,))
+        progress = (await fetch_progress(self._router, self._group, (topic,))).get(partition)
         at = ""
         if progress is not None:
             at = (

@@ -17,7 +17,7 @@ class RangesToCommit:
     """Records of one partition that are done, beside those that are committed (KIP-X)."""
 
     rectangles: tuple[Rectangle, ...]
-    """Not empty; `range_commits.check_ranges` has found no fault."""
+    """`range_commits.check_ranges` has found no fault. None at all: the log was truncated at the offset."""
     state_epoch: int
     """The state epoch that the reader knows; -1: none."""
     end_offset: int

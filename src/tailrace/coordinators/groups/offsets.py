@@ -43,13 +43,13 @@ class OffsetCommits:
 
     def commit(self, command: CommitOffsets, now_ms: int) -> CommitDecision:
         """A record for each acceptable offset, and an error code for each offset of the command."""
-        before = self._latest.offsets(command.group_id)
+        find = self._latest.offsets(command.group_id)
         records: list[GroupLogRecord] = []
         codes = []
         for offset in command.offsets:
             plain = _value(offset, command.retention_time_ms, now_ms)
             try:
-                value = self._after(command, offset, plain, before.find(TopicPartition(offset.topic, offset.partition)))
+                value = self._after(command, offset, plain, find(TopicPartition(offset.topic, offset.partition)))
             except KafkaError as refusal:
                 codes.append(refusal.code)
             else:
@@ -71,19 +71,20 @@ class OffsetCommits:
             if self._latest.has_pending(command.group_id, partition):
                 # The end of the transaction would replace the ranges, or they would replace its offset.
                 raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, f"a transaction has set the offset of {partition}")
-            return self._shared.with_ranges(before, plain, offset)
+            change = self._shared.with_ranges if offset.ranges.rectangles else self._shared.cut
+            return change(before, plain, offset)
         if before is not None and needs_rules(before, plain.offset):
             return self._shared.with_offset(before, plain, is_member=command.generation_id >= 0)
         return plain
 
     def commit_in_transaction(self, command: CommitOffsetsInTransaction, now_ms: int) -> CommitDecision:
         """As `commit`, for offsets that become committed with the transaction."""
-        before = self._latest.offsets(command.group_id)
+        find = self._latest.offsets(command.group_id)
         records: list[GroupLogRecord] = []
         codes = []
         for offset in command.offsets:
             value = _value(offset, NO_RETENTION_TIME, now_ms)
-            known = before.find(TopicPartition(offset.topic, offset.partition))
+            known = find(TopicPartition(offset.topic, offset.partition))
             try:
                 self._check(offset)
                 is_known = known is not None and belongs_to(known.topic_id, offset.topic_id)

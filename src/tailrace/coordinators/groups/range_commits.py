@@ -11,11 +11,13 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from tailrace.model.committed_progress import CommittedProgress, Rectangle
+from tailrace.model.committed_progress import CommittedProgress, Rectangle, TooManyRectangles
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import HASH_SPACE
 
 MAX_RANGES_PER_COMMIT: Final = 1_024
+_WORK: Final = 4
+"""A commit whose union passes through so many times more runs than there may be is refused before it is done."""
 NO_STATE_EPOCH: Final = -1
 """Of a reader that has seen no progress of its group. It counts as 0: the commit is taken if nothing was reset."""
 
@@ -84,25 +86,26 @@ def commit_ranges(
     Raises KafkaError: FENCED_STATE_EPOCH (124), INVALID_REQUEST (42) for offsets behind the end of the partition, and
     OFFSET_METADATA_TOO_LARGE (12) for more rectangles than the limit.
     """
-    if progress is None and state_epoch != NO_STATE_EPOCH:
-        raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, f"the offset that had state epoch {state_epoch} was deleted")
-    before = progress or SharedProgress(CommittedProgress(max(0, stable_offset)))
-    if max(0, state_epoch) != before.state_epoch:
-        raise KafkaError(
-            ErrorCode.FENCED_STATE_EPOCH,
-            f"the ranges are of state epoch {max(0, state_epoch)}; the offset was reset and is in {before.state_epoch}",
-        )
+    before = _in_epoch(progress, state_epoch) or SharedProgress(CommittedProgress(max(0, stable_offset)))
     taken = list(ranges)
     for one in taken:
         if one.last_offset >= limits.end_offset:
             raise _invalid(f"offset {one.last_offset} is behind the end of the partition, {limits.end_offset}")
-    after = before.committed.with_committed(taken)
-    if after.rectangle_count > max(limits.rectangles, before.committed.rectangle_count):
-        raise KafkaError(
-            ErrorCode.OFFSET_METADATA_TOO_LARGE,
-            f"{after.rectangle_count} committed ranges; {limits.rectangles} at most. {oldest_gap(after)}",
-        )
+    most = max(limits.rectangles, before.committed.rectangle_count)
+    try:
+        after = before.committed.with_committed(taken, most=_WORK * (most + MAX_RANGES_PER_COMMIT))
+    except TooManyRectangles:
+        raise _full(limits, before.committed) from None
+    if after.rectangle_count > most:
+        raise _full(limits, before.committed)
     return before._replace(committed=after)
+
+
+def _full(limits: RangeLimits, committed: CommittedProgress) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
+        f"more than {limits.rectangles} committed ranges. {oldest_gap(committed)}",
+    )
 
 
 def oldest_gap(committed: CommittedProgress) -> str:
@@ -126,6 +129,29 @@ def reset_offset(progress: SharedProgress | None, offset: int) -> SharedProgress
     committed = progress.committed
     lowers = offset < committed.stable_offset or bool(committed.strips)
     return SharedProgress(CommittedProgress(offset), progress.state_epoch + lowers)
+
+
+def cut(progress: SharedProgress | None, offset: int, *, state_epoch: int) -> SharedProgress:
+    """The progress in a log that has other records from this offset on: none of them is done (KIP-320), and those below
+    are as before. Raises KafkaError FENCED_STATE_EPOCH (124)."""
+    before = _in_epoch(progress, state_epoch)
+    if before is None:
+        return SharedProgress(CommittedProgress(offset))
+    committed = before.committed
+    after = CommittedProgress(offset) if offset <= committed.stable_offset else committed.cut_at(offset)
+    return SharedProgress(after, before.state_epoch + 1)
+
+
+def _in_epoch(progress: SharedProgress | None, state_epoch: int) -> SharedProgress | None:
+    """The progress, if it is still in the state epoch that a reader knows. Raises FENCED_STATE_EPOCH (124)."""
+    if progress is None and state_epoch != NO_STATE_EPOCH:
+        raise KafkaError(ErrorCode.FENCED_STATE_EPOCH, f"the offset that had state epoch {state_epoch} was deleted")
+    if progress is not None and max(0, state_epoch) != progress.state_epoch:
+        raise KafkaError(
+            ErrorCode.FENCED_STATE_EPOCH,
+            f"the reader knows state epoch {max(0, state_epoch)}; the offset was reset, and has {progress.state_epoch}",
+        )
+    return progress
 
 
 def _invalid(fault: str) -> KafkaError:

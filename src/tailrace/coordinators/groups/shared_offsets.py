@@ -14,6 +14,7 @@ from tailrace.coordinators.groups.range_commits import (
     SharedProgress,
     commit_offset,
     commit_ranges,
+    cut,
     reset_offset,
 )
 from tailrace.coordinators.groups.records import OffsetCommitValue
@@ -90,18 +91,21 @@ class SharedOffsets:
             stable_offset=commit.offset,
             limits=RangeLimits(self.max_rectangles, commit.ranges.end_offset),
         )
-        value = self._value(plain, after, known)
-        stable_offset = after.committed.stable_offset
-        if stable_offset != commit.offset:  # the reader's epoch is that of the record before the offset that it knows
-            is_as_before = before is not None and before.offset == stable_offset
-            value = replace(value, leader_epoch=before.leader_epoch if before is not None and is_as_before else -1)
-        return value
+        return self._value(plain, after, before)
+
+    def cut(
+        self, before: OffsetCommitValue | None, plain: OffsetCommitValue, commit: OffsetToCommit
+    ) -> OffsetCommitValue:
+        """The value in a log that was truncated at this offset. Raises KafkaError FENCED_STATE_EPOCH (124)."""
+        assert commit.ranges is not None, "it says the state epoch"
+        known = None if before is None else self._known(before, max(0, commit.offset))
+        after = cut(known, max(0, commit.offset), state_epoch=commit.ranges.state_epoch)
+        return self._value(plain, after, before)
 
     def with_offset(self, before: OffsetCommitValue, plain: OffsetCommitValue, *, is_member: bool) -> OffsetCommitValue:
         """The value after a plain commit over a shared one: of a member, or of a client outside the group."""
-        known = self._known(before, 0)
         change = commit_offset if is_member else reset_offset
-        return self._value(plain, change(known, plain.offset), known)
+        return self._value(plain, change(self._known(before, 0), plain.offset), before)
 
     def _known(self, value: OffsetCommitValue, first_offset: int) -> SharedProgress:
         """The progress of this value; one that has "no offset" (-1) begins with the given one."""
@@ -110,17 +114,30 @@ class SharedOffsets:
         return SharedProgress(CommittedProgress(first_offset), value.state_epoch)
 
     def _value(
-        self, plain: OffsetCommitValue, after: SharedProgress, before: SharedProgress | None
+        self, plain: OffsetCommitValue, after: SharedProgress, before: OffsetCommitValue | None
     ) -> OffsetCommitValue:
+        """The value with this progress; `plain` has the offset that the client has named."""
         encoded = encode_ranges(after.committed)
-        count = after.committed.rectangle_count
-        if len(encoded) > MOST_STORED_BYTES and (before is None or count > before.committed.rectangle_count):
+        if len(encoded) > MOST_STORED_BYTES and (before is None or len(encoded) > len(before.ranges)):
             raise KafkaError(
                 ErrorCode.OFFSET_METADATA_TOO_LARGE,
-                f"{count} committed ranges take {len(encoded)} bytes; {MOST_STORED_BYTES} at most",
+                f"{after.committed.rectangle_count} committed ranges take {len(encoded)} bytes; "
+                f"{MOST_STORED_BYTES} at most",
             )
-        stable_offset = after.committed.stable_offset
+        stable_offset, leader_epoch = after.committed.stable_offset, plain.leader_epoch
+        if stable_offset != plain.offset:  # the client's epoch is that of the record before the offset that it names
+            is_as_before = before is not None and before.offset == stable_offset
+            leader_epoch = before.leader_epoch if before is not None and is_as_before else -1
         if encoded:
             self._keep((stable_offset, encoded), after.committed)
-        # The one version with an expiry of its own has no tagged fields.
-        return replace(plain, offset=stable_offset, expire_timestamp=-1, ranges=encoded, state_epoch=after.state_epoch)
+        elif plain.expire_timestamp >= 0:
+            # The one version with an expiry of its own has no tagged fields; its clients know no ranges.
+            return replace(plain, offset=stable_offset, leader_epoch=leader_epoch)
+        return replace(
+            plain,
+            offset=stable_offset,
+            leader_epoch=leader_epoch,
+            expire_timestamp=-1,
+            ranges=encoded,
+            state_epoch=after.state_epoch,
+        )

@@ -8,9 +8,8 @@ Invariants:
    failed, so it has no effect).
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup, with_record
 from tailrace.coordinators.groups.consumer_records import ConsumerGroupRecord
@@ -143,16 +142,50 @@ class GroupStore:
 _NOTHING: dict[int, GroupLogRecord] = {}
 
 
-class LatestOffsets(NamedTuple):
-    """The offsets of one group."""
+class StagedOffsets:
+    """The staged records of one group that concern offsets, by partition."""
 
-    committed: Mapping[TopicPartition, OffsetCommitValue]
-    staged: Mapping[TopicPartition, OffsetCommitValue | None]
-    """Those that are appended and not committed yet; None: deleted."""
+    __slots__ = ("_ends", "_pending", "_records")
 
-    def find(self, partition: TopicPartition) -> OffsetCommitValue | None:
-        """The latest offset of this partition."""
-        return self.staged[partition] if partition in self.staged else self.committed.get(partition)
+    def __init__(self) -> None:
+        self._records: dict[TopicPartition, dict[int, OffsetRecord]] = {}
+        """In the order of the log, and by identity."""
+        self._pending: Counter[TopicPartition] = Counter()
+        self._ends = 0
+
+    def add(self, record: GroupLogRecord) -> None:
+        if isinstance(record, OffsetRecord):
+            partition = TopicPartition(record.topic, record.partition)
+            self._records.setdefault(partition, {})[id(record)] = record
+        elif isinstance(record, PendingOffset):
+            self._pending[TopicPartition(record.topic, record.partition)] += 1
+        elif isinstance(record, TransactionEnd):
+            self._ends += 1
+
+    def remove(self, record: GroupLogRecord) -> None:
+        if isinstance(record, OffsetRecord):
+            partition = TopicPartition(record.topic, record.partition)
+            of_partition = self._records[partition]
+            del of_partition[id(record)]
+            if not of_partition:
+                del self._records[partition]
+        elif isinstance(record, PendingOffset):
+            self._pending[TopicPartition(record.topic, record.partition)] -= 1
+        elif isinstance(record, TransactionEnd):
+            self._ends -= 1
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether the end of a transaction is among them: it may set any offset."""
+        return self._ends > 0
+
+    def has_pending(self, partition: TopicPartition) -> bool:
+        return self._pending[partition] > 0
+
+    def latest(self, partition: TopicPartition) -> OffsetRecord | None:
+        """The last record of this partition's offset."""
+        of_partition = self._records.get(partition)
+        return None if of_partition is None else next(reversed(of_partition.values()))
 
 
 class LatestGroups:
@@ -163,11 +196,13 @@ class LatestGroups:
         self._staged: defaultdict[str, dict[int, GroupLogRecord]] = defaultdict(dict)
         """By group, in the order of the log, and by identity: two commits of one offset may be equal values, and are
         completed one at a time."""
+        self._staged_offsets: defaultdict[str, StagedOffsets] = defaultdict(StagedOffsets)
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
         """Add appended records, which are not committed yet."""
         for record in records:
             self._staged[record.group_id][id(record)] = record
+            self._staged_offsets[record.group_id].add(record)
 
     def commit(self, records: Sequence[GroupLogRecord]) -> list[OffsetRecord]:
         """Staged records are committed: apply them to the store; returns the changed offsets."""
@@ -180,8 +215,10 @@ class LatestGroups:
         for record in records:
             staged = self._staged[record.group_id]
             del staged[id(record)]
+            self._staged_offsets[record.group_id].remove(record)
             if not staged:
                 del self._staged[record.group_id]
+                del self._staged_offsets[record.group_id]
 
     def get(self, group_id: str) -> StoredGroup | None:
         """The group with the staged records; None if there is none."""
@@ -194,26 +231,26 @@ class LatestGroups:
             group.apply(record)
         return None if group.is_empty else group
 
-    def offsets(self, group_id: str) -> "LatestOffsets":
-        """The group's offsets with the staged records. Cheaper than `get`: the group is not copied."""
-        committed, staged = self._committed.get(group_id), self._staged.get(group_id, _NOTHING)
-        if any(isinstance(record, TransactionEnd) for record in staged.values()):
-            committed, staged = self.get(group_id), _NOTHING
-        return LatestOffsets(
-            {} if committed is None else committed.offsets,
-            {
-                TopicPartition(record.topic, record.partition): record.value
-                for record in staged.values()
-                if isinstance(record, OffsetRecord)
-            },
-        )
+    def offsets(self, group_id: str) -> Callable[[TopicPartition], OffsetCommitValue | None]:
+        """Finds the group's offset in a partition, with the staged records. To be used before more are staged."""
+        staged, group = self._staged_offsets.get(group_id), self._committed.get(group_id)
+        if staged is not None and staged.has_ends:
+            staged, group = None, self.get(group_id)
+        committed = {} if group is None else group.offsets
+        if staged is None:
+            return committed.get
+
+        def find(partition: TopicPartition) -> OffsetCommitValue | None:
+            record = staged.latest(partition)
+            return committed.get(partition) if record is None else record.value
+
+        return find
 
     def has_pending(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction may have set the group's offset in this partition."""
-        committed = self._committed.get(group_id)
-        return (committed is not None and committed.pending.has(partition)) or any(
-            isinstance(record, PendingOffset) and (record.topic, record.partition) == partition
-            for record in self._staged.get(group_id, _NOTHING).values()
+        committed, staged = self._committed.get(group_id), self._staged_offsets.get(group_id)
+        return (committed is not None and committed.pending.has(partition)) or (
+            staged is not None and staged.has_pending(partition)
         )
 
     def consumer(self, group_id: str) -> ConsumerGroup | None:

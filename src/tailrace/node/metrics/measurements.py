@@ -310,7 +310,7 @@ async def _measure_partitions(parts: BrokerParts, max_partitions: int) -> _Logs:
 
 
 async def _measure_shared(coordinators: GroupCoordinatorService) -> tuple[SharedProgressMeasure, ...]:
-    """Ranges are decoded one group at a time, in turns with the requests."""
+    """Ranges are decoded one partition at a time, in turns with the requests."""
     measured: list[SharedProgressMeasure] = []
     try:
         hosts = coordinators.active_hosts()
@@ -318,9 +318,7 @@ async def _measure_shared(coordinators: GroupCoordinatorService) -> tuple[Shared
         return ()
     for host in hosts:
         for group_id in tuple(host.machine.committed.groups):
-            has_ranges = False
             for partition, progress, standing_ms in host.shared_progress(group_id):
-                has_ranges = True
                 measured.append(
                     SharedProgressMeasure(
                         group_id,
@@ -331,9 +329,8 @@ async def _measure_shared(coordinators: GroupCoordinatorService) -> tuple[Shared
                         standing_ms,
                     )
                 )
-            if len(measured) >= MOST_SHARED:
-                return tuple(measured[:MOST_SHARED])
-            if has_ranges:
+                if len(measured) >= MOST_SHARED:
+                    return tuple(measured)
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
     return tuple(measured)

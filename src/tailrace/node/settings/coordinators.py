@@ -85,7 +85,7 @@ GROUP_SETTINGS = (
         GroupConfig,
         "The ranges of offsets and key hashes that a group may have committed beyond its offset in a partition.",
         at_least=1,
-        at_most=65_536,
+        at_most=8_192,
     ),
     setting("offset.metadata.max.bytes", INT, GroupConfig, "The longest note beside a committed offset.", at_least=0),
 )

@@ -20,6 +20,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.offsets import (
     NO_RANGE_BUDGET,
+    UNKNOWN_STATE_EPOCH,
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
@@ -119,7 +120,7 @@ class _Commit:
     def _ranges_of(self, topic: TopicImage, partition: OffsetCommitRequestPartition) -> RangesToCommit | None:
         """The ranges of this partition. Raises KafkaError INVALID_REQUEST (42) for bad ones, and POLICY_VIOLATION (44)
         where key sharing is off."""
-        if not partition.ranges:
+        if not partition.ranges and partition.state_epoch == UNKNOWN_STATE_EPOCH:
             return None
         image = self._topics.image
         if topic.name not in image.topics:

@@ -1,13 +1,15 @@
 """The committed ranges of OffsetFetch (KIP-X): what a group has done beyond its offset, for those that ask for it."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from tailrace.coordinators.groups.records import OffsetCommitValue
 from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.key_ranges import KeyRange, fault_of
+from tailrace.model.key_ranges import KeyRange, fault_of, joined
 from tailrace.protocol.messages.fetch import WireKeyRange
 from tailrace.protocol.messages.offsets import WireRectangle
 
@@ -17,25 +19,33 @@ MOST_KEY_RANGES: Final = 1_024
 """Of one reader."""
 
 
-class WantedRanges:
-    """The committed ranges that a request wants to see."""
+class RangeRoom:
+    """The room for ranges in one answer, for all its groups together."""
 
-    def __init__(self, shared: SharedOffsets, key_ranges: Sequence[WireKeyRange]) -> None:
+    def __init__(self) -> None:
+        self.left = MOST_RECTANGLES
+
+
+class WantedRanges:
+    """The committed ranges of one group that a request wants to see."""
+
+    def __init__(self, shared: SharedOffsets, key_ranges: Sequence[WireKeyRange], room: RangeRoom) -> None:
         """`key_ranges` are those of the reader; none: all. Raises KafkaError INVALID_REQUEST (42) for bad ones."""
         self._shared = shared
+        self._room = room
         if len(key_ranges) > MOST_KEY_RANGES:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(key_ranges)} key ranges; {MOST_KEY_RANGES} at most")
-        self._hashes = [KeyRange(one.first, one.last) for one in key_ranges]
-        fault = fault_of(self._hashes)
+        hashes = [KeyRange(one.first, one.last) for one in key_ranges]
+        fault = fault_of(hashes)
         if fault is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, fault)
-        self._left = MOST_RECTANGLES
+        self._hashes = joined(hashes)
 
     def of(self, value: OffsetCommitValue) -> tuple[tuple[WireRectangle, ...] | None, int]:
         """The ranges of this value, None if the answer has too many already; its state epoch."""
         committed, state_epoch = self._shared.progress(value)
-        self._left -= committed.rectangle_count
-        if self._left < 0:
+        self._room.left -= committed.rectangle_count
+        if self._room.left < 0:
             return None, state_epoch
         return (
             tuple(
@@ -52,6 +62,10 @@ class WantedRanges:
         )
 
     def _is_wanted(self, one: Rectangle) -> bool:
-        return not self._hashes or any(
-            one.first_hash <= last and first <= one.last_hash for first, last in self._hashes
-        )
+        if not self._hashes:
+            return True
+        place = bisect_left(self._hashes, one.first_hash, key=_last_of)
+        return place < len(self._hashes) and self._hashes[place].first <= one.last_hash
+
+
+_last_of: Final = attrgetter("last")

@@ -33,7 +33,7 @@ from tailrace.protocol.messages.offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
-from tailrace.server.groups.committed_ranges import WantedRanges
+from tailrace.server.groups.committed_ranges import RangeRoom, WantedRanges
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.requested_offsets import NamedTopics
 from tailrace.server.ports import Controller
@@ -55,7 +55,9 @@ class OffsetFetchHandler:
         if context.api_version >= _FIRST_FETCH_OF_MANY_GROUPS:
             by_id = context.api_version >= _FIRST_WITH_IDS
             return OffsetFetchResponse(
-                groups=tuple(self._groups(request.groups, by_id=by_id, require_stable=request.require_stable))
+                groups=tuple(
+                    self._groups(request.groups, RangeRoom(), by_id=by_id, require_stable=request.require_stable)
+                )
             )
         topics = None
         if request.topics is not None:
@@ -64,11 +66,11 @@ class OffsetFetchHandler:
                 for topic in request.topics
             )
         group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-        found = self._group(group, by_id=False, require_stable=request.require_stable)
+        found = self._group(group, RangeRoom(), by_id=False, require_stable=request.require_stable)
         return OffsetFetchResponse(topics=tuple(map(_as_before, found.topics)))
 
     def _groups(
-        self, groups: Iterable[OffsetFetchRequestGroup], *, by_id: bool, require_stable: bool
+        self, groups: Iterable[OffsetFetchRequestGroup], room: RangeRoom, *, by_id: bool, require_stable: bool
     ) -> Iterator[OffsetFetchResponseGroup]:
         """Each group once for all its topics and once for some: more forms would multiply the work."""
         answered: set[tuple[str, bool]] = set()
@@ -78,23 +80,25 @@ class OffsetFetchHandler:
                 yield OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.INVALID_REQUEST)
             else:
                 answered.add(form)
-                yield self._group_or_error(group, by_id=by_id, require_stable=require_stable)
+                yield self._group_or_error(group, room, by_id=by_id, require_stable=require_stable)
 
     def _group_or_error(
-        self, group: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool
+        self, group: OffsetFetchRequestGroup, room: RangeRoom, *, by_id: bool, require_stable: bool
     ) -> OffsetFetchResponseGroup:
         try:
-            return self._group(group, by_id=by_id, require_stable=require_stable)
+            return self._group(group, room, by_id=by_id, require_stable=require_stable)
         except KafkaError as refusal:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=refusal.code)
 
-    def _group(self, group: OffsetFetchRequestGroup, *, by_id: bool, require_stable: bool) -> OffsetFetchResponseGroup:
+    def _group(
+        self, group: OffsetFetchRequestGroup, room: RangeRoom, *, by_id: bool, require_stable: bool
+    ) -> OffsetFetchResponseGroup:
         machine = self._coordinators.host_of(group.group_id).machine
         machine.check_reader(group.group_id, group.member_id, group.member_epoch)
         view = _OffsetsView(
             machine.committed_offsets(group.group_id),
             machine.unstable_partitions(group.group_id) if require_stable else frozenset(),
-            WantedRanges(self._coordinators.shared_offsets, group.key_ranges) if group.include_ranges else None,
+            WantedRanges(self._coordinators.shared_offsets, group.key_ranges, room) if group.include_ranges else None,
         )
         if group.topics is None:
             topics = _all_topics(view, self._topics)

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import NO_LEADER, BrokerId
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tailrace.replication.partition import Partition
 from tailrace.server.ports import Peer
@@ -43,8 +43,8 @@ class PartitionEnds:
         self._image = image
         self._peer = peer
         self._timeout_ms = timeout_ms
-        self._known: OrderedDict[TopicPartition, tuple[int, int]] = OrderedDict()
-        """The leader epoch and the end of each partition, the one that was asked for last at the end."""
+        self._known: OrderedDict[TopicPartition, tuple[bytes, int, int]] = OrderedDict()
+        """The topic id, the leader epoch and the end of each partition, the one that was asked for last at the end."""
         self._leaders: dict[BrokerId, _Questions] = {}
 
     def confirm(self, wanted: Ends, on_known: Callable[[Ends], None]) -> None:
@@ -82,28 +82,30 @@ class PartitionEnds:
             if is_certain or here.high_watermark >= wanted:
                 return here.high_watermark
         found, state = self._known.get(partition), self._image().partition(*partition)
-        if found is None or state is None or found[0] != state.leader_epoch or found[1] < wanted:
+        if found is None or state is None or found[:2] != (state.topic_id, state.leader_epoch) or found[2] < wanted:
             return None
         self._known.move_to_end(partition)
-        return found[1]
+        return found[2]
 
     def _send(self, leader: BrokerId, questions: "_Questions") -> None:
         waiting, questions.waiting = questions.waiting, []
         questions.is_under_way = True
-        by_topic: dict[str, dict[int, int]] = {}
+        by_topic: dict[str, dict[int, PartitionState]] = {}
         for _, partitions in waiting:
             for partition in partitions:
                 state = self._image().partition(*partition)
                 if state is not None:
-                    by_topic.setdefault(partition.topic, {})[partition.partition] = state.leader_epoch
+                    by_topic.setdefault(partition.topic, {})[partition.partition] = state
         request = ListOffsetsRequest(
             replica_id=CONSUMER,
             topics=tuple(
                 ListOffsetsTopic(
                     name=topic,
                     partitions=tuple(
-                        ListOffsetsPartition(partition_index=number, current_leader_epoch=epoch, timestamp=LATEST)
-                        for number, epoch in partitions.items()
+                        ListOffsetsPartition(
+                            partition_index=number, current_leader_epoch=state.leader_epoch, timestamp=LATEST
+                        )
+                        for number, state in partitions.items()
                     ),
                 )
                 for topic, partitions in by_topic.items()
@@ -122,14 +124,16 @@ class PartitionEnds:
 
         self._peer.send(leader, request, answered, oldest_version=OLDEST_VERSION, timeout_ms=self._timeout_ms)
 
-    def _ends_in(self, answer: Any, asked: Mapping[str, Mapping[int, int]]) -> Iterable[tuple[TopicPartition, int]]:
+    def _ends_in(
+        self, answer: Any, asked: Mapping[str, Mapping[int, PartitionState]]
+    ) -> Iterable[tuple[TopicPartition, int]]:
         """The ends in an answer, which are remembered. Nothing else in it counts: other brokers may be of any kind."""
         for topic in () if answer is None else answer.topics:
             for end in topic.partitions:
-                epoch = asked.get(topic.name, {}).get(end.partition_index)
-                if epoch is not None and end.error_code == ErrorCode.NONE and end.offset >= 0:
+                state = asked.get(topic.name, {}).get(end.partition_index)
+                if state is not None and end.error_code == ErrorCode.NONE and end.offset >= 0:
                     partition = TopicPartition(topic.name, end.partition_index)
-                    self._known[partition] = (epoch, end.offset)
+                    self._known[partition] = (state.topic_id, state.leader_epoch, end.offset)
                     self._known.move_to_end(partition)
                     if len(self._known) > MOST_KNOWN:
                         self._known.popitem(last=False)

@@ -119,7 +119,7 @@ class RequestedOffsets:
         return {
             partition: max(one.last_offset for one in offset.ranges.rectangles) + 1
             for partition, offset in self._offsets.items()
-            if offset.ranges is not None
+            if offset.ranges is not None and offset.ranges.rectangles
         }
 
     def take_ends(self, ends: Mapping[TopicPartition, int]) -> None:

@@ -1,5 +1,8 @@
 """Commits of ranges and of offsets, each against the progress that a group has: what they give, and what is refused."""
 
+from typing import Any
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,8 +14,10 @@ from tailrace.coordinators.groups.range_commits import (
     check_ranges,
     commit_offset,
     commit_ranges,
+    cut,
     reset_offset,
 )
+from tailrace.model import committed_progress
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import HASH_SPACE
@@ -52,6 +57,42 @@ def test_ranges_in_another_state_epoch_are_fenced() -> None:
     for state_epoch in (-1, 0, 2, 4):
         assert refusal(reset, Rectangle(0, 1), state_epoch=state_epoch).code is ErrorCode.FENCED_STATE_EPOCH
     assert commit_ranges(reset, [Rectangle(0, 1)], state_epoch=3, stable_offset=0, limits=LIMITS).state_epoch == 3
+
+
+def test_a_log_that_was_truncated_has_nothing_done_from_there_on() -> None:
+    before = committed(Rectangle(10, 19, *LOW), Rectangle(30, 39, *LOW), Rectangle(10, 34, *HIGH), stable=10)
+    assert before.committed.stable_offset == 20
+    after = cut(before, 32, state_epoch=0)
+    assert after.state_epoch == 1
+    assert after.committed.stable_offset == 20, "below it nothing becomes done"
+    assert list(after.committed.rectangles()) == [Rectangle(30, 31, *LOW), Rectangle(20, 31, *HIGH)]
+    assert cut(before, 20, state_epoch=0) == SharedProgress(CommittedProgress(20), 1)
+    assert cut(before, 5, state_epoch=0) == SharedProgress(CommittedProgress(5), 1)
+    assert cut(None, 5, state_epoch=-1) == SharedProgress(CommittedProgress(5))
+    for known in (-1, 2):
+        with pytest.raises(KafkaError) as fenced:
+            cut(after, 5, state_epoch=known)
+        assert fenced.value.code is ErrorCode.FENCED_STATE_EPOCH
+
+
+def test_a_commit_that_would_multiply_the_ranges_is_refused_before_it_is_united() -> None:
+    """Found by review: ranges over all hashes are one run more in each strip, and took minutes."""
+    limits = RangeLimits(rectangles=4_096, end_offset=10**9)
+    width = HASH_SPACE // 4_000
+    strips = [Rectangle(10**6 + 2 * n, 10**6 + 2 * n, n * width, n * width + width - 1) for n in range(4_000)]
+    state = SharedProgress(CommittedProgress(0).with_committed(strips))
+    evil = [Rectangle(10 + 2 * n, 10 + 2 * n) for n in range(1_024)]
+    runs: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        runs.append(1)
+        return merged(*args)
+
+    merged = committed_progress._merged
+    with patch.object(committed_progress, "_merged", counted), pytest.raises(KafkaError) as refused:
+        commit_ranges(state, evil, state_epoch=0, stable_offset=0, limits=limits)
+    assert refused.value.code is ErrorCode.OFFSET_METADATA_TOO_LARGE
+    assert len(runs) < 100
 
 
 def test_a_reader_that_knew_progress_which_is_gone_is_fenced() -> None:

@@ -164,6 +164,17 @@ def test_an_end_is_remembered_as_long_as_the_leader_has_its_epoch() -> None:
     assert broker.asked() == [(3, {0: 6})], "another leader may have lost what the last one had"
 
 
+def test_a_topic_made_anew_has_no_end_of_the_one_before() -> None:
+    broker = Coordinator()
+    broker.confirm({A: 10})
+    broker.answer((0, 50))
+    before = broker.image.topics["orders"]
+    states = {number: replace(one, topic_id=TopicId(bytes(16))) for number, one in before.partitions.items()}
+    broker.image = replace(broker.image, topics={"orders": replace(before, partitions=states)})
+    broker.confirm({A: 10})
+    assert broker.asked() == [(2, {0: 5})]
+
+
 def test_only_so_many_ends_are_remembered() -> None:
     broker = Coordinator()
     broker.image = image_with_leaders(*[2] * (partition_ends.MOST_KNOWN + 1))

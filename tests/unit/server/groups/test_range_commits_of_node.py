@@ -254,6 +254,56 @@ class TestPlainCommits:
         assert stand(node) == (20, (), 1)
         assert commit(node, low(50, 59), state_epoch=0).error_code == E.FENCED_STATE_EPOCH
 
+    @pytest.mark.parametrize("version", [2, 3, 4])
+    def test_with_a_retention_time_and_no_ranges_have_it_after_a_rewind_too(
+        self, node: TransactionPath, version: int
+    ) -> None:
+        """Their clients know no ranges: their groups are as ever."""
+        commit(node, offset=9)
+        for offset in (3, 5):
+            request = OffsetCommitRequest(
+                group_id="g",
+                member_id="",
+                retention_time_ms=60_000,
+                topics=(OffsetCommitRequestTopic(name="orders", partitions=(partition_of(offset=offset),)),),
+            )
+            assert node.send(request, version).response.topics[0].partitions[0].error_code == E.NONE
+            (value,) = node.coordinators.host_of("g").machine.committed_offsets("g").values()
+            assert (value.offset, value.expire_timestamp >= 0) == (offset, True)
+
+    def test_have_their_leader_epoch_for_their_own_offset_alone(self, node: TransactionPath) -> None:
+        """Ranges that join on to the offset move it on: the epoch of the record before it is another one, perhaps."""
+        member = node.form_group("g")
+        commit(node, WireRectangle(first_offset=5, last_offset=9, first_hash=0, last_hash=LAST), member=member)
+        request = OffsetCommitRequest(
+            group_id="g",
+            member_id=member[0],
+            generation_id_or_member_epoch=member[1],
+            topics=(
+                OffsetCommitRequestTopic(
+                    name="orders",
+                    partitions=(
+                        OffsetCommitRequestPartition(
+                            partition_index=0, committed_offset=5, committed_leader_epoch=3, committed_metadata=""
+                        ),
+                    ),
+                ),
+            ),
+        )
+        node.send(request, 9)
+        (value,) = node.coordinators.host_of("g").machine.committed_offsets("g").values()
+        assert (value.offset, value.leader_epoch) == (10, -1)
+
+    def test_with_a_state_epoch_say_that_the_log_was_truncated(self, node: TransactionPath) -> None:
+        """KIP-320: nothing is done from there on, and nothing below becomes done."""
+        member = node.form_group("g")
+        commit(node, low(3, 50), offset=2, member=member)
+        assert commit(node, offset=30, state_epoch=1, member=member).error_code == E.FENCED_STATE_EPOCH
+        assert commit(node, offset=30, state_epoch=0, member=member).error_code == E.NONE
+        assert stand(node) == (2, (low(3, 29),), 1)
+        assert commit(node, offset=1, state_epoch=1, member=member).error_code == E.NONE
+        assert stand(node) == (1, (), 2)
+
     def test_of_no_offset_keep_the_state_epoch(self, node: TransactionPath) -> None:
         commit(node, low(0, 9))
         commit(node, offset=-1)
@@ -330,6 +380,18 @@ class TestRefusals:
         commit(node, low(40, 40))
         assert progress(node).error_code == E.INVALID_REQUEST
         assert node.committed("g", "orders") == 0, "its offset is seen all the same"
+
+    def test_the_groups_of_a_question_share_its_bound(
+        self, node: TransactionPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tailrace.server.groups.committed_ranges.MOST_RECTANGLES", 3)
+        commit(node, low(10, 10), low(20, 20))
+        asked = OffsetFetchRequestTopics(name="orders", partition_indexes=(0,))
+        some = OffsetFetchRequestGroup(group_id="g", topics=(asked,), include_ranges=True)
+        all_of_them = OffsetFetchRequestGroup(group_id="g", topics=None, include_ranges=True)
+        answer = node.send(OffsetFetchRequest(groups=(some, all_of_them)), 8).response
+        codes = [one.topics[0].partitions[0].error_code for one in answer.groups]
+        assert codes == [E.NONE, E.INVALID_REQUEST]
 
 
 class TestQuestions:
