@@ -2,11 +2,13 @@
 
 import asyncio
 import json
+import multiprocessing
 import shutil
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from multiprocessing.managers import BaseManager
 from queue import Empty, Queue
 from typing import Protocol
 
@@ -131,6 +133,41 @@ class KafkaPython:
 
     def join(self, bootstrap: str, topic: str, group: str) -> Member:
         return KafkaPythonMember(bootstrap, topic, group)
+
+
+class MemberProcess(BaseManager):
+    """A process of its own: kafka-python forgets the sockets to a broker that was stopped."""
+
+
+MemberProcess.register("KafkaPythonMember", KafkaPythonMember)
+
+
+class KafkaPythonMemberElsewhere:
+    """A `KafkaPythonMember` in a process of its own."""
+
+    def __init__(self, bootstrap: str, topic: str, group: str) -> None:
+        self._process = MemberProcess(ctx=multiprocessing.get_context("spawn"))
+        self._process.start()
+        self._member = self._process.KafkaPythonMember(bootstrap, topic, group)  # type: ignore[attr-defined]
+
+    def poll(self) -> list[Message]:
+        polled: list[Message] = self._member.poll()
+        return polled
+
+    def assignment(self) -> set[int]:
+        assigned: set[int] = self._member.assignment()
+        return assigned
+
+    def close(self) -> None:
+        self._member.close()
+        self._process.shutdown()
+
+
+class KafkaPythonElsewhere(KafkaPython):
+    """For tests that stop a broker."""
+
+    def join(self, bootstrap: str, topic: str, group: str) -> Member:
+        return KafkaPythonMemberElsewhere(bootstrap, topic, group)
 
 
 class AiokafkaMember:

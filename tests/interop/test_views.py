@@ -11,7 +11,7 @@ from contextlib import closing
 import kafka
 import pytest
 
-from interop.clients import CLIENTS, Aiokafka, ForeignClient, KafkaPython, Member, absent
+from interop.clients import CLIENTS, Aiokafka, ForeignClient, KafkaPython, KafkaPythonElsewhere, Member, absent
 from interop.java_client import JavaConsumerProtocol
 from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message, wait_until
 from tailrace.client.admin.topics import NewTopic
@@ -110,7 +110,7 @@ def three_brokers() -> Iterator[Cluster]:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("client", [Confluent(), KafkaPython(), Aiokafka()], ids=lambda client: client.name)
+@pytest.mark.parametrize("client", [Confluent(), KafkaPythonElsewhere(), Aiokafka()], ids=lambda client: client.name)
 def test_members_share_a_partition_whose_leader_changes(three_brokers: Cluster, client: ForeignClient) -> None:
     sharing = Sharing(three_brokers.bootstrap_servers, f"moved-{client.name}", client)
     with Admin(sharing.bootstrap) as admin:
