@@ -55,6 +55,8 @@ class Budget(NamedTuple):
     """Of a member that has the whole partition, at any offset."""
     resets: int = 0
     """Plain commits of a tool."""
+    cuts: int = 0
+    """By a committer that finds the log truncated."""
     deletions: int = 0
     """By a tool, or by retention."""
     failovers: int = 0
@@ -88,7 +90,7 @@ class Flight(NamedTuple):
     """A commit on its way to the coordinator."""
 
     kind: str
-    """ranges, member, reset or deletion"""
+    """ranges, member, reset, cut or deletion"""
     who: int = 0
     offset: int = -1
     state_epoch: int = -1
@@ -109,6 +111,8 @@ class Entry(NamedTuple):
     """Plain commits have stated that everything below this is done."""
     resets: int
     """All that could lower a frontier so far."""
+    since: tuple[tuple[int, int], ...] = ()
+    """For each reset or cut: the offset from which records that were done before it count no more, and its number."""
     is_forgiven: bool = False
     """Whether the offset was deleted: with it the number of resets is forgotten."""
 
@@ -180,6 +184,8 @@ class CommitScope:
                 found.append(Action("do", who, one.position))
             if one.position > one.first and one.commits < budget.commits:
                 found.append(Action("commit", who))
+            if one.state_epoch >= 0 and budget.cuts:
+                found += (Action("cut", who, offset) for offset in range(self.kind.offsets + 1))
         for index, flight in enumerate(world.flights):
             found.append(Action("deliver", index))
             if budget.duplicates and flight.copies == 1:
@@ -215,6 +221,9 @@ class CommitScope:
                 return self._sent(_spent(world, "plain_commits"), Flight("member", offset=action.offset))
             case "reset":
                 return self._sent(_spent(world, "resets"), Flight("reset", offset=action.offset))
+            case "cut":
+                epoch = world.committers[action.which].state_epoch
+                return self._sent(_spent(world, "cuts"), Flight("cut", action.which, action.offset, epoch))
             case "delete":
                 return self._sent(_spent(world, "deletions"), Flight("deletion"))
             case "replicate":
@@ -314,7 +323,7 @@ class CommitScope:
                     offset=flight.offset,
                     leader_epoch=-1,
                     metadata="",
-                    ranges=ranges if flight.kind == "ranges" else None,
+                    ranges=ranges if flight.kind in ("ranges", "cut") else None,
                 ),
             ),
         )
@@ -340,6 +349,17 @@ class CommitScope:
                     cover=before.cover | flight.pairs,
                     promised=before.promised | flight.pairs,
                 )
+            case "cut":
+                return Entry(
+                    encoded,
+                    "cut",
+                    before.cover & below,
+                    before.promised & below,
+                    min(before.stated, flight.offset),
+                    before.resets + 1,
+                    (*before.since, (flight.offset, before.resets + 1)),
+                    before.is_forgiven,
+                )
             case "member" if flight.offset >= stable_offset:
                 return Entry(
                     encoded,
@@ -348,13 +368,15 @@ class CommitScope:
                     before.promised | below,
                     max(before.stated, flight.offset),
                     before.resets,
+                    before.since,
                     before.is_forgiven,
                 )
             case "member" | "reset":
                 lowers = not before.cover <= below
                 self.sometimes.add("a frontier is lowered" if lowers else "a reset lowers nothing")
                 resets = before.resets + lowers
-                return Entry(encoded, "reset", below, below, flight.offset, resets, before.is_forgiven)
+                since = (*before.since, (flight.offset, resets))
+                return Entry(encoded, "reset", below, below, flight.offset, resets, since, before.is_forgiven)
             case _:
                 return Entry(encoded, "deletion", frozenset(), frozenset(), 0, before.resets, is_forgiven=True)
 
@@ -377,9 +399,10 @@ class CommitScope:
             raise Breach("what is acknowledged stays covered", f"{sorted(entry.promised - cover)} of {progress}")
         for offset, half in sorted(cover):
             seen = {reset for done, of, reset in world.done if (done, of) == (offset, half)}
-            is_known = bool(seen) if entry.is_forgiven else not seen.isdisjoint((entry.resets, NEVER))
+            needed = max((number for first, number in entry.since if first <= offset), default=0)
+            is_known = bool(seen) if entry.is_forgiven else NEVER in seen or max(seen, default=NEVER) >= needed
             if offset >= entry.stated and not is_known:
-                raise Breach("nothing undone is covered", f"{(offset, half)} was done under {seen}, now {entry.resets}")
+                raise Breach("nothing undone is covered", f"{(offset, half)} was done under {seen}, not {needed}")
         if cover != entry.cover:
             raise Breach("commits unite", f"covered are {sorted(cover)}, by the model {sorted(entry.cover)}")
         if entry.kind in ("ranges", "forward") and _stable(before.cover, self.kind.offsets) > progress.stable_offset:

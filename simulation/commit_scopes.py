@@ -24,6 +24,7 @@ SHORT_SCOPES: Final = (
     NamedScope("a plain commit", Budget(plain_commits=1)),
     NamedScope("a plain commit and a fail-over", Budget(plain_commits=1, failovers=1)),
     NamedScope("a deletion", Budget(deletions=1)),
+    NamedScope("a cut and a repetition", Budget(duplicates=1, cuts=1)),
     NamedScope("a reset and a repetition", Budget(duplicates=1, resets=1)),
     NamedScope("a rewind and a repetition", Budget(duplicates=1, plain_commits=1)),
 )
@@ -35,6 +36,8 @@ LONG_SCOPES: Final = (
     NamedScope("a reset and a plain commit", Budget(plain_commits=1, resets=1)),
     NamedScope("a reset and a deletion", Budget(resets=1, deletions=1)),
     NamedScope("two looks and a deletion", Budget(fetches=2, deletions=1), Kind(has_offset=False)),
+    NamedScope("a cut, a look and a fail-over", Budget(fetches=2, cuts=1, failovers=1)),
+    NamedScope("a cut and a reset", Budget(resets=1, cuts=1)),
     NamedScope("three offsets", Budget(failovers=1), Kind(offsets=3)),
     NamedScope("all of them", Budget(duplicates=1, plain_commits=1, resets=1, deletions=1, failovers=1)),
 )

@@ -15,6 +15,7 @@ REACHED = {
     "a reset and a fail-over": {"a commit is fenced", "records are lost with the coordinator"},
     "a plain commit": {"a frontier is lowered"},
     "a deletion": {"a commit is fenced"},
+    "a cut and a repetition": {"a commit is fenced"},
     "a reset and a repetition": {"a commit is fenced"},
     "a rewind and a repetition": {"a commit is fenced"},
 }
