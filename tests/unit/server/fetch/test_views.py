@@ -224,6 +224,8 @@ def test_a_wake_reads_new_batches_alone(node: ViewNode, monkeypatch: pytest.Monk
     node.write(key_in(1))
     node.write(key_in(1))
     assert not waiting.is_answered
+    node.write(key_in(0))
+    assert waiting.is_answered
     assert min(read_from) >= 45
 
 
