@@ -12,9 +12,9 @@ from tailrace.model.partitions import TopicPartition
 class ProgressOfAGroup:
     """The progress in one partition at a server."""
 
-    def __init__(self, progress: CommittedProgress) -> None:
-        self.stable_offset = progress.stable_offset
-        self.ranges = tuple(progress.rectangles())
+    def __init__(self, stable_offset: int, ranges: tuple[Rectangle, ...]) -> None:
+        self.stable_offset = stable_offset
+        self.ranges = ranges
 
 
 class RangesOfAGroup:
@@ -25,7 +25,12 @@ class RangesOfAGroup:
         self.refused = dict(refused or {})
         self.commits: list[dict[TopicPartition, tuple[Rectangle, ...]]] = []
         """Those that were taken."""
+        self.cuts: list[tuple[TopicPartition, int]] = []
+        """Those that were taken."""
+        self.refused_cuts: dict[TopicPartition, ErrorCode] = {}
         self.knows = knows
+        self.answers: dict[TopicPartition, ProgressOfAGroup] = {}
+        """In place of the progress."""
         self.unreadable = 0
         """So many reads of the progress fail."""
         self._tried = asyncio.Event()
@@ -41,6 +46,17 @@ class RangesOfAGroup:
         wanted = len(self.commits) + commits
         await self.until(lambda: len(self.commits) >= wanted)
 
+    async def cut(self, name: TopicPartition, offset: int) -> None:
+        """As of a coordinator: what is committed from this offset on is forgotten."""
+        self._tried.set()
+        if name in self.refused_cuts:
+            raise KafkaError(self.refused_cuts[name], "refused")
+        self.cuts.append((name, offset))
+        known = self.progress.get(name)
+        if known is not None:
+            is_behind = offset < known.stable_offset
+            self.progress[name] = CommittedProgress(offset) if is_behind else known.cut_at(offset)
+
     async def takes_ranges(self) -> bool:
         return self.knows
 
@@ -50,8 +66,10 @@ class RangesOfAGroup:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no coordinator now")
         if self.refused.get(partitions) is ErrorCode.UNSUPPORTED_VERSION:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "no ranges here")
+        if partitions in self.answers:
+            return self.answers[partitions]
         found = self.progress.get(partitions)
-        return None if found is None else ProgressOfAGroup(found)
+        return None if found is None else ProgressOfAGroup(found.stable_offset, tuple(found.rectangles()))
 
     async def commit(
         self, *, ranges: Mapping[TopicPartition, Sequence[Rectangle]]

@@ -34,6 +34,7 @@ class LanesUnderTest:
         self.offsets: dict[TopicPartition, int] = defaultdict(int)
         self.queues: dict[tuple[TopicPartition, object], list[ConsumerRecord]] = {}
         """The records in hand, by lane, of partitions that are open."""
+        self.open: set[TopicPartition] = set()
         self.leaving: set[TopicPartition] = set()
         self.running: list[LaneWork] = []
         self.held_until: dict[tuple[TopicPartition, object], int] = {}
@@ -68,7 +69,8 @@ class LanesUnderTest:
     def add(self, name: TopicPartition, keys: list[bytes | None]) -> None:
         if name in self.leaving:
             return
-        if name not in self.lanes.open_partitions:
+        if name not in self.open:
+            self.open.add(name)
             self.lanes.open(name)
             self.epochs[name] = self.epochs.get(name, 0) + 1
         records = []
@@ -112,7 +114,7 @@ class LanesUnderTest:
 
     def leave(self, name: TopicPartition) -> None:
         self.lanes.drop_waiting(name)
-        if name not in self.lanes.open_partitions:
+        if name not in self.open:
             return
         self.leaving.add(name)
         for lane, queue in self.queues.items():
@@ -122,6 +124,7 @@ class LanesUnderTest:
 
     def close(self, name: TopicPartition) -> None:
         self.lanes.close(name)
+        self.open.discard(name)
         self.leaving.discard(name)
         self.queues = {lane: queue for lane, queue in self.queues.items() if lane[0] != name}
 

@@ -156,6 +156,12 @@ class AssignedPartitions:
             self._unvalidated[partition.name] = None
         return may_fetch
 
+    def doubt(self, name: TopicPartition) -> None:
+        """The log may have changed: this position is compared with it once more."""
+        if name in self._partitions:
+            self._partitions[name].position.doubt()
+            self.note(name)
+
     def validated(
         self, name: TopicPartition, offset: int, epoch: int, end_offset: int, *, leader_epoch: int, resets: bool
     ) -> Truncation | None:

@@ -60,7 +60,15 @@ class Truncation(NamedTuple):
 class FetchPosition:
     """The offset of the next fetch."""
 
-    __slots__ = ("_is_refused_by_leader", "_valid_under", "offset", "offset_epoch", "state", "truncation")
+    __slots__ = (
+        "_is_refused_by_leader",
+        "_valid_under",
+        "is_displaced",
+        "offset",
+        "offset_epoch",
+        "state",
+        "truncation",
+    )
 
     def __init__(self) -> None:
         self.state = PositionState.UNDECIDED
@@ -69,6 +77,9 @@ class FetchPosition:
         """The leader epoch of the last record before the offset; -1: unknown."""
         self.truncation: Truncation | None = None
         """The reason for a reset, if it is a truncation."""
+        self.is_displaced = False
+        """Whether reading began anew where it did because the log did not have the offset before: it was reset by
+        policy, or truncated."""
         self._valid_under = UNKNOWN_EPOCH
         """The leader epoch of the metadata under which the position is known to be valid; -1: none."""
         self._is_refused_by_leader = False
@@ -80,6 +91,7 @@ class FetchPosition:
 
     def start_at(self, offset: int, epoch: int = UNKNOWN_EPOCH, *, valid_under: int = UNKNOWN_EPOCH) -> None:
         """Fetch from here. `valid_under`: the leader of this epoch has just named the offset itself."""
+        self.is_displaced = self.state is PositionState.AWAITING_RESET
         self.state = PositionState.FETCHING
         self.offset, self.offset_epoch = offset, epoch
         self.truncation = None
@@ -136,10 +148,16 @@ class FetchPosition:
         truncation = Truncation(self.offset, self.offset_epoch, end_offset if is_known else None)
         if resets and is_known:
             self.start_at(end_offset, epoch, valid_under=leader_epoch)
+            self.is_displaced = True
         else:
             self.state = PositionState.AWAITING_RESET
             self.truncation = truncation
         return truncation
+
+    def doubt(self) -> None:
+        """Something else shows that the log may have changed: compare it, if that can be, before the next fetch."""
+        if self.state is PositionState.FETCHING and self.offset_epoch >= 0:
+            self.state = PositionState.AWAITING_VALIDATION
 
     def skip_validation(self, leader_epoch: int) -> None:
         """The leader is too old for the comparison: go on without it."""

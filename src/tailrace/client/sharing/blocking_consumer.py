@@ -44,9 +44,9 @@ class SharedConsumer(Facade[AsyncSharedConsumer]):
         client, loop = self._client.get(), loop_thread().loop
         if self._is_stopped:
             loop.call_soon_threadsafe(client.stop)
-        future = asyncio.run_coroutine_threadsafe(client.run(handler, concurrency=concurrency), loop)
+        future = asyncio.run_coroutine_threadsafe(_ran(client, handler, concurrency), loop)
         try:
-            future.result()
+            end = future.result()
         except BaseException:
             if not future.done():
                 self.stop()
@@ -55,6 +55,8 @@ class SharedConsumer(Facade[AsyncSharedConsumer]):
                 finally:
                     future.cancel()
             raise
+        if end is not None:
+            raise end
 
     def stop(self) -> None:
         """Have `run` end, also one that comes later: it begins no more records, finishes those that run, and commits.
@@ -74,6 +76,16 @@ class SharedConsumer(Facade[AsyncSharedConsumer]):
     def metrics(self) -> SharingMetrics:
         """Numbers about this consumer now."""
         return loop_thread().call(_sharing_metrics(self._client.get()))
+
+
+async def _ran(client: AsyncSharedConsumer, handler: Handler, concurrency: int) -> BaseException | None:
+    """Run it. Returns the exception with which the handler ends the program: raised here it would end the loop, which
+    is that of all clients of the process."""
+    try:
+        await client.run(handler, concurrency=concurrency)
+    except (SystemExit, KeyboardInterrupt) as end:
+        return end
+    return None
 
 
 async def _sharing_metrics(client: AsyncSharedConsumer) -> SharingMetrics:

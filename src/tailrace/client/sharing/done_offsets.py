@@ -21,7 +21,7 @@ class ProgressCommit(NamedTuple):
     """The progress of one partition at one moment."""
 
     stable_offset: int
-    """Everything below it is done, and it was read or was no more in the log."""
+    """Everything below it is done: it was read, was committed before, or was no more in the log."""
     rectangles: tuple[Rectangle, ...]
     """Everything in them is done. They cover no less than the stable offset does, unless it is 0."""
     read_to: int
@@ -47,7 +47,8 @@ class DoneOffsets:
         """
         self._committed = committed
         self._key_ranges: Final = tuple(key_ranges)
-        self._first: Final = min(start, 0 if committed is None else committed.stable_offset)
+        self._committed_to: Final = 0 if committed is None else committed.stable_offset
+        self._first: Final = min(start, self._committed_to)
         self.read_to = start
         """All records with lower offsets were added, as far as the log has them."""
         self.known_end: Final = start if committed is None else max(start, committed.end_offset)
@@ -80,13 +81,9 @@ class DoneOffsets:
         del self._in_hand[offset]
 
     @property
-    def in_hand(self) -> int:
-        return len(self._in_hand)
-
-    @property
     def stable_offset(self) -> int:
-        """The lowest offset in hand, else the one up to which all was read."""
-        return next(iter(self._in_hand), self.read_to)
+        """The lowest offset in hand, else the one up to which all was read or committed before."""
+        return next(iter(self._in_hand), max(self.read_to, self._committed_to))
 
     def commit(self, most_holes: int) -> ProgressCommit:
         """The commit of this moment, with so many holes at most."""

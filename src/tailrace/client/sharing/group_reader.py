@@ -1,10 +1,20 @@
 """A consumer in a group whose partitions are given up only after their records in hand."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Protocol, cast
 
 from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
+from tailrace.client.offsets import LATEST, OffsetAt, request_offsets
 from tailrace.model.partitions import TopicPartition
+
+
+class RangeCuts(Protocol):
+    """The progress of a group of which the part behind a cut can be taken back."""
+
+    async def cut(self, partition: TopicPartition, offset: int, *, member: ConsumerGroupMetadata) -> None:
+        """Forget what is committed from this offset on. Raises FENCED_STATE_EPOCH: it was reset since it was read."""
+        ...
 
 
 class GroupReader(AsyncConsumer):
@@ -55,6 +65,33 @@ class GroupReader(AsyncConsumer):
         if name in assigned:
             self._fetcher.assign(assigned - {name})
             self._fetcher.assign(assigned)
+
+    async def cut(self, name: TopicPartition, offset: int) -> None:
+        """The log was cut: what the group has committed from this offset on is of records that are no more.
+
+        Raises KafkaError FENCED_STATE_EPOCH if the offset was reset since its progress was read.
+        """
+        await cast("RangeCuts", self._progress_of_group()).cut(name, offset, member=self._identity())
+
+    def is_displaced(self, name: TopicPartition) -> bool:
+        """Whether the log did not have the offset at which reading was to go on, and a reset or a truncation has moved
+        it to the one where it went on last."""
+        partition = self._assigned.get(name)
+        return partition is not None and partition.position.is_displaced
+
+    async def end_of(self, name: TopicPartition) -> int:
+        """The end of the log, as its leader says. Raises KafkaError."""
+        found: dict[TopicPartition, OffsetAt] = {}
+        faults = await request_offsets(self._router, {name: LATEST}, found.update)
+        if name in faults:
+            raise faults[name]
+        return found[name].offset
+
+    def doubt(self, name: TopicPartition) -> None:
+        """A fault shows that the log may have been cut: compare the position with it."""
+        self._assigned.doubt(name)
+        self._router.view.mark_stale(name.topic)
+        self._fetcher.wake()
 
     def epoch_before(self, name: TopicPartition, offset: int) -> int:
         """The leader epoch of the last record before this offset; -1: unknown."""

@@ -42,3 +42,13 @@ class HandlerCalls:
         """Begin no more calls. A thread that runs is not waited for."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def result_of(call: "asyncio.Task[Outcome | None]") -> tuple[Outcome | None, BaseException | None]:
+    """The outcome of a call that has ended, or its exception; neither if it was cancelled."""
+    if not call.cancelled():
+        raised = call.exception()
+        return (call.result(), None) if raised is None else (None, raised)
+    if call.cancelling():
+        return None, None
+    return None, asyncio.CancelledError("of a task that the handler has made")

@@ -16,13 +16,13 @@ Times are in ms, of any clock that does not go back.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.sharing.outcomes import Outcome, Retry, pause_ms
+from tailrace.client.sharing.outcomes import LONGEST_WAIT_S, Outcome, Retry, pause_ms
 from tailrace.model.partitions import TopicPartition
 
 RECORD_BYTES: Final = 200
@@ -135,10 +135,6 @@ class Lanes:
             self._left[name, lane.name] = partition.epoch
             self._remove(partition, lane.records[0])
             self._forget_lane(name, partition, lane)
-
-    @property
-    def open_partitions(self) -> Iterable[TopicPartition]:
-        return self._partitions.keys()
 
     def is_idle(self, names: Iterable[TopicPartition]) -> bool:
         """Whether nothing of these partitions runs."""
@@ -260,7 +256,7 @@ class Lanes:
             lane.failures += 1
             hold_ms = pause_ms(lane.failures)
         else:
-            hold_ms = int(outcome.after * 1000)
+            hold_ms = int(min(outcome.after, LONGEST_WAIT_S) * 1000)
         lane.is_held = True
         partition.held += 1
         self._hold_count += 1
@@ -291,10 +287,6 @@ class Lanes:
     def oldest_failure(self) -> Failure | None:
         """The key that has failed for the longest time, and is held or runs again."""
         return next(iter(self._failures.values()), None)
-
-    def failures(self) -> Iterator[Failure]:
-        """All keys of which the first record has failed, in the order of the first failures."""
-        return iter(self._failures.values())
 
 
 def size_of(record: ConsumerRecord) -> int:

@@ -7,6 +7,8 @@ from typing import Final
 FIRST_PAUSE_MS: Final = 1_000
 LONGEST_PAUSE_MS: Final = 60_000
 """The pauses of a key after failures in a row: each twice as long as the last one, up to this."""
+LONGEST_WAIT_S: Final = 86_400
+"""The longest time for which a handler has a record wait: a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class Done:
 class Retry:
     """The handler gets the record again after `after` seconds; None: after the pause of a failure, 1 s to 1 min.
 
-    Later records of the key wait, those of other keys do not. Raises ValueError for a time that is none.
+    Later records of the key wait, those of other keys do not. A time of more than a day counts as a day. Raises
+    ValueError for one that is negative, infinite or no number.
     """
 
     after: float | None = None

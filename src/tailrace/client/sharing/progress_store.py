@@ -7,17 +7,23 @@ lowest offset in hand is committed, and a restart repeats what was done behind i
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, runtime_checkable
+from typing import Final, NamedTuple, Protocol
 
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.sharing.done_offsets import ProgressCommit
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.model.partitions import TopicPartition
 
 _log = logging.getLogger(__name__)
 
-_OF_ONE_PARTITION = (ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.FENCED_STATE_EPOCH)
+_OF_ONE_PARTITION = (
+    ErrorCode.OFFSET_METADATA_TOO_LARGE,
+    ErrorCode.FENCED_STATE_EPOCH,
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.POLICY_VIOLATION,
+)
 
 
 class RangeUse(NamedTuple):
@@ -41,6 +47,24 @@ class WrittenProgress:
     """The server keeps no more rectangles of these: the commit was refused."""
     was_reset: set[TopicPartition] = field(default_factory=set)
     """The offsets of these were reset meanwhile: the commit was refused, and reading starts over."""
+    invalid: set[TopicPartition] = field(default_factory=set)
+    """The server does not know all offsets of the commits of these: the log may have been cut."""
+    without_ranges: set[TopicPartition] = field(default_factory=set)
+    """The topics of these take no rectangles."""
+
+    def unite(self, other: "WrittenProgress") -> None:
+        """Take in the result for other partitions."""
+        self.uses |= other.uses
+        for own, others in zip(self._faults, other._faults, strict=True):
+            own.update(others)
+
+    @property
+    def _faults(self) -> tuple[set[TopicPartition], ...]:
+        return self.full, self.was_reset, self.invalid, self.without_ranges
+
+    def add_fault(self, name: TopicPartition, code: ErrorCode) -> None:
+        """The commit of this partition was refused, with one of the codes that concern it alone."""
+        self._faults[_OF_ONE_PARTITION.index(code)].add(name)
 
 
 class StableOffsets(Protocol):
@@ -75,7 +99,6 @@ class KnownBudget(Protocol):
     def limit(self) -> int: ...
 
 
-@runtime_checkable
 class RangeCommits(Protocol):
     """The part of a consumer for servers that know rectangles."""
 
@@ -93,47 +116,84 @@ class RangeCommits(Protocol):
         """Commit these rectangles."""
         ...
 
+    async def cut(self, name: TopicPartition, offset: int) -> None:
+        """Forget what is committed from this offset on."""
+        ...
+
 
 class ProgressStore:
     """The progress of the group of one consumer. One call at a time."""
 
-    def __init__(self, offsets: StableOffsets, ranges: RangeCommits | None) -> None:
-        """`ranges`: None if the client has no such calls."""
+    def __init__(self, offsets: StableOffsets, ranges: RangeCommits) -> None:
         self._offsets: Final = offsets
         self._ranges: Final = ranges
+        self._without_ranges: set[str] = set()
+        """Topics whose commits of rectangles were refused since a partition of theirs was read."""
 
     async def read(self, name: TopicPartition) -> CommittedProgress | None:
-        """The progress in this partition; None: the group has none, or its server knows stable offsets only."""
-        if self._ranges is None or not await self._ranges.takes_ranges():
+        """The progress in this partition; None: the group has none, or its server knows stable offsets only.
+
+        Raises MalformedMessage for a progress that cannot be.
+        """
+        if not await self._ranges.takes_ranges():
             return None
+        self._without_ranges.discard(name.topic)
         try:
             found = await self._ranges.committed(name)
         except KafkaError as fault:
             if fault.code != ErrorCode.UNSUPPORTED_VERSION:
                 raise
             return None  # the coordinator has moved to an older broker meanwhile
-        return None if found is None else CommittedProgress(found.stable_offset).with_committed(found.ranges)
+        if found is None:
+            return None
+        if found.stable_offset < 0 or not all(map(_is_possible, found.ranges)):
+            raise MalformedMessage(f"no progress of {name}: offset {found.stable_offset}, {found.ranges!r:.200}")
+        return CommittedProgress(found.stable_offset).with_committed(found.ranges)
 
-    async def reset(self, name: TopicPartition, offset: int) -> None:
-        """Forget what is committed from this offset on: the log has other records there now."""
-        await self._offsets.commit({name: OffsetAndMetadata(offset, self._offsets.epoch_before(name, offset))})
+    async def cut(self, name: TopicPartition, offset: int, *, not_done: int) -> None:
+        """The log was cut at this offset and has other records from there on: no commit covers them.
+
+        The progress in the partition was read before. `not_done` is the lowest offset that is not done, as the reader
+        knows it: a server without rectangles has to have everything from there on repeated.
+        """
+        if await self._ranges.takes_ranges():
+            try:
+                await self._ranges.cut(name, offset)
+                return
+            except KafkaError as fault:
+                if fault.code is ErrorCode.FENCED_STATE_EPOCH:
+                    return  # the offset was reset: nothing is committed beyond the new one
+                if fault.code not in (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.POLICY_VIOLATION):
+                    raise
+        await self._commit_offsets({name: min(offset, not_done)})
 
     async def write(self, commits: Mapping[TopicPartition, ProgressCommit]) -> WrittenProgress:
         """Commit. Raises KafkaError of the server, but for the faults that `WrittenProgress` has."""
-        ranges = self._ranges
-        if ranges is not None and await ranges.takes_ranges():
+        written = WrittenProgress()
+        rest = dict(commits)
+        if await self._ranges.takes_ranges():
+            wanted = {name: one for name, one in commits.items() if name.topic not in self._without_ranges}
             try:
-                return await _write_ranges(ranges, commits)
+                written = await _write_ranges(self._ranges, wanted)
+                self._without_ranges.update(name.topic for name in written.without_ranges)
+                rest = {name: one for name, one in commits.items() if name.topic in self._without_ranges}
             except KafkaError as fault:
                 if fault.code != ErrorCode.UNSUPPORTED_VERSION:
                     raise
                 _log.debug("the coordinator knows no ranges any more: %s", fault.detail)
+        if rest:
+            await self._commit_offsets({name: commit.stable_offset for name, commit in rest.items()})
+        return written
+
+    async def _commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         epoch_before = self._offsets.epoch_before
-        stable = {name: commit.stable_offset for name, commit in commits.items()}
         await self._offsets.commit(
-            {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in stable.items()}
+            {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in offsets.items()}
         )
-        return WrittenProgress()
+
+
+def _is_possible(one: Rectangle) -> bool:
+    return 0 <= one.first_offset <= one.last_offset and 0 <= one.first_hash <= one.last_hash < HASH_SPACE
 
 
 async def _write_ranges(ranges: RangeCommits, commits: Mapping[TopicPartition, ProgressCommit]) -> WrittenProgress:
@@ -150,7 +210,8 @@ async def _write_ranges(ranges: RangeCommits, commits: Mapping[TopicPartition, P
             # The error names no partition. Commits unite, so that another try harms none.
             return await _write_one_by_one(ranges, {name: commits[name] for name in wanted})
         (name,) = wanted
-        (written.full if fault.code == ErrorCode.OFFSET_METADATA_TOO_LARGE else written.was_reset).add(name)
+        _log.debug("commit of ranges of %s: %s", name, fault.detail)
+        written.add_fault(name, fault.code)
         return written
     written.uses = {name: RangeUse(budget.used, budget.limit) for name, budget in budgets.items()}
     return written
@@ -159,8 +220,5 @@ async def _write_ranges(ranges: RangeCommits, commits: Mapping[TopicPartition, P
 async def _write_one_by_one(ranges: RangeCommits, commits: Mapping[TopicPartition, ProgressCommit]) -> WrittenProgress:
     written = WrittenProgress()
     for name, commit in commits.items():
-        one = await _write_ranges(ranges, {name: commit})
-        written.uses |= one.uses
-        written.full |= one.full
-        written.was_reset |= one.was_reset
+        written.unite(await _write_ranges(ranges, {name: commit}))
     return written

@@ -3,20 +3,23 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from tailrace.client.errors import several
 from tailrace.client.reading.records_ahead import ConsumerRecord
+from tailrace.client.sharing.done_offsets import ProgressCommit
 from tailrace.client.sharing.group_reader import GroupReader
-from tailrace.client.sharing.handler import Handler, HandlerCalls
+from tailrace.client.sharing.handler import Handler, HandlerCalls, result_of
 from tailrace.client.sharing.lanes import Lanes, LaneWork
-from tailrace.client.sharing.outcomes import Outcome, Retry, Skip, outcome_of
-from tailrace.client.sharing.progress_store import ProgressStore, RangeCommits
+from tailrace.client.sharing.outcome_counts import OutcomeCounts, fault_text
+from tailrace.client.sharing.outcomes import Outcome, Retry, outcome_of
+from tailrace.client.sharing.progress_store import ProgressStore, WrittenProgress
 from tailrace.client.sharing.shared_partition import SharedPartition
 from tailrace.client.sharing.shared_record import Decode
-from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
+from tailrace.client.sharing.sharing_metrics import SharingMetrics, held_key
+from tailrace.client.sharing.sharing_settings import check_settings
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
@@ -24,9 +27,8 @@ LANE_RECORDS: Final = 16
 LEAST_RECORDS_IN_HAND: Final = 1_000
 """The most records in hand are so many for each lane, and so many at least."""
 BYTES_IN_HAND: Final = 64 << 20
-_SESSION_MS: Final = 45_000
 _POLL_RECORDS: Final = 500
-"""The defaults of the consumer."""
+"""The default of the consumer."""
 _POLL_S: Final = 0.5
 _RETRY_S: Final = 0.1
 """The pause after a failed request to the coordinator."""
@@ -39,6 +41,8 @@ _OUT_OF_GROUP = frozenset(
     )
 )
 """The partitions leave, or have left: the next owner repeats what is not committed."""
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -76,19 +80,14 @@ class AsyncSharedConsumer:
         wanted = several(topics)
         if not group or not wanted:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID, "a shared consumer has a group, and topics to share in it")
-        for setting, value, least in (
-            ("auto.commit.interval.ms", auto_commit_interval_ms, 1),
-            ("max.collected.ranges", max_collected_ranges, 0),
-            ("max_records_in_hand", max_records_in_hand, 1),
-            ("max_bytes_in_hand", max_bytes_in_hand, 1),
-            ("grace_ms", grace_ms, 0),
-        ):
-            if value is not None and value < least:
-                raise KafkaError(ErrorCode.INVALID_CONFIG, f"{setting} {value}; at least {least}")
-        session_ms = settings.get("session_timeout_ms", _SESSION_MS)
-        if grace_ms > session_ms // 2:
-            detail = f"grace_ms {grace_ms}; at most half of session.timeout.ms, {session_ms}"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+        least = {
+            "auto.commit.interval.ms": (auto_commit_interval_ms, 1),
+            "max.collected.ranges": (max_collected_ranges, 0),
+            "max_records_in_hand": (max_records_in_hand, 1),
+            "max_bytes_in_hand": (max_bytes_in_hand, 1),
+            "grace_ms": (grace_ms, 0),
+        }
+        check_settings(least, grace_ms, settings)
         self._group = group
         self._decode = decode
         self._commit_interval_ms = auto_commit_interval_ms
@@ -106,25 +105,25 @@ class AsyncSharedConsumer:
             client_id=client_id,
             **settings,
         )
-        reader: object = self._reader
-        self._store = ProgressStore(self._reader, reader if isinstance(reader, RangeCommits) else None)
+        self._store = ProgressStore(self._reader, self._reader)
         self._lanes = Lanes(1, most_records=LEAST_RECORDS_IN_HAND, most_bytes=max_bytes_in_hand)
         self._poll_records: int = settings.get("max_poll_records", _POLL_RECORDS)
         self._calls: HandlerCalls | None = None
         self._partitions: dict[TopicPartition, SharedPartition] = {}
         self._paused: dict[TopicPartition, SharedPartition] = {}
-        self._running: dict[asyncio.Task[None], LaneWork] = {}
+        self._running: dict[asyncio.Task[Outcome | None], LaneWork] = {}
         self._openings: dict[asyncio.Task[None], SharedPartition] = {}
+        """Requests for the progress of partitions, or to have it take note of a cut."""
         self._storing = asyncio.Lock()
         self._commit_due = asyncio.Event()
         self._finished = asyncio.Event()
-        """Set when a handler has finished."""
+        """Set when a handler has finished, or an opening."""
         self._ending = asyncio.Event()
         self._closed = asyncio.Event()
         self._fault: BaseException | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_pump_planned = False
-        self._done_total = self._skipped_total = self._retried_total = self._failed_total = 0
+        self._counts = OutcomeCounts(group)
 
     # the run
 
@@ -194,7 +193,7 @@ class AsyncSharedConsumer:
                 await self._reader.close()
                 self._closed.set()
 
-    def _start(self, work: Coroutine[None, None, None]) -> "asyncio.Task[None]":
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task whose failure ends the run."""
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(self._on_end)
@@ -224,40 +223,89 @@ class AsyncSharedConsumer:
 
     def _receive_of(self, name: TopicPartition, records: list[ConsumerRecord], position: int) -> None:
         partition = self._partitions.get(name)
-        if partition is not None and partition.is_leaving:
+        if partition is None:
+            start = records[0].offset if records else position
+            is_displaced = self._reader.is_displaced(name)
+            partition = SharedPartition(name, start, self._most_holes, is_displaced=is_displaced)
+            self._partitions[name] = partition
+            self._begin_opening(partition, self._open(partition))
+        if partition.is_leaving or partition.is_cut:
             return
-        if partition is None or partition.is_cut(records, position):
-            is_cut = partition is not None
-            self._close_partition(name)
-            start = min([position, *(record.offset for record in records)])
-            partition = self._partitions[name] = SharedPartition(name, start, self._most_holes)
-            opening = self._start(self._open(partition, is_cut))
-            self._openings[opening] = partition
-            opening.add_done_callback(self._openings.pop)
+        cut = partition.cut_in(records, position)
+        if cut is not None:
+            self._cut(partition, cut)
+            return
         self._put_in_hand(partition, partition.read(records, position))
         if partition.is_commit_due:
             self._commit_due.set()
 
-    async def _open(self, partition: SharedPartition, is_cut: bool) -> None:
+    def _begin_opening(self, partition: SharedPartition, work: Coroutine[Any, Any, None]) -> None:
+        opening = self._start(work)
+        self._openings[opening] = partition
+        opening.add_done_callback(self._on_opened)
+
+    def _on_opened(self, opening: "asyncio.Task[None]") -> None:
+        del self._openings[opening]
+        self._finished.set()
+
+    async def _open(self, partition: SharedPartition) -> None:
         """Learn the progress of the group in a partition; then its records go to the handler."""
+        name = partition.name
+        committed = await self._answer(name, lambda: self._store.read(name))
+        is_cut = False
+        if committed is not None and partition.start < committed.stable_offset:
+            # The log is shorter than the group has read, or a commit came late: the end of the log tells which.
+            end = await self._answer(name, lambda: self._reader.end_of(name))
+            is_cut = partition.is_displaced or end < committed.stable_offset
+        if self._partitions.get(name) is not partition or partition.is_leaving:
+            return
+        if partition.is_rewound(committed):
+            self._start_over(name)
+        elif is_cut:
+            self._cut(partition, partition.start)
+        else:
+            self._lanes.open(name)
+            self._put_in_hand(partition, partition.open(committed))
+            self._pump()
+
+    async def _answer(self, name: TopicPartition, request: Callable[[], Awaitable[T]]) -> T:
+        """The answer to a request, which is repeated. Raises KafkaError for a fault that no retry cures.
+
+        It does not return while this member is out of its group: the partitions leave, and cancel their openings.
+        """
         while True:
             try:
                 async with self._storing:
-                    if is_cut:
-                        await self._store.reset(partition.name, partition.start)
-                    committed = await self._store.read(partition.name)
-                break
+                    return await request()
             except KafkaError as fault:
-                if fault.code in _OUT_OF_GROUP:
-                    return
-                if not fault.code.retriable:
+                if not fault.code.retriable and fault.code not in _OUT_OF_GROUP:
                     raise
-                _log.debug("progress of %s: %s", partition.name, fault.detail)
+                _log.debug("progress of %s: %s", name, fault.detail)
             await asyncio.sleep(_RETRY_S)
-        if self._partitions.get(partition.name) is partition and not partition.is_leaving:
-            self._lanes.open(partition.name)
-            self._put_in_hand(partition, partition.open(committed))
-            self._pump()
+
+    # logs that were cut
+
+    def _cut(self, partition: SharedPartition, offset: int) -> None:
+        """The log was cut there. All that is not done comes again, and what is committed of the rest does not count."""
+        name = partition.name
+        _log.warning("group %r: the log of %s was cut at %d; reading starts over", self._group, name, offset)
+        self._close_partition(name)
+        self._partitions[name] = partition
+        partition.is_cut = True
+        self._begin_opening(partition, self._take_note(partition, offset))
+        self._pause_or_resume(partition)
+
+    async def _take_note(self, partition: SharedPartition, cut: int) -> None:
+        name = partition.name
+        if not partition.has_progress:  # it may have some now, which the cut refers to
+            await self._answer(name, lambda: self._store.read(name))
+        await self._answer(name, lambda: self._store.cut(name, cut, not_done=partition.not_done))
+        if self._partitions.get(name) is partition and not partition.is_leaving:
+            self._start_over(name)
+
+    def _start_over(self, name: TopicPartition) -> None:
+        self._close_partition(name)
+        self._reader.start_over(name)
 
     def _put_in_hand(self, partition: SharedPartition, records: Sequence[ConsumerRecord]) -> None:
         if records:
@@ -266,7 +314,7 @@ class AsyncSharedConsumer:
 
     def _pause_or_resume(self, partition: SharedPartition) -> None:
         name = partition.name
-        must_wait = partition.has_early or not partition.has_room or self._lanes.is_full(name)
+        must_wait = partition.waits or not partition.has_room or self._lanes.is_full(name)
         if must_wait and name not in self._paused:
             self._paused[name] = partition
             self._reader.set_paused(name, True)
@@ -280,16 +328,17 @@ class AsyncSharedConsumer:
         for name, partition in self._partitions.items():
             partition.is_leaving = True
             self._lanes.drop_waiting(name)
-        await _cancelled(self._openings)
+        await _cancelled(one for one, partition in self._openings.items() if not partition.is_cut)
         names = list(self._partitions)
         try:
             async with asyncio.timeout(self._grace_ms / 1000):
-                while not self._lanes.is_idle(names):
+                while not self._lanes.is_idle(names) or any(one.is_cut for one in self._openings.values()):
                     self._finished.clear()
                     await self._finished.wait()
         except TimeoutError:
             late = len(self._running)
             _log.warning("group %r: %d records leave that the handler has not finished in time", self._group, late)
+        await _cancelled(self._openings)
         await self._commit()
 
     def _close_partitions(self) -> None:
@@ -327,7 +376,7 @@ class AsyncSharedConsumer:
         for work in self._lanes.take(now_ms):
             task = loop.create_task(self._handle(work))
             self._running[task] = work
-            task.add_done_callback(self._running.pop)
+            task.add_done_callback(self._on_handled)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -337,56 +386,34 @@ class AsyncSharedConsumer:
         for partition in list(self._paused.values()):
             self._pause_or_resume(partition)
 
-    async def _handle(self, work: LaneWork) -> None:
-        outcome: Outcome | None = None
-        fault: BaseException | None = None
+    async def _handle(self, work: LaneWork) -> Outcome | None:
+        """The outcome of the handler; None: it ends the program. Raises its exceptions."""
         assert self._calls is not None, "it runs"
         try:
-            outcome = outcome_of(await self._calls.call(work))
-        except BaseException as raised:  # noqa: BLE001 - code of users: it holds its key
-            fault = self._fault_of(raised)
+            return outcome_of(await self._calls.call(work))
+        except (SystemExit, KeyboardInterrupt) as end:  # out of a task they would end the loop
+            self._fail(end)
+            return None
+
+    def _on_handled(self, task: "asyncio.Task[Outcome | None]") -> None:
+        """A record is with the handler no more. So it was once for each one that was taken, be the task cancelled
+        before it began."""
+        work = self._running.pop(task)
+        outcome, fault = result_of(task)
+        if fault is not None and not isinstance(fault, Exception | asyncio.CancelledError):
+            self._fail(fault)
+            fault = None
         if fault is not None:
             outcome = Retry()
         if outcome is not None:
-            self._count(work, outcome, fault)
-        shown = None if fault is None else f"{type(fault).__name__}: {fault}"[:200]
+            self._counts.add(work, outcome, fault)
+        shown = None if fault is None else fault_text(fault)
         if self._lanes.finish(work, outcome or Retry(), self._reader.now_ms(), fault=shown):
             done = self._partitions[work.name].done
             assert done is not None, "the record was in hand"
             done.done(work.record.offset)
         self._finished.set()
         self._plan_pump()
-
-    def _fault_of(self, raised: BaseException) -> BaseException | None:
-        """The fault of the handler; None if it has none: its partition has left, or it ends the program."""
-        if isinstance(raised, asyncio.CancelledError):
-            task = asyncio.current_task()
-            return None if task is None or task.cancelling() else raised
-        if not isinstance(raised, Exception):
-            self._fail(raised)
-            return None
-        return raised
-
-    def _count(self, work: LaneWork, outcome: Outcome, fault: BaseException | None) -> None:
-        if isinstance(outcome, Retry):
-            self._retried_total += 1
-        elif isinstance(outcome, Skip):
-            self._skipped_total += 1
-            _log.info("group %r skips offset %d of %s: %s", self._group, work.record.offset, work.name, outcome.reason)
-        else:
-            self._done_total += 1
-        if fault is None:
-            return
-        self._failed_total += 1
-        if work.attempt == 1:
-            _log.warning(
-                "group %r: the handler has failed at offset %d of %s; its key is held and tried again: %r",
-                self._group,
-                work.record.offset,
-                work.name,
-                fault,
-                exc_info=fault,
-            )
 
     # progress
 
@@ -420,18 +447,25 @@ class AsyncSharedConsumer:
                 return False
             for name, commit in commits.items():
                 partition = made[name][0]
-                if self._partitions.get(name) is not partition:
-                    continue
-                if name in written.was_reset:
-                    _log.warning("group %r: the offset of %s was reset; reading starts over", self._group, name)
-                    self._close_partition(name)
-                    self._reader.start_over(name)
-                elif name in written.full:
-                    partition.refused()
-                else:
-                    partition.committed(commit, written.uses.get(name))
+                if self._partitions.get(name) is partition and not partition.is_cut:
+                    self._take_result(partition, commit, written)
         self._plan_pump()
         return True
+
+    def _take_result(self, partition: SharedPartition, commit: ProgressCommit, written: WrittenProgress) -> None:
+        name = partition.name
+        if name in written.was_reset:
+            _log.warning("group %r: the offset of %s was reset; reading starts over", self._group, name)
+            self._start_over(name)
+        elif name in written.full:
+            partition.refused()
+        elif name not in written.invalid:
+            partition.committed(commit, written.uses.get(name))
+        elif partition.was_invalid():
+            _log.warning("group %r: %s has no such offsets as were read; reading starts over", self._group, name)
+            self._start_over(name)
+        else:
+            self._reader.doubt(name)  # it finds the cut, if there is one, and the records go
 
     # state
 
@@ -442,32 +476,21 @@ class AsyncSharedConsumer:
 
     def metrics(self) -> SharingMetrics:
         """Numbers about this consumer now."""
-        oldest = self._lanes.oldest_failure
-        held = None
-        if oldest is not None:
-            held = HeldKey(
-                oldest.name,
-                oldest.record.offset,
-                oldest.record.key,
-                self._reader.now_ms() - oldest.since_ms,
-                oldest.attempts,
-                oldest.fault,
-            )
         return SharingMetrics(
             in_hand=self._lanes.records,
             in_hand_bytes=self._lanes.bytes,
             running=self._lanes.running,
             held=self._lanes.held,
-            oldest_held=held,
-            done_total=self._done_total,
-            skipped_total=self._skipped_total,
-            retried_total=self._retried_total,
-            failed_total=self._failed_total,
+            oldest_held=held_key(self._lanes.oldest_failure, self._reader.now_ms()),
+            done_total=self._counts.done,
+            skipped_total=self._counts.skipped,
+            retried_total=self._counts.retried,
+            failed_total=self._counts.failed,
             ranges={name: one.use for name, one in self._partitions.items() if one.use is not None},
         )
 
 
-async def _cancelled(tasks: Iterable["asyncio.Task[None]"]) -> None:
+async def _cancelled(tasks: Iterable["asyncio.Task[Any]"]) -> None:
     """Cancel these, and return when they have ended."""
     ending = list(tasks)
     for task in ending:

@@ -9,20 +9,30 @@ from tailrace.client.sharing.progress_store import RangeUse
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.partitions import TopicPartition
 
+MOST_INVALID_COMMITS: Final = 3
+"""After so many commits that are behind the end of the log reading starts over, whatever the reader knows of a cut."""
+
 
 class SharedPartition:
     """The state of one partition from its assignment on. Until the group's progress is known, records wait."""
 
-    def __init__(self, name: TopicPartition, start: int, most_holes: int) -> None:
+    def __init__(self, name: TopicPartition, start: int, most_holes: int, *, is_displaced: bool = False) -> None:
+        """`is_displaced`: the log did not have the committed offset; a reset or a truncation has led to this one."""
         self.name: Final = name
         self.start: Final = start
+        self.is_displaced: Final = is_displaced
         self.read_to = start
         self.done: DoneOffsets | None = None
         """None until the group's progress is known."""
+        self.has_progress = False
+        """Whether the group had committed something here when its progress became known."""
         self.is_leaving = False
         """Whether the group takes it away: no more records of it begin."""
+        self.is_cut = False
+        """Whether the log was cut: as soon as the group's progress takes note of it, reading starts over."""
         self.use: RangeUse | None = None
         self._early: list[ConsumerRecord] = []
+        self._invalid_commits = 0
         self._most_holes: Final = most_holes
         self._holes = most_holes
 
@@ -41,29 +51,48 @@ class SharedPartition:
     def open(self, committed: CommittedProgress | None) -> list[ConsumerRecord]:
         """The group's progress is known. Returns the records that are in hand now."""
         assert self.done is None, f"{self.name} is open already"
+        self.has_progress = committed is not None
         self.done = DoneOffsets(self.start, committed=committed)
         early, self._early = self._early, []
         return self.read(early, self.read_to)
 
     @property
-    def has_early(self) -> bool:
-        """Whether records wait for the group's progress: no more are to be read then."""
-        return bool(self._early)
+    def waits(self) -> bool:
+        """Whether no more are to be read now: records wait for the group's progress, or reading starts over."""
+        return self.is_cut or bool(self._early)
 
-    def is_cut(self, records: Sequence[ConsumerRecord], position: int) -> bool:
-        """Whether the log has lost records that were read: what comes now has offsets once more."""
-        return position < self.read_to or (bool(records) and records[0].offset < self.read_to)
+    @property
+    def not_done(self) -> int:
+        """The lowest offset that is not done."""
+        return self.start if self.done is None else self.done.stable_offset
+
+    # faults of the log and of the progress
+
+    def cut_in(self, records: Sequence[ConsumerRecord], position: int) -> int | None:
+        """The offset at which the log was cut, as the next records and the position behind them show; None: it was not.
+
+        It has lost records that were read, or some of these: records of the old log may be at hand still.
+        """
+        cuts = [position] if position < self.read_to or (records and position <= records[-1].offset) else []
+        if records and records[0].offset < self.read_to:
+            cuts.append(records[0].offset)  # the log has grown again since
+        return min(cuts, default=None)
+
+    def is_rewound(self, committed: CommittedProgress | None) -> bool:
+        """Whether the offset of the group went back after the start was found there."""
+        return committed is not None and committed.stable_offset < self.start and not self.is_displaced
 
     # commits
 
     def commit(self) -> ProgressCommit | None:
-        """The commit of this moment; None while the group's progress is unknown."""
-        return None if self.done is None else self.done.commit(self._holes)
+        """The commit of this moment; None while the group's progress is unknown, or is to take note of a cut."""
+        return None if self.done is None or self.is_cut else self.done.commit(self._holes)
 
     def committed(self, commit: ProgressCommit, use: RangeUse | None) -> None:
         """The server has this commit. `use`: None if it knows no rectangles."""
         assert self.done is not None, "its commit was made of this"
         self.done.committed(commit)
+        self._invalid_commits = 0
         self.use = use
         if use is not None and not use.is_high:
             self._holes = self._most_holes
@@ -73,6 +102,11 @@ class SharedPartition:
         self._holes //= 2
         limit = 1 if self.use is None else self.use.limit
         self.use = RangeUse(limit, limit)
+
+    def was_invalid(self) -> bool:
+        """The server does not know offsets of the commit. Returns whether that was so too often in a row."""
+        self._invalid_commits += 1
+        return self._invalid_commits >= MOST_INVALID_COMMITS
 
     @property
     def has_room(self) -> bool:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tailrace.client.sharing.lanes import Failure
 from tailrace.client.sharing.progress_store import RangeUse
 from tailrace.model.partitions import TopicPartition
 
@@ -19,6 +20,15 @@ class HeldKey:
     attempts: int
     fault: str
     """The last exception of the handler; empty if it has returned Retry."""
+
+
+def held_key(failure: Failure | None, now_ms: int) -> HeldKey | None:
+    """The key with this failure, if there is one."""
+    if failure is None:
+        return None
+    age_ms = now_ms - failure.since_ms
+    record = failure.record
+    return HeldKey(failure.name, record.offset, record.key, age_ms, failure.attempts, failure.fault)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

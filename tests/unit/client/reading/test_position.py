@@ -169,3 +169,27 @@ def test_a_refusal_is_forgotten_with_the_position() -> None:
     assert not position.check_leader(6)
     position.validated(3, 20, leader_epoch=6, resets=True)
     assert position.state is PositionState.FETCHING
+
+
+def test_a_position_is_displaced_if_the_log_did_not_have_the_one_before() -> None:
+    position = _at(10, 3)
+    assert not position.is_displaced
+    position.refused(50, by_leader=True)
+    position.start_at(50)
+    assert position.is_displaced, "by a reset"
+    position.start_at(60)
+    assert not position.is_displaced, "it was sought"
+    position = _validating(10, 3)
+    position.validated(3, 7, leader_epoch=6, resets=True)
+    assert (position.offset, position.is_displaced) == (7, True)
+
+
+def test_a_position_in_doubt_is_compared_with_the_log_once_more() -> None:
+    position = _at(10, 3)
+    position.doubt()
+    assert position.state is PositionState.AWAITING_VALIDATION
+    assert position.validated(3, 10, leader_epoch=5, resets=True) is None
+    assert position.check_leader(5)
+    without_epoch = _at(10)
+    without_epoch.doubt()
+    assert without_epoch.state is PositionState.FETCHING

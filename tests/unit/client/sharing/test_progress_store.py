@@ -7,13 +7,14 @@ import pytest
 
 from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.sharing.done_offsets import ProgressCommit
-from tailrace.client.sharing.progress_store import ProgressStore, RangeCommits, RangeUse
+from tailrace.client.sharing.progress_store import ProgressStore, RangeUse, WrittenProgress
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.model.partitions import TopicPartition
-from testkit.range_commits import RangesOfAGroup
+from testkit.range_commits import ProgressOfAGroup, RangesOfAGroup
 
 ONE, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+ELSEWHERE = TopicPartition("unshared", 0)
 
 
 class OffsetsOfAGroup:
@@ -37,13 +38,12 @@ COMMITS = {ONE: commit_to(10, Rectangle(12, 14, 0, 99)), OTHER: commit_to(20)}
 
 
 def test_a_server_without_rectangles_gets_stable_offsets() -> None:
-    for ranges in (None, RangesOfAGroup(knows=False)):
-        offsets = OffsetsOfAGroup()
-        store = ProgressStore(offsets, ranges)
-        written = asyncio.run(store.write(COMMITS))
-        assert (written.uses, written.full, written.was_reset) == ({}, set(), set())
-        assert offsets.offsets == {ONE: OffsetAndMetadata(10, 7), OTHER: OffsetAndMetadata(20, 7)}
-        assert asyncio.run(store.read(ONE)) is None
+    offsets = OffsetsOfAGroup()
+    store = ProgressStore(offsets, RangesOfAGroup(knows=False))
+    written = asyncio.run(store.write(COMMITS))
+    assert written == WrittenProgress()
+    assert offsets.offsets == {ONE: OffsetAndMetadata(10, 7), OTHER: OffsetAndMetadata(20, 7)}
+    assert asyncio.run(store.read(ONE)) is None
 
 
 def test_a_server_with_rectangles_gets_and_gives_them() -> None:
@@ -56,14 +56,38 @@ def test_a_server_with_rectangles_gets_and_gives_them() -> None:
     assert asyncio.run(store.read(ONE)) == CommittedProgress(10).with_committed([Rectangle(12, 14, 0, 99)])
 
 
-@pytest.mark.parametrize("code", [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.FENCED_STATE_EPOCH])
-def test_a_refusal_of_one_partition_spares_the_others(code: ErrorCode) -> None:
+@pytest.mark.parametrize(
+    ("code", "of"),
+    [
+        (ErrorCode.OFFSET_METADATA_TOO_LARGE, "full"),
+        (ErrorCode.FENCED_STATE_EPOCH, "was_reset"),
+        (ErrorCode.INVALID_REQUEST, "invalid"),
+        (ErrorCode.POLICY_VIOLATION, "without_ranges"),
+    ],
+    ids=str,
+)
+def test_a_refusal_of_one_partition_spares_the_others(code: ErrorCode, of: str) -> None:
     ranges = RangesOfAGroup({ONE: code})
     written = asyncio.run(ProgressStore(OffsetsOfAGroup(), ranges).write(COMMITS))
-    assert written.uses == {OTHER: RangeUse(0, 4_096)}
-    is_full = code is ErrorCode.OFFSET_METADATA_TOO_LARGE
-    assert (written.full, written.was_reset) == (({ONE}, set()) if is_full else (set(), {ONE}))
+    expected = WrittenProgress({OTHER: RangeUse(0, 4_096)})
+    setattr(expected, of, {ONE})
+    assert written == expected
     assert ranges.progress == {OTHER: CommittedProgress(20)}
+
+
+def test_a_topic_without_key_sharing_gets_stable_offsets_until_its_progress_is_read_again() -> None:
+    offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup({ELSEWHERE: ErrorCode.POLICY_VIOLATION})
+    store = ProgressStore(offsets, ranges)
+    commits = {ONE: COMMITS[ONE], ELSEWHERE: COMMITS[OTHER]}
+    for _ in range(2):
+        asyncio.run(store.write(commits))
+        assert offsets.offsets == {ELSEWHERE: OffsetAndMetadata(20, 7)}
+    ranges.refused.clear()
+    asyncio.run(store.write(commits))
+    assert ELSEWHERE not in ranges.progress, "it is not tried each time"
+    asyncio.run(store.read(ELSEWHERE))
+    asyncio.run(store.write(commits))
+    assert ranges.progress.keys() == {ONE, ELSEWHERE}
 
 
 def test_a_coordinator_that_has_forgotten_rectangles_gets_stable_offsets() -> None:
@@ -81,12 +105,46 @@ def test_another_fault_is_raised() -> None:
         asyncio.run(ProgressStore(OffsetsOfAGroup(), ranges).write(COMMITS))
 
 
-def test_a_reset_is_a_plain_commit() -> None:
-    offsets = OffsetsOfAGroup()
-    asyncio.run(ProgressStore(offsets, RangesOfAGroup()).reset(ONE, 5))
+def test_a_cut_takes_back_what_is_committed_behind_it_and_nothing_below() -> None:
+    offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup()
+    ranges.progress[ONE] = CommittedProgress(10).with_committed([Rectangle(12, 14, 0, 99), Rectangle(20, 30, 0, 99)])
+    asyncio.run(ProgressStore(offsets, ranges).cut(ONE, 13, not_done=10))
+    assert ranges.progress[ONE] == CommittedProgress(10).with_committed([Rectangle(12, 12, 0, 99)])
+    assert offsets.offsets == {}, "a plain commit of the cut would cover all below it"
+
+
+@pytest.mark.parametrize("code", [ErrorCode.UNSUPPORTED_VERSION, ErrorCode.POLICY_VIOLATION, None], ids=str)
+def test_a_cut_without_rectangles_commits_the_lowest_offset_that_is_not_done(code: ErrorCode | None) -> None:
+    offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup(knows=code is not None)
+    if code is not None:
+        ranges.refused_cuts[ONE] = code
+    store = ProgressStore(offsets, ranges)
+    asyncio.run(store.cut(ONE, 13, not_done=10))
+    assert offsets.offsets == {ONE: OffsetAndMetadata(10, 7)}
+    asyncio.run(store.cut(ONE, 5, not_done=10))
     assert offsets.offsets == {ONE: OffsetAndMetadata(5, 7)}
 
 
-def test_the_double_is_what_a_consumer_will_be() -> None:
-    assert isinstance(RangesOfAGroup(), RangeCommits)
-    assert not isinstance(OffsetsOfAGroup(), RangeCommits)
+def test_a_cut_of_an_offset_that_was_reset_leaves_the_reset() -> None:
+    offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup()
+    ranges.refused_cuts[ONE] = ErrorCode.FENCED_STATE_EPOCH
+    asyncio.run(ProgressStore(offsets, ranges).cut(ONE, 13, not_done=10))
+    assert offsets.offsets == {}
+
+
+@pytest.mark.parametrize(
+    ("stable_offset", "rectangle"),
+    [
+        (-5, None),
+        (5, Rectangle(9, 8)),
+        (5, Rectangle(-9, 8)),
+        (5, Rectangle(8, 9, 7, 6)),
+        (5, Rectangle(8, 9, 0, 2**32)),
+    ],
+    ids=str,
+)
+def test_a_progress_that_cannot_be_is_a_malformed_answer(stable_offset: int, rectangle: Rectangle | None) -> None:
+    ranges = RangesOfAGroup()
+    ranges.answers[ONE] = ProgressOfAGroup(stable_offset, () if rectangle is None else (rectangle,))
+    with pytest.raises(MalformedMessage, match="no progress of orders-0"):
+        asyncio.run(ProgressStore(OffsetsOfAGroup(), ranges).read(ONE))

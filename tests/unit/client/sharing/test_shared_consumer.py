@@ -22,9 +22,10 @@ from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
-from testkit.range_commits import RangesOfAGroup
+from testkit.range_commits import ProgressOfAGroup, RangesOfAGroup
 
 SECONDS = 60.0
+TOPIC_RESOURCE = 2
 KEYS = 10
 RECORDS = 200
 
@@ -551,23 +552,13 @@ def test_with_ranges_a_restart_repeats_exactly_what_no_commit_covers(tailrace_cl
 def test_a_restart_repeats_what_the_commits_of_a_real_node_do_not_cover(
     tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the client and the node know ranges that is exactly the stuck key, else all behind the lowest offset."""
+    """That is exactly the stuck key: the node knows ranges."""
     handled: list[set[tuple[int, int]]] = [set(), set()]
 
     async def main() -> None:
         first = shared(tailrace_cluster, topic, auto_commit_interval_ms=1, grace_ms=0)
-        write, writes, written = first._store.write, 0, asyncio.Event()
-
-        async def counted(commits: Any) -> Any:
-            nonlocal writes
-            result = await write(commits)
-            if len(handled[0]) == RECORDS - RECORDS // KEYS:
-                writes += 1
-            if writes == 3:  # the stuck key was in hand at the commit before, and has its hole
-                written.set()
-            return result
-
-        monkeypatch.setattr(first._store, "write", counted)
+        # The stuck key was in hand at the commit before, and has its hole.
+        written = written_since(monkeypatch, first, lambda: len(handled[0]) == RECORDS - RECORDS // KEYS, 3)
 
         async def handle(record: SharedRecord) -> None:
             if record.key == b"key-3":
@@ -588,8 +579,7 @@ def test_a_restart_repeats_what_the_commits_of_a_real_node_do_not_cover(
                 second.stop()
 
         await second.run(rest)
-        if first._store._ranges is not None:
-            assert not handled[0] & handled[1]
+        assert not handled[0] & handled[1]
 
     ran(main)
 
@@ -615,7 +605,10 @@ def test_records_wait_while_the_progress_of_the_group_cannot_be_read(tailrace_cl
     seen.assert_whole()
 
 
-def test_an_offset_that_was_reset_starts_over(tailrace_cluster: Cluster, topic: str) -> None:
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_STATE_EPOCH, ErrorCode.INVALID_REQUEST], ids=str)
+def test_an_offset_that_was_reset_starts_over_and_so_do_offsets_that_the_log_does_not_have(
+    tailrace_cluster: Cluster, topic: str, code: ErrorCode
+) -> None:
     ranges = RangesOfAGroup()
     name = TopicPartition(topic, 0)
     offsets: list[int] = []
@@ -632,7 +625,7 @@ def test_an_offset_that_was_reset_starts_over(tailrace_cluster: Cluster, topic: 
             offsets.append(record.offset)
             if len(offsets) == end:
                 ranges.progress.pop(name, None)
-                ranges.refused[name] = ErrorCode.FENCED_STATE_EPOCH
+                ranges.refused[name] = code
             if len(offsets) == 2 * end:
                 consumer.stop()
 
@@ -734,26 +727,184 @@ def cut_log(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return cuts
 
 
-def test_a_log_that_was_cut_is_worked_on_from_the_cut_and_the_offset_goes_back(
-    tailrace_cluster: Cluster, topic: str, cut_log: list[int]
+@pytest.fixture(params=["ranges in memory", "stable offsets", "ranges of the node"])
+def progress_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., AsyncSharedConsumer]:
+    """A function that gives a consumer servers of one kind for the progress of its group."""
+
+    async def takes_none(self: AsyncConsumer) -> bool:
+        return False
+
+    if request.param == "stable offsets":
+        monkeypatch.setattr(AsyncConsumer, "takes_ranges", takes_none)
+    ranges = RangesOfAGroup()
+    is_in_memory = request.param == "ranges in memory"
+    return lambda consumer: with_ranges(consumer, ranges) if is_in_memory else consumer
+
+
+def written_since(
+    monkeypatch: pytest.MonkeyPatch, consumer: AsyncSharedConsumer, is_counted: Callable[[], bool], count: int
+) -> asyncio.Event:
+    """Set when so many commits were made since it is true."""
+    write, left, written = consumer._store.write, count, asyncio.Event()
+
+    async def counted(commits: Any) -> Any:
+        nonlocal left
+        was_counted = is_counted()
+        result = await write(commits)
+        left -= was_counted
+        if left == 0:
+            written.set()
+        return result
+
+    monkeypatch.setattr(consumer._store, "write", counted)
+    return written
+
+
+def test_a_log_that_was_cut_is_worked_on_again_from_the_cut_and_from_what_is_not_done(
+    tailrace_cluster: Cluster,
+    topic: str,
+    cut_log: list[int],
+    progress_of: Callable[[AsyncSharedConsumer], AsyncSharedConsumer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A record is in hand below the cut, and those of other keys were done and committed on both sides of it."""
+
     async def main() -> None:
-        consumer = shared(tailrace_cluster, topic)
+        consumer = progress_of(shared(tailrace_cluster, topic, auto_commit_interval_ms=1))
         end = (await ends_of(tailrace_cluster, topic))[0]
-        offsets: list[int] = []
+        done: dict[int, int] = defaultdict(int)
+        held: list[SharedRecord] = []
+        is_cut = False
+        written = written_since(monkeypatch, consumer, lambda: len(done) > end // 2, 3)
+
+        async def handle(record: SharedRecord) -> Outcome:
+            nonlocal is_cut
+            if record.partition != 0:
+                return Done()
+            if record.offset == 1 and not is_cut:
+                held.append(record)
+                if written.is_set():
+                    is_cut = True
+                    cut_log.append(end - 3)
+                return Retry(0.001)
+            if held and record.key == held[0].key:
+                assert done[held[0].offset] or record.offset < 2, "in order"
+            done[record.offset] += 1
+            if is_cut and done[1] and len(done) == end and all(done[end - n] >= 2 for n in again):
+                consumer.stop()
+            return Done()
+
+        await consumer.run(handle)
+        assert sorted(done) == list(range(end))
+
+    again = (3, 2, 1)
+    ran(main)
+
+
+def test_a_log_that_is_shorter_than_the_progress_is_worked_on_from_where_it_is_read(
+    tailrace_cluster: Cluster, topic: str, progress_of: Callable[[AsyncSharedConsumer], AsyncSharedConsumer]
+) -> None:
+    name = TopicPartition(topic, 0)
+
+    async def main() -> None:
+        async with AsyncAdmin(tailrace_cluster.bootstrap_servers) as admin:
+            await admin.commit_offsets(f"group-{topic}", {name: 1_000})
+        consumer = progress_of(shared(tailrace_cluster, topic))
+        ranges: Any = consumer._store._ranges
+        if isinstance(ranges, RangesOfAGroup):
+            ranges.progress[name] = CommittedProgress(1_000)
+        seen = Seen()
+
+        async def handle(record: SharedRecord) -> None:
+            seen.begin(record)
+            seen.end(record)
+            if seen.count == RECORDS:
+                consumer.stop()
+
+        await consumer.run(handle)
+        seen.assert_whole()
+
+    ran(main)
+
+
+def test_progress_beyond_the_start_is_no_progress_in_a_log_that_is_shorter_and_skipped_in_another(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    """The group begins at 0, where its offset was, and meanwhile has progress up to 10 and up to 1,000."""
+    ranges = RangesOfAGroup()
+    late, shorter = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    ranges.progress |= {late: CommittedProgress(10), shorter: CommittedProgress(1_000)}
+    offsets: dict[int, list[int]] = defaultdict(list)
+
+    async def main() -> None:
+        consumer = with_ranges(shared(tailrace_cluster, topic), ranges)
+        ends = await ends_of(tailrace_cluster, topic)
+
+        async def handle(record: SharedRecord) -> None:
+            offsets[record.partition].append(record.offset)
+            if sum(map(len, offsets.values())) == RECORDS - 10:
+                consumer.stop()
+
+        await consumer.run(handle, concurrency=1)
+        assert offsets == {0: [*range(10, ends[0])], 1: [*range(ends[1])], 2: [*range(ends[2])]}
+        assert ranges.cuts == [(shorter, 0)]
+
+    ran(main)
+
+
+def test_an_offset_that_goes_back_while_the_partition_is_opened_counts(tailrace_cluster: Cluster, topic: str) -> None:
+    """It was 30 when the start was found, and is 10 when the progress is read."""
+    name = TopicPartition(topic, 0)
+    offsets: list[int] = []
+
+    class RewoundRanges(RangesOfAGroup):
+        async def committed(self, partitions: TopicPartition) -> ProgressOfAGroup | None:
+            if partitions == name and name not in self.progress:
+                self.progress[name] = CommittedProgress(10)
+                await consumer._reader.commit({name: 10})
+            return await super().committed(partitions)
+
+    consumer: AsyncSharedConsumer
+
+    async def main() -> None:
+        nonlocal consumer
+        async with AsyncAdmin(tailrace_cluster.bootstrap_servers) as admin:
+            await admin.commit_offsets(f"group-{topic}", {name: 30})
+        consumer = with_ranges(shared(tailrace_cluster, topic), RewoundRanges())
+        end = (await ends_of(tailrace_cluster, topic))[0]
 
         async def handle(record: SharedRecord) -> None:
             if record.partition == 0:
                 offsets.append(record.offset)
-                if len(offsets) == end:
-                    cut_log.append(end - 3)
-                if len(offsets) == end + 2:
-                    assert (await offsets_of(tailrace_cluster, topic))[0] == end - 3
-                if len(offsets) == end + 3:
+                if record.offset == end - 1:
                     consumer.stop()
 
         await consumer.run(handle, concurrency=1)
-        assert offsets == [*range(end), *range(end - 3, end)]
-        assert (await offsets_of(tailrace_cluster, topic))[0] == end
+        assert offsets == [*range(10, end)]
 
     ran(main)
+
+
+def test_a_topic_without_key_sharing_has_stable_offsets(
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen()
+
+    async def main() -> None:
+        async with AsyncAdmin(tailrace_cluster.bootstrap_servers) as admin:
+            await admin.alter_configs(TOPIC_RESOURCE, topic, {"key.sharing.enable": "false"})
+        consumer = shared(tailrace_cluster, topic, auto_commit_interval_ms=1)
+        written = written_since(monkeypatch, consumer, lambda: seen.count == RECORDS, 1)
+
+        async def handle(record: SharedRecord) -> None:
+            seen.begin(record)
+            seen.end(record)
+
+        run = asyncio.create_task(consumer.run(handle))
+        await asyncio.wait((asyncio.create_task(written.wait()), run), return_when=asyncio.FIRST_COMPLETED)
+        consumer.stop()
+        await run
+        assert await offsets_of(tailrace_cluster, topic) == await ends_of(tailrace_cluster, topic)
+
+    ran(main)
+    seen.assert_whole()

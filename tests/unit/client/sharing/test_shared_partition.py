@@ -16,11 +16,11 @@ def records(*offsets: int) -> list[ConsumerRecord]:
 def test_records_wait_for_the_progress_of_the_group() -> None:
     partition = SharedPartition(NAME, 5, 256)
     assert partition.read(records(5, 6, 7), 8) == []
-    assert partition.has_early
+    assert partition.waits
     assert partition.commit() is None
     progress = CommittedProgress(5).with_committed([Rectangle(6, 6)])
     assert partition.open(progress) == records(5, 7)
-    assert not partition.has_early
+    assert not partition.waits
     assert partition.read(records(8), 10) == records(8)
     commit = partition.commit()
     assert commit is not None
@@ -31,10 +31,59 @@ def test_an_offset_that_comes_again_shows_that_the_log_was_cut() -> None:
     partition = SharedPartition(NAME, 5, 256)
     partition.open(None)
     partition.read(records(5, 6), 10)
-    assert not partition.is_cut(records(10), 11)
-    assert not partition.is_cut([], 10)
-    assert partition.is_cut([], 9)
-    assert partition.is_cut(records(8, 9, 10, 11), 12), "it has grown again since"
+    assert partition.cut_in(records(10), 11) is None
+    assert partition.cut_in([], 10) is None
+    assert partition.cut_in([], 9) == 9
+    assert partition.cut_in(records(8, 9, 10, 11), 12) == 8, "it has grown again since"
+
+
+def test_a_position_below_the_records_of_the_same_poll_shows_that_the_log_was_cut() -> None:
+    """They were at hand when the log was cut below the last of them."""
+    partition = SharedPartition(NAME, 5, 256)
+    partition.open(None)
+    partition.read(records(5, 6), 10)
+    assert partition.cut_in(records(10, 11, 12), 12) == 12
+    assert partition.cut_in(records(10, 11, 12), 7) == 7
+    assert partition.cut_in(records(10, 11, 12), 13) is None
+    assert partition.cut_in(records(9, 12), 12) == 9
+
+
+def test_the_lowest_offset_that_is_not_done_is_known_from_the_start_on() -> None:
+    partition = SharedPartition(NAME, 5, 256)
+    partition.read(records(5, 6), 10)
+    assert partition.not_done == 5
+    partition.open(CommittedProgress(5).with_committed([Rectangle(5, 5)]))
+    assert partition.not_done == 6
+
+
+def test_an_offset_that_went_back_since_the_start_was_found_is_no_start() -> None:
+    """Unless the log does not have it any more, and reading was reset beyond it."""
+    partition = SharedPartition(NAME, 30, 256)
+    assert partition.is_rewound(CommittedProgress(10))
+    assert not partition.is_rewound(CommittedProgress(30))
+    assert not partition.is_rewound(CommittedProgress(40))
+    assert not partition.is_rewound(None)
+    assert not SharedPartition(NAME, 30, 256, is_displaced=True).is_rewound(CommittedProgress(10))
+
+
+def test_a_partition_whose_log_was_cut_commits_nothing_and_reads_nothing() -> None:
+    partition = SharedPartition(NAME, 0, 256)
+    partition.open(None)
+    partition.read(records(0), 1)
+    assert partition.commit() is not None
+    partition.is_cut = True
+    assert partition.commit() is None
+    assert partition.waits
+
+
+def test_commits_behind_the_end_are_repeated_before_reading_starts_over() -> None:
+    partition = SharedPartition(NAME, 0, 256)
+    partition.open(None)
+    commit = partition.commit()
+    assert commit is not None
+    assert [partition.was_invalid() for _ in range(2)] == [False, False]
+    partition.committed(commit, None)
+    assert [partition.was_invalid() for _ in range(3)] == [False, False, True]
 
 
 def test_from_three_quarters_on_only_records_that_come_again_are_read() -> None:
