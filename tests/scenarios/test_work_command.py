@@ -5,8 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
@@ -199,6 +200,70 @@ def test_a_variable_that_cannot_be_one_is_left_out() -> None:
 
 def test_a_command_that_does_not_read_its_stdin_is_done() -> None:
     assert Commands(["true"], lambda: None)(RECORD._replace(value=b"v" * 1_000_000)) == Done()
+
+
+def test_a_command_that_has_ended_is_done_though_its_child_holds_its_stdin(tmp_path: Path) -> None:
+    """The value is larger than a pipe, and no process reads it."""
+    os.mkfifo(held := tmp_path / "held")
+    commands = Commands(["sh", "-c", f"exec 3<&0; read line < {held} & exit 0"], lambda: None)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(commands, RECORD._replace(value=b"v" * 1_000_000))
+        try:
+            assert running.result(SECONDS) == Done()
+        finally:
+            held.write_text("go on\n")
+
+
+def test_a_command_reads_the_value_to_its_end(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for value in (b"v" * 1_000_000, b"", None):
+        assert Commands(["sh", "-c", f"cat > {copy}"], lambda: None)(RECORD._replace(value=value)) == Done()
+        assert copy.read_bytes() == (value or b"")
+
+
+def test_a_signal_without_a_name_has_its_number() -> None:
+    number = signal.SIGRTMIN + 1
+    script = f"import os; os.kill(os.getpid(), {number})"
+    with pytest.raises(CommandFailed, match=f"ended by signal {number}"):
+        Commands([sys.executable, "-c", script], lambda: None)(RECORD)
+
+
+def test_children_of_a_command_that_ends_at_once_are_ended_too(tmp_path: Path) -> None:
+    """They are deaf to SIGTERM: the other end of what they hold open shows when they are gone."""
+    os.mkfifo(held := tmp_path / "held")
+    child = f"(trap '' TERM; echo; sleep 600) > {held}"
+    commands = Commands(["sh", "-c", f"trap 'exit 1' TERM; {child} & wait"], lambda: None)
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(commands, RECORD)
+        with held.open() as lines:
+            assert lines.readline() == "\n"
+            commands.end()
+            with pytest.raises(CommandFailed, match="exit code 1"):
+                running.result(SECONDS)
+            assert lines.read() == ""
+
+
+def test_many_deaf_commands_have_one_time_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    wait_for = threading.Condition.wait_for
+
+    def counted(self: threading.Condition, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        waits.append(timeout or 0)
+        return wait_for(self, predicate, 0)
+
+    monkeypatch.setattr(threading.Condition, "wait_for", counted)
+    os.mkfifo(ready := tmp_path / "ready")
+    commands = Commands(["sh", "-c", f"trap '' TERM; echo > {ready}; sleep 600 & wait"], lambda: None)
+    with ThreadPoolExecutor(3) as threads:
+        running = []
+        for _ in range(3):
+            running.append(threads.submit(commands, RECORD))
+            assert ready.read_text() == "\n"
+        commands.end()
+        for one in running:
+            with pytest.raises(CommandFailed, match="SIGKILL"):
+                one.result(SECONDS)
+    assert waits == [2.0]
 
 
 def test_commands_that_run_at_the_end_are_ended_with_their_children(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Annotated, Final
+from typing import IO, Annotated, Final
 
 import typer
 
@@ -113,7 +114,8 @@ class Commands:
         self._on_fault = on_fault
         self.fault: OSError | None = None
         """The reason why the command cannot be started."""
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
+        """Guards the processes, and is notified when one has ended."""
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._is_ended = False
 
@@ -123,61 +125,74 @@ class Commands:
         if process is None:
             return Retry()
         try:
-            process.communicate(record.value or b"")
+            code = process.wait()
         finally:
-            with self._lock:
+            with self._changed:
                 self._processes.discard(process)
-        code = process.returncode
+                self._changed.notify_all()
         if code == 0:
             return Done()
         if code == TRY_LATER:
             return Retry()
-        end = f"ended by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        end = f"ended by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         where = f"offset {record.offset} of {TopicPartition(record.topic, record.partition)}"
         if not self._is_ended:
             say(f"{self._words[0]}: {end} at {where}, attempt {record.attempt}; its key waits")
         raise CommandFailed(end)
 
     def _started(self, record: SharedRecord) -> "subprocess.Popen[bytes] | None":
-        with self._lock:
-            if self._is_ended:
-                return None
-            try:
-                # In a process group of its own: an interrupt at the terminal is for this program, which lets the
-                # commands that run finish.
-                process = subprocess.Popen(
-                    self._words,
-                    stdin=subprocess.PIPE,
-                    env={**os.environb, **variables(record)},
-                    process_group=0,
-                )
-            except OSError as fault:
-                if fault.errno not in _CANNOT_START:
-                    raise
-                self.fault = OSError(fault.errno, os.strerror(fault.errno or 0), self._words[0])
-                self._on_fault()
-                return None
-            self._processes.add(process)
-            return process
+        # A file and no pipe: a child of the command that outlives it can hold up the writer of a pipe for ever.
+        with tempfile.TemporaryFile() as value:
+            value.write(record.value or b"")
+            value.seek(0)
+            with self._changed:
+                return None if self._is_ended else self._start(record, value)
+
+    def _start(self, record: SharedRecord, value: IO[bytes]) -> "subprocess.Popen[bytes] | None":
+        try:
+            # In a process group of its own: an interrupt at the terminal is for this program, which lets the commands
+            # that run finish.
+            process = subprocess.Popen(
+                self._words,
+                stdin=value,
+                env={**os.environb, **variables(record)},
+                process_group=0,
+            )
+        except OSError as fault:
+            if fault.errno not in _CANNOT_START:
+                raise
+            self.fault = OSError(fault.errno, os.strerror(fault.errno or 0), self._words[0])
+            self._on_fault()
+            return None
+        self._processes.add(process)
+        return process
 
     def end(self) -> None:
-        """End the commands that still run, and start no more."""
-        with self._lock:
+        """End the commands that still run, with their children, and start no more. In 2 s, however many they are."""
+        with self._changed:
             self._is_ended = True
             left = list(self._processes)
-        for process in left:
-            _signal(process, signal.SIGTERM)
-        for process in left:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_KILL_SECONDS)
-            _signal(process, signal.SIGKILL)
+            try:
+                for process in left:
+                    _signal(process, signal.SIGTERM)
+                self._changed.wait_for(lambda: not self._processes, _KILL_SECONDS)
+            finally:
+                for process in left:
+                    _signal(process, signal.SIGKILL)  # also if it has ended: its children may not
 
 
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
-    """Signal the process and its children, unless it has ended."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
+    """Signal the process and its children: all in its group."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _signal_name(number: int) -> str:
+    """The name of a signal; those for real time have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def variables(record: SharedRecord) -> dict[bytes, bytes]:
