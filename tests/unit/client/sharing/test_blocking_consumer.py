@@ -85,6 +85,31 @@ def test_a_fault_that_no_retry_cures_is_raised_by_the_run(tailrace_cluster: Clus
         consumer.run(lambda record: None)
 
 
+@pytest.mark.parametrize("is_async", [False, True], ids=["thread", "coroutine"])
+def test_the_end_of_the_program_is_raised_by_the_run_and_the_loop_goes_on(
+    tailrace_cluster: Cluster, topic: str, is_async: bool
+) -> None:
+    """The loop is that of all clients of the process."""
+    ends: list[BaseException] = [SystemExit(3), KeyboardInterrupt()]
+
+    def handle(record: SharedRecord) -> None:
+        raise end
+
+    async def handle_on_the_loop(record: SharedRecord) -> None:
+        raise end
+
+    for end in ends:
+        with SharedConsumer(
+            tailrace_cluster.bootstrap_servers, group=f"group-{topic}", topics=[topic], grace_ms=0
+        ) as consumer:
+            with pytest.raises(type(end)) as caught:
+                consumer.run(handle_on_the_loop if is_async else handle)
+            assert caught.value is end
+            assert consumer.metrics().failed_total == 0
+    with Admin(tailrace_cluster.bootstrap_servers) as admin:
+        admin.describe_topics([topic])
+
+
 PROGRAM = """
 import sys, threading
 from tailrace import SharedConsumer

@@ -105,6 +105,14 @@ def test_a_retry_after_a_time_comes_at_that_time() -> None:
     assert lanes.next_deadline_ms == 3_500, "the first failure"
 
 
+def test_a_retry_waits_for_a_day_at_most() -> None:
+    lanes = lanes_of()
+    lanes.add(ONE, records(ONE, "a"))
+    (work,) = lanes.take(0)
+    lanes.finish(work, Retry(1e306), 0)
+    assert lanes.next_deadline_ms == 24 * 3_600 * 1_000
+
+
 def test_a_partition_with_the_bound_alone_is_full_and_stops_no_other() -> None:
     lanes = lanes_of(most_records=4)
     lanes.add(ONE, records(ONE, "aaaa"))

@@ -908,3 +908,70 @@ def test_a_topic_without_key_sharing_has_stable_offsets(
 
     ran(main)
     seen.assert_whole()
+
+
+def test_a_task_that_is_cancelled_before_it_begins_gives_its_place_back(
+    tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partitions leave in the turn of the loop in which their records are taken."""
+    seen = Seen()
+
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic)
+        pump, is_lost = consumer._pump, False
+
+        def pump_and_lose() -> None:
+            nonlocal is_lost
+            pump()
+            if consumer._running and not is_lost:
+                is_lost = True
+                for name in consumer._reader.assignment:
+                    consumer._start_over(name)
+
+        async def handle(record: SharedRecord) -> None:
+            seen.begin(record)
+            seen.end(record)
+            if seen.count == RECORDS:
+                consumer.stop()
+
+        monkeypatch.setattr(consumer, "_pump", pump_and_lose)
+        await consumer.run(handle, concurrency=2)
+        assert is_lost
+        assert consumer.metrics().running == 0
+
+    ran(main)
+    seen.assert_whole()
+
+
+class Unspeakable(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_a_failure_whose_text_fails_holds_its_key_too(
+    tailrace_cluster: Cluster, topic: str, quick_pauses: None
+) -> None:
+    seen = Seen()
+
+    async def main() -> None:
+        consumer = shared(tailrace_cluster, topic)
+
+        async def handle(record: SharedRecord) -> None:
+            if record.attempt == 1:
+                raise Unspeakable
+            held = consumer.metrics().oldest_held
+            assert held is not None
+            assert held.fault.startswith("Unspeakable")
+            seen.begin(record)
+            seen.end(record)
+            if seen.count == RECORDS:
+                consumer.stop()
+
+        await consumer.run(handle, concurrency=2)
+        assert consumer.metrics().failed_total == RECORDS
+        assert consumer.metrics().running == 0
+
+    ran(main)
+    seen.assert_whole()
