@@ -4,14 +4,19 @@
 2. Nothing is skipped: each acknowledged record is delivered.
 3. The first deliveries of a key's records are in their order.
 4. In the end the group's offset is the end of each partition.
+5. Nothing that is not done is covered: when an acknowledged commit was sent, the handlers of all records in it had
+   ended with Done, be it in another process.
 
 Times are of one clock for all processes: a delivery has the time at which its handler began, an acknowledgement the one
-at which its consumer had the answer. So a delivery behind an acknowledgement is behind it at the broker too.
+at which its consumer had the answer. So a delivery behind an acknowledgement is behind it at the broker too. A handler
+notes its end before its consumer knows of it, and a commit is made before the time at which it is sent: an end behind
+that time is one that the commit cannot know. A comparison with the time of the answer would let pass what ends while
+the consumer waits for it.
 """
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -23,6 +28,7 @@ AGAIN: Final = "comes again"
 SKIPPED: Final = "is skipped"
 DISORDER: Final = "is out of order"
 LAG: Final = "is not done"
+EARLY: Final = "is covered before it is done"
 
 
 class Delivery(NamedTuple):
@@ -34,10 +40,19 @@ class Delivery(NamedTuple):
     key: bytes | None
 
 
+class Completion(NamedTuple):
+    """A handler has ended with a record, and it is done."""
+
+    at_ns: int
+    partition: TopicPartition
+    offset: int
+
+
 class Acknowledgement(NamedTuple):
     """The coordinator has these rectangles of a partition."""
 
     at_ns: int
+    sent_ns: int
     partition: TopicPartition
     rectangles: Sequence[Rectangle]
 
@@ -49,6 +64,7 @@ class SharingEvidence:
     produced: Mapping[TopicPartition, Mapping[int, bytes | None]]
     """The keys of acknowledged records, by offset."""
     deliveries: Sequence[Delivery]
+    completions: Sequence[Completion]
     acknowledged: Sequence[Acknowledgement]
     stable_offsets: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
@@ -57,11 +73,17 @@ class SharingEvidence:
 
 def broken_promises(evidence: SharingEvidence) -> list[str]:
     """The faults, each with its kind."""
-    return [*_repeated(evidence), *_skipped(evidence), *_disordered(evidence), *_undone(evidence)]
+    return [
+        *_repeated(evidence),
+        *_skipped(evidence),
+        *_disordered(evidence),
+        *_undone(evidence),
+        *_early(evidence),
+    ]
 
 
 def _repeated(evidence: SharingEvidence) -> Iterator[str]:
-    covered = _covered_at(evidence)
+    covered = _covered_at(evidence, _answer_of)
     for delivery in evidence.deliveries:
         at_ns = covered.get((delivery.partition, delivery.offset))
         if at_ns is not None and delivery.at_ns > at_ns:
@@ -69,13 +91,35 @@ def _repeated(evidence: SharingEvidence) -> Iterator[str]:
             yield f"{AGAIN}: {delivery.partition} {delivery.offset}, {late_ms:.1f} ms after its acknowledgement"
 
 
-def _covered_at(evidence: SharingEvidence) -> dict[tuple[TopicPartition, int], int]:
-    """The time of the first acknowledgement that covers a record that was delivered."""
+def _early(evidence: SharingEvidence) -> Iterator[str]:
+    done: dict[tuple[TopicPartition, int], int] = {}
+    for done_ns, partition, offset in evidence.completions:
+        done[partition, offset] = min(done_ns, done.get((partition, offset), done_ns))
+    for place, sent_ns in _covered_at(evidence, _request_of).items():
+        end_ns = done.get(place)
+        if end_ns is None or end_ns > sent_ns:
+            late = "it never is" if end_ns is None else f"it is {(end_ns - sent_ns) / 1e6:.1f} ms after the commit"
+            yield f"{EARLY}: {place[0]} {place[1]}, {late}"
+
+
+def _answer_of(acknowledgement: Acknowledgement) -> int:
+    return acknowledgement.at_ns
+
+
+def _request_of(acknowledgement: Acknowledgement) -> int:
+    return acknowledgement.sent_ns
+
+
+def _covered_at(
+    evidence: SharingEvidence, time_of: Callable[[Acknowledgement], int]
+) -> dict[tuple[TopicPartition, int], int]:
+    """The time of the first acknowledged commit that covers a record that was delivered."""
     left: dict[TopicPartition, dict[int, int]] = defaultdict(dict)
     for _, partition, offset, key in sorted(evidence.deliveries, key=lambda one: (one.partition, one.offset)):
         left[partition][offset] = hash_of(key, offset)
     covered: dict[tuple[TopicPartition, int], int] = {}
-    for at_ns, partition, rectangles in sorted(evidence.acknowledged, key=lambda one: one.at_ns):
+    for acknowledgement in sorted(evidence.acknowledged, key=time_of):
+        partition, rectangles = acknowledgement.partition, acknowledgement.rectangles
         by_hash = sorted(rectangles, key=lambda one: (one.first_hash, one.first_offset))
         starts = [one.first_hash for one in by_hash]
         last = max(one.last_offset for one in rectangles)
@@ -87,7 +131,7 @@ def _covered_at(evidence: SharingEvidence) -> dict[tuple[TopicPartition, int], i
             if _is_in(by_hash, starts, offset, key_hash):
                 found.append(offset)
         for offset in found:
-            covered[partition, offset] = at_ns
+            covered[partition, offset] = time_of(acknowledgement)
             del of_partition[offset]
     return covered
 

@@ -1,4 +1,4 @@
-"""A member of a group of shared consumers, which writes down its deliveries and its acknowledged commits as they come.
+"""A member of a group of shared consumers, which writes down the begin and the end of its handlers and its commits.
 
 It is killed at any moment: each line is one write to a file that is open for appending. A handler takes some ms, and
 fails now and then, with an exception or with the wish for another try.
@@ -38,7 +38,7 @@ class Diary:
 
 
 def noting_commits(diary: Diary) -> AbstractContextManager[object]:
-    """Inside, all consumers of this process write down the ranges that are acknowledged."""
+    """Inside, all consumers of this process write down the ranges that are acknowledged, and when they were sent."""
     commit = AsyncConsumer.commit
 
     async def noted(
@@ -48,9 +48,10 @@ def noting_commits(diary: Diary) -> AbstractContextManager[object]:
         ranges: Mapping[TopicPartition, Iterable[Rectangle]] | None = None,
     ) -> dict[TopicPartition, RangeBudget]:
         taken = None if ranges is None else {name: tuple(rectangles) for name, rectangles in ranges.items()}
+        sent_ns = time.monotonic_ns()
         budgets = await commit(consumer, offsets, ranges=taken)
         for name in budgets:
-            diary.write(commit=name, rectangles=() if taken is None else taken[name])
+            diary.write(commit=name, sent=sent_ns, rectangles=() if taken is None else taken[name])
         return budgets
 
     return patch.object(AsyncConsumer, "commit", noted)
@@ -65,6 +66,7 @@ async def work(servers: str, group: str, topic: str, diary: Diary) -> None:
             return Retry(0.05)
         if record.attempt == 1 and record.offset % 331 == 0:
             raise RuntimeError("it fails once")
+        diary.write(done=(record.topic, record.partition), offset=record.offset)
         return None
 
     consumer = SharedConsumer(

@@ -30,9 +30,11 @@ from tailrace.testing import Cluster
 from testkit.sharing_verdict import (
     AGAIN,
     DISORDER,
+    EARLY,
     LAG,
     SKIPPED,
     Acknowledgement,
+    Completion,
     Delivery,
     SharingEvidence,
     broken_promises,
@@ -170,19 +172,24 @@ def _evidence(
     ends: Mapping[TopicPartition, int],
 ) -> SharingEvidence:
     deliveries: list[Delivery] = []
+    completions: list[Completion] = []
     acknowledged: list[Acknowledgement] = []
     for path in sorted(directory.glob("*.jsonl")):
         for line in path.read_bytes().splitlines():
             entry = json.loads(line)
             if "commit" in entry:
                 rectangles = [Rectangle(*one) for one in entry["rectangles"]]
-                acknowledged.append(Acknowledgement(entry["at"], TopicPartition(*entry["commit"]), rectangles))
+                name = TopicPartition(*entry["commit"])
+                acknowledged.append(Acknowledgement(entry["at"], entry["sent"], name, rectangles))
+            elif "done" in entry:
+                completions.append(Completion(entry["at"], TopicPartition(*entry["done"]), entry["offset"]))
             else:
                 key = None if entry["key"] is None else entry["key"].encode()
                 deliveries.append(Delivery(entry["at"], TopicPartition(*entry["place"]), entry["offset"], key))
     return SharingEvidence(
         produced=produced,
         deliveries=deliveries,
+        completions=completions,
         acknowledged=acknowledged,
         stable_offsets=stable_offsets,
         ends=ends,
@@ -227,7 +234,10 @@ def plant(evidence: SharingEvidence) -> dict[str, SharingEvidence]:
     swapped = [one for one in deliveries if one.partition != before.partition or one.offset not in moved]
     swapped += [before._replace(at_ns=after.at_ns), after._replace(at_ns=before.at_ns)]
     place = next(iter(evidence.ends))
+    others = [one for one in evidence.completions if (one.partition, one.offset) != (first.partition, first.offset)]
+    end_ns = max(one.at_ns for one in evidence.acknowledged)
     return {
+        EARLY: replace(evidence, completions=[*others, Completion(end_ns, first.partition, first.offset)]),
         AGAIN: replace(evidence, deliveries=[*deliveries, late]),
         SKIPPED: replace(
             evidence,
