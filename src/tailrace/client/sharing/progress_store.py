@@ -5,6 +5,7 @@ lowest offset in hand is committed, and a restart repeats what was done behind i
 """
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
@@ -24,6 +25,10 @@ _OF_ONE_PARTITION = (
     ErrorCode.INVALID_REQUEST,
     ErrorCode.POLICY_VIOLATION,
 )
+
+
+MOST_INVALID_COMMITS: Final = 3
+"""After so many commits in a row with offsets that the leader does not have reading starts over."""
 
 
 class RangeUse(NamedTuple):
@@ -46,7 +51,8 @@ class WrittenProgress:
     full: set[TopicPartition] = field(default_factory=set)
     """The server keeps no more rectangles of these: the commit was refused."""
     was_reset: set[TopicPartition] = field(default_factory=set)
-    """The offsets of these were reset meanwhile: the commit was refused, and reading starts over."""
+    """The offsets of these were reset meanwhile, or are invalid time after time: the commit was refused, and reading
+    starts over."""
     invalid: set[TopicPartition] = field(default_factory=set)
     """The server does not know all offsets of the commits of these: the log may have been cut."""
     without_ranges: set[TopicPartition] = field(default_factory=set)
@@ -129,6 +135,8 @@ class ProgressStore:
         self._ranges: Final = ranges
         self._without_ranges: set[str] = set()
         """Topics whose commits of rectangles were refused since a partition of theirs was read."""
+        self._invalid_commits: dict[TopicPartition, int] = defaultdict(int)
+        """In a row."""
 
     async def read(self, name: TopicPartition) -> CommittedProgress | None:
         """The progress in this partition; None: the group has none, or its server knows stable offsets only.
@@ -175,6 +183,7 @@ class ProgressStore:
             wanted = {name: one for name, one in commits.items() if name.topic not in self._without_ranges}
             try:
                 written = await _write_ranges(self._ranges, wanted)
+                self._count_invalid(written)
                 self._without_ranges.update(name.topic for name in written.without_ranges)
                 rest = {name: one for name, one in commits.items() if name.topic in self._without_ranges}
             except KafkaError as fault:
@@ -184,6 +193,21 @@ class ProgressStore:
         if rest:
             await self._commit_offsets({name: commit.stable_offset for name, commit in rest.items()})
         return written
+
+    def _count_invalid(self, written: WrittenProgress) -> None:
+        """Have reading start over where it is of use, once, and stable offsets committed where it was of none.
+
+        A log that was cut is found by its reader meanwhile, or by one that starts over. Another fault is there to stay,
+        such as the name of a view.
+        """
+        for name in written.uses:
+            self._invalid_commits.pop(name, None)
+        for name in tuple(written.invalid):
+            self._invalid_commits[name] += 1
+            if self._invalid_commits[name] >= MOST_INVALID_COMMITS:
+                starts_over = self._invalid_commits[name] == MOST_INVALID_COMMITS
+                written.invalid.remove(name)
+                (written.was_reset if starts_over else written.without_ranges).add(name)
 
     async def _commit_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         epoch_before = self._offsets.epoch_before

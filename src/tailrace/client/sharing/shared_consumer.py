@@ -455,17 +455,14 @@ class AsyncSharedConsumer:
     def _take_result(self, partition: SharedPartition, commit: ProgressCommit, written: WrittenProgress) -> None:
         name = partition.name
         if name in written.was_reset:
-            _log.warning("group %r: the offset of %s was reset; reading starts over", self._group, name)
+            _log.warning("group %r: the offset of %s was reset, or its log cut; reading starts over", self._group, name)
             self._start_over(name)
         elif name in written.full:
             partition.refused()
-        elif name not in written.invalid:
-            partition.committed(commit, written.uses.get(name))
-        elif partition.was_invalid():
-            _log.warning("group %r: %s has no such offsets as were read; reading starts over", self._group, name)
-            self._start_over(name)
-        else:
+        elif name in written.invalid:
             self._reader.doubt(name)  # it finds the cut, if there is one, and the records go
+        else:
+            partition.committed(commit, written.uses.get(name))
 
     # state
 

@@ -9,9 +9,6 @@ from tailrace.client.sharing.progress_store import RangeUse
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.partitions import TopicPartition
 
-MOST_INVALID_COMMITS: Final = 3
-"""After so many commits that are behind the end of the log reading starts over, whatever the reader knows of a cut."""
-
 
 class SharedPartition:
     """The state of one partition from its assignment on. Until the group's progress is known, records wait."""
@@ -32,7 +29,6 @@ class SharedPartition:
         """Whether the log was cut: as soon as the group's progress takes note of it, reading starts over."""
         self.use: RangeUse | None = None
         self._early: list[ConsumerRecord] = []
-        self._invalid_commits = 0
         self._most_holes: Final = most_holes
         self._holes = most_holes
 
@@ -92,7 +88,6 @@ class SharedPartition:
         """The server has this commit. `use`: None if it knows no rectangles."""
         assert self.done is not None, "its commit was made of this"
         self.done.committed(commit)
-        self._invalid_commits = 0
         self.use = use
         if use is not None and not use.is_high:
             self._holes = self._most_holes
@@ -102,11 +97,6 @@ class SharedPartition:
         self._holes //= 2
         limit = 1 if self.use is None else self.use.limit
         self.use = RangeUse(limit, limit)
-
-    def was_invalid(self) -> bool:
-        """The server does not know offsets of the commit. Returns whether that was so too often in a row."""
-        self._invalid_commits += 1
-        return self._invalid_commits >= MOST_INVALID_COMMITS
 
     @property
     def has_room(self) -> bool:

@@ -105,6 +105,35 @@ def test_another_fault_is_raised() -> None:
         asyncio.run(ProgressStore(OffsetsOfAGroup(), ranges).write(COMMITS))
 
 
+def test_offsets_that_stay_invalid_have_reading_start_over_once_and_are_stable_ones_then() -> None:
+    """Such as those of a view, of which no server takes ranges."""
+    offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup({ONE: ErrorCode.INVALID_REQUEST})
+    store = ProgressStore(offsets, ranges)
+    results = []
+    for _ in range(5):
+        asyncio.run(store.read(ONE))
+        results.append(asyncio.run(store.write({ONE: COMMITS[ONE]})))
+        assert bool(offsets.offsets) == (len(results) > 3)
+    assert results == [
+        WrittenProgress(invalid={ONE}),
+        WrittenProgress(invalid={ONE}),
+        WrittenProgress(was_reset={ONE}),
+        WrittenProgress(without_ranges={ONE}),
+        WrittenProgress(without_ranges={ONE}),
+    ]
+
+
+def test_a_commit_that_is_taken_ends_the_row_of_invalid_ones() -> None:
+    ranges = RangesOfAGroup({ONE: ErrorCode.INVALID_REQUEST})
+    store = ProgressStore(OffsetsOfAGroup(), ranges)
+    for _ in range(2):
+        for _ in range(2):
+            assert asyncio.run(store.write({ONE: COMMITS[ONE]})).invalid == {ONE}
+        ranges.refused.clear()
+        assert asyncio.run(store.write({ONE: COMMITS[ONE]})).invalid == set()
+        ranges.refused[ONE] = ErrorCode.INVALID_REQUEST
+
+
 def test_a_cut_takes_back_what_is_committed_behind_it_and_nothing_below() -> None:
     offsets, ranges = OffsetsOfAGroup(), RangesOfAGroup()
     ranges.progress[ONE] = CommittedProgress(10).with_committed([Rectangle(12, 14, 0, 99), Rectangle(20, 30, 0, 99)])

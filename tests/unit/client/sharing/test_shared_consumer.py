@@ -975,3 +975,34 @@ def test_a_failure_whose_text_fails_holds_its_key_too(
 
     ran(main)
     seen.assert_whole()
+
+
+def test_a_view_has_stable_offsets(tailrace_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: set[tuple[int, int]] = set()
+
+    async def main() -> None:
+        consumer = AsyncSharedConsumer(
+            tailrace_cluster.bootstrap_servers,
+            group=f"group-{topic}",
+            topics=[f"{topic}.shared-2"],
+            auto_commit_interval_ms=1,
+        )
+        ends = await ends_of(tailrace_cluster, topic)
+
+        async def handle(record: SharedRecord) -> None:
+            done.add((record.partition, record.offset))
+
+        run = asyncio.create_task(consumer.run(handle))
+        committed: dict[int, int] = {}
+        while committed != ends:
+            written = written_since(monkeypatch, consumer, lambda: True, 1)
+            await asyncio.wait((asyncio.create_task(written.wait()), run), return_when=asyncio.FIRST_COMPLETED)
+            assert not run.done(), run
+            found = await offsets_of(tailrace_cluster, topic)
+            committed = {index: max(found.get(2 * index, 0), found.get(2 * index + 1, 0)) for index in ends}
+            monkeypatch.undo()
+        consumer.stop()
+        await run
+
+    ran(main)
+    assert len(done) == RECORDS

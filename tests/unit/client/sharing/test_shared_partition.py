@@ -76,16 +76,6 @@ def test_a_partition_whose_log_was_cut_commits_nothing_and_reads_nothing() -> No
     assert partition.waits
 
 
-def test_commits_behind_the_end_are_repeated_before_reading_starts_over() -> None:
-    partition = SharedPartition(NAME, 0, 256)
-    partition.open(None)
-    commit = partition.commit()
-    assert commit is not None
-    assert [partition.was_invalid() for _ in range(2)] == [False, False]
-    partition.committed(commit, None)
-    assert [partition.was_invalid() for _ in range(3)] == [False, False, True]
-
-
 def test_from_three_quarters_on_only_records_that_come_again_are_read() -> None:
     partition = SharedPartition(NAME, 0, 256)
     partition.open(CommittedProgress(0).with_committed([Rectangle(5, 9)]))
