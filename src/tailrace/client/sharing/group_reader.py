@@ -1,20 +1,11 @@
 """A consumer in a group whose partitions are given up only after their records in hand."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Protocol, cast
+from typing import Any
 
 from tailrace.client.consumer import AsyncConsumer
-from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
 from tailrace.client.offsets import LATEST, OffsetAt, request_offsets
 from tailrace.model.partitions import TopicPartition
-
-
-class RangeCuts(Protocol):
-    """The progress of a group of which the part behind a cut can be taken back."""
-
-    async def cut(self, partition: TopicPartition, offset: int, *, member: ConsumerGroupMetadata) -> None:
-        """Forget what is committed from this offset on. Raises FENCED_STATE_EPOCH: it was reset since it was read."""
-        ...
 
 
 class GroupReader(AsyncConsumer):
@@ -71,7 +62,7 @@ class GroupReader(AsyncConsumer):
 
         Raises KafkaError FENCED_STATE_EPOCH if the offset was reset since its progress was read.
         """
-        await cast("RangeCuts", self._progress_of_group()).cut(name, offset, member=self._identity())
+        await self._progress_of_group().cut(name, offset, member=self._identity())
 
     def is_displaced(self, name: TopicPartition) -> bool:
         """Whether the log did not have the offset at which reading was to go on, and a reset or a truncation has moved

@@ -119,12 +119,12 @@ class _Commit:
 
     def _ranges_of(self, topic: TopicImage, partition: OffsetCommitRequestPartition) -> RangesToCommit | None:
         """The ranges of this partition. Raises KafkaError INVALID_REQUEST (42) for bad ones, and POLICY_VIOLATION (44)
-        where key sharing is off."""
+        for a view and where key sharing is off."""
         if not partition.ranges and partition.state_epoch == UNKNOWN_STATE_EPOCH:
             return None
         image = self._topics.image
         if topic.name not in image.topics:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{topic.name} is a view: its offsets are plain ones")
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} is a view: it takes no commits of ranges")
         if not self._shares_keys or image.cluster_setting(topic.name, _KEY_SHARING) == "false":
             raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{topic.name} takes no commits of ranges: key sharing is off")
         rectangles = tuple(

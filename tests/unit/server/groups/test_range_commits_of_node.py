@@ -373,6 +373,10 @@ class TestRefusals:
         node.send(IncrementalAlterConfigsRequest(resources=(of_topic,), validate_only=False), 1)
         assert commit(node, low(0, 1)).error_code == E.POLICY_VIOLATION
 
+    def test_a_view(self, node: TransactionPath) -> None:
+        assert commit(node, low(0, 1), topic="orders.shared-2").error_code == E.POLICY_VIOLATION
+        assert commit(node, offset=1, topic="orders.shared-2").error_code == E.NONE
+
     def test_an_answer_has_a_bound(self, node: TransactionPath, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tailrace.server.groups.committed_ranges.MOST_RECTANGLES", 3)
         commit(node, low(10, 10), low(20, 20), low(30, 30))
