@@ -25,8 +25,9 @@ EDGES = st.integers(0, HASH_SPACE - 1) | st.integers(0, 255).map(lambda slot: sl
 
 @st.composite
 def ranges(draw: st.DrawFn) -> list[KeyRange]:
-    drawn = draw(st.lists(st.tuples(EDGES, EDGES), max_size=4))
-    return list(joined(KeyRange(*sorted(pair)) for pair in drawn))
+    """Up to 16 ranges."""
+    edges = sorted(draw(st.lists(EDGES, max_size=32, unique=True)))
+    return list(joined(map(KeyRange, edges[::2], edges[1::2])))
 
 
 READERS = st.lists(ranges(), min_size=1, max_size=5)
@@ -111,6 +112,23 @@ def test_each_reader_gets_its_records_once_and_as_they_were(chunk: list[Batch], 
             assert slots == {slot for slot, _ in hashes}
             last |= dict(hashes)
     assert split.last_offsets == [last.get(slot, -1) for slot in range(256)]
+
+
+def test_each_of_a_million_keys_reaches_one_of_sixteen_readers() -> None:
+    size, readers = 10_000, [[KeyRange(number << 28, (number + 1 << 28) - 1)] for number in range(16)]
+    seen = bytearray(1_000_000)
+    for base in range(0, len(seen), size):
+        records = [Record(offset, 0, b"%d" % offset, None, ()) for offset in range(base, base + size)]
+        stored = bytes(build_batch(records, base_offset=base))
+        for number, part in enumerate(compiled.split_by_key([(stored, None)], readers).parts):
+            offsets = []
+            for record in read_records(bytes(part)):
+                assert record.key == b"%d" % record.offset
+                assert hash_of(record.key, record.offset) >> 28 == number
+                offsets.append(record.offset)
+                seen[record.offset] += 1
+            assert offsets == sorted(offsets)
+    assert seen == b"\1" * len(seen)
 
 
 @given(batches(), READERS)
