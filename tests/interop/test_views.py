@@ -12,7 +12,8 @@ import kafka
 import pytest
 
 from interop.clients import CLIENTS, Aiokafka, ForeignClient, KafkaPython, KafkaPythonElsewhere, Member, absent
-from interop.java_client import JavaConsumerProtocol
+from interop.java_client import Java, JavaConsumerProtocol
+from interop.kafkajs import KafkaJs
 from interop.librdkafka import Confluent, ConfluentConsumerProtocol, Message, wait_until
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin, Producer
@@ -22,6 +23,7 @@ from tailrace.testing import Cluster
 SHARES = 8
 EVERYTHING = set(range(SHARES))
 KEYS = [b"key-%d" % number for number in range(40)]
+AFTER_ANOTHER_LEADER = (Confluent(), KafkaPythonElsewhere(), Aiokafka(), KafkaJs(), Java(), JavaConsumerProtocol())
 EVERY_CLIENT = (*CLIENTS, ConfluentConsumerProtocol(), JavaConsumerProtocol())
 
 
@@ -110,8 +112,10 @@ def three_brokers() -> Iterator[Cluster]:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("client", [Confluent(), KafkaPythonElsewhere(), Aiokafka()], ids=lambda client: client.name)
+@pytest.mark.parametrize("client", AFTER_ANOTHER_LEADER, ids=lambda client: client.name)
 def test_members_share_a_partition_whose_leader_changes(three_brokers: Cluster, client: ForeignClient) -> None:
+    if why := absent(client):
+        pytest.skip(why)
     sharing = Sharing(three_brokers.bootstrap_servers, f"moved-{client.name}", client)
     with Admin(sharing.bootstrap) as admin:
         admin.create_topics([NewTopic(name=sharing.topic, partitions=1, replication_factor=3)])
