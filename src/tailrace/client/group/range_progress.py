@@ -151,14 +151,7 @@ class RangeProgress:
         request = self._request(wanted, member)
 
         async def ask(connection: Connection) -> OffsetCommitResponse:
-            if not await self._announces(connection):
-                raise _unsupported(self._group)
-            answer = await connection.ask(
-                request,
-                OffsetCommitResponse,
-                timeout_ms=self._router.request_timeout_ms,
-                max_version=_LAST_WITH_NAMES,
-            )
+            answer = await self._ask_to_commit(connection, request)
             for _, code, _ in _codes_in(answer):
                 if code in _REPEATED:
                     raise KafkaError(ErrorCode(code), f"commit of ranges for group {self._group!r}")
@@ -192,19 +185,20 @@ class RangeProgress:
         request = self._request_of({partition.topic: [one]}, member)
 
         async def ask(connection: Connection) -> None:
-            if not await self._announces(connection):
-                raise _unsupported(self._group)
-            answer = await connection.ask(
-                request,
-                OffsetCommitResponse,
-                timeout_ms=self._router.request_timeout_ms,
-                max_version=_LAST_WITH_NAMES,
-            )
+            answer = await self._ask_to_commit(connection, request)
             for _, code, _ in _codes_in(answer):
                 check(code, f"cut of {partition} at {offset} for group {self._group!r}")
 
         await self._router.ask_coordinator(self._group, ask)
         await self.fetch(partition)
+
+    async def _ask_to_commit(self, connection: Connection, request: OffsetCommitRequest) -> OffsetCommitResponse:
+        """Raises UNSUPPORTED_VERSION if this coordinator takes no ranges: nothing is sent then."""
+        if not await self._announces(connection):
+            raise _unsupported(self._group)
+        return await connection.ask(
+            request, OffsetCommitResponse, timeout_ms=self._router.request_timeout_ms, max_version=_LAST_WITH_NAMES
+        )
 
     def _request(
         self, ranges: Mapping[TopicPartition, tuple[Rectangle, ...]], member: ConsumerGroupMetadata
