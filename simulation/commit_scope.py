@@ -35,7 +35,7 @@ PLACE: Final = TopicPartition("orders", 0)
 TOPIC_ID: Final = TopicId(bytes(15) + b"\1")
 HALF: Final = HASH_SPACE // 2
 HASHES: Final = (0, HALF)
-"""One of each half."""
+"""A hash of each half of the hashes."""
 NEVER: Final = -1
 
 Pair = tuple[int, int]

@@ -158,7 +158,7 @@ class _Wait:
         self._on_known = on_known
 
     def add(self, ends: Ends) -> None:
-        """One of the leaders has answered."""
+        """Take the ends that a leader has answered. After those of the last leader, `on_known` is called."""
         self._known.update(ends)
         self._left -= 1
         if not self._left:

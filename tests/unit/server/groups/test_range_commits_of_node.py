@@ -248,7 +248,7 @@ class TestPlainCommits:
         assert commit(node, low(60, 69), state_epoch=0).error_code == E.NONE
 
     def test_backward_are_known_to_the_readers_of_ranges_that_come(self, node: TransactionPath) -> None:
-        """One of them may have begun at the offset before, and says late what it has done from there on."""
+        """A reader that began at the offset before the rewind may commit late what it has done from there on."""
         commit(node, offset=50)
         commit(node, offset=20)
         assert stand(node) == (20, (), 1)
