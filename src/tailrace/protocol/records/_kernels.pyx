@@ -17,6 +17,8 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, INT64_MIN, int16_t, int32_t, int6
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 
+from functools import lru_cache
+
 from crc32c import crc32c
 
 from tailrace.protocol.records._key_filter_twin import owners_of
@@ -1309,9 +1311,15 @@ cdef class Owners:
         return place
 
 
+@lru_cache(maxsize=64)
+def cached_owners(tuple readers):
+    """The owners of the hashes: chunk after chunk is split for the same readers."""
+    return Owners(*owners_of(readers))
+
+
 def split_by_key(batches, readers, lend=None):
     """The part of these batches for each reader; see the twin."""
-    cdef Owners owners = Owners(*owners_of(readers))
+    cdef Owners owners = cached_owners(tuple([tuple(ranges) for ranges in readers]))
     cdef list parts, views = []
     cdef Py_ssize_t total = 0
     cdef View stored, plain

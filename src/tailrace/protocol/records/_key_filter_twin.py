@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from struct import Struct
 from typing import Final
 
@@ -50,7 +51,7 @@ def split_by_key(
     `lend` gives a buffer of at least so many bytes; the compiled kernel has the parts written there, and gives views.
     Raises CorruptRecords. Records are checked as far as their keys.
     """
-    starts, owners = owners_of(readers)
+    starts, owners = owners_of(tuple(map(tuple, readers)))
     parts = tuple(bytearray() for _ in readers)
     split = Split(parts, [-1] * len(readers), bytearray(), [-1] * SLOTS)
     if sum(len(stored if plain is None else plain) for stored, plain in batches) > MAX_INPUT:
@@ -60,7 +61,8 @@ def split_by_key(
     return split
 
 
-def owners_of(readers: Sequence[Sequence[tuple[int, int]]]) -> tuple[list[int], list[tuple[int, ...]]]:
+@lru_cache(maxsize=64)
+def owners_of(readers: tuple[tuple[tuple[int, int], ...], ...]) -> tuple[list[int], list[tuple[int, ...]]]:
     """The hashes from which on other readers want the records, and these readers."""
     changes: dict[int, list[int]] = {0: []}
     """The readers that begin or end to want the records, by the first hash for which it holds."""

@@ -183,6 +183,22 @@ def iter_batches(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, Batch
         position = end
 
 
+_BOUNDS = Struct(">qi11xi")
+"""Base offset, batch length, last offset delta."""
+
+
+def iter_ends(buffer: Buffer) -> Iterator[tuple[int, int, int]]:
+    """For each of these whole batches, one after the other: the position after it, its base offset, and its end offset.
+
+    The headers were checked before: they are not looked at again.
+    """
+    position, size_bytes, unpack = 0, len(buffer), _BOUNDS.unpack_from
+    while position < size_bytes:
+        base_offset, batch_length, last_offset_delta = unpack(buffer, position)
+        position += LENGTH_OFFSET + batch_length
+        yield position, base_offset, base_offset + last_offset_delta + 1
+
+
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     """Whether the whole batch is there and has the checksum that its header states."""
     end = position + header.size_bytes

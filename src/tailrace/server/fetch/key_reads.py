@@ -17,7 +17,7 @@ from tailrace.model.key_ranges import KeyRange, fault_of, joined, slots_of
 from tailrace.protocol.encoder import BY_REFERENCE_FROM, BufferChain
 from tailrace.protocol.messages.fetch import WireKeyRange
 from tailrace.protocol.primitives import Buffer
-from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches
+from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches, iter_ends
 from tailrace.protocol.records.kernels import split_by_key
 from tailrace.protocol.records.split import Split
 from tailrace.replication.outcomes import PartitionRead
@@ -29,9 +29,9 @@ from tailrace.storage.keys import batch_slots
 from tailrace.storage.keys.batch_slots import IS_COMPILED, BatchLimits, BatchSlots, PlainBatch, plain_batch
 from tailrace.storage.read_buffers import ReadBuffers
 
-CHUNK_BYTES: Final = 1 << 20
+CHUNK_BYTES: Final = 2 << 20 if IS_COMPILED else 256 << 10
 """Stored bytes that are read in one go."""
-SPLIT_BYTES: Final = 1 << 20 if IS_COMPILED else 128 << 10
+SPLIT_BYTES: Final = 2 << 20 if IS_COMPILED else 128 << 10
 """Plain bytes that are split in one go, unless one batch has more."""
 _KEEP_BYTES: Final = 32 << 20
 """Of buffers for parts, lent or not."""
@@ -283,17 +283,17 @@ class _KeyRangeScan:
         view = memoryview(part.batches)
         left_bytes = self._limits.max_bytes - self._found_bytes
         may_exceed = not self.found and self._limits.min_one_message
-        first = last = -1
-        for position, header in iter_batches(view):
-            if header.end_offset <= self.position:
-                continue
-            first = position if first < 0 else first
-            if position + header.size_bytes - first > left_bytes and not (may_exceed and position == first):
-                self.position = max(self.position, header.base_offset)
-                self._reads.splits.keep(self.key, self._ranges, part)
-                self.goes_on = False
-                break
-            last, end_offset = position + header.size_bytes, header.end_offset
+        first, last, position = -1, -1, 0
+        for end, base_offset, batch_end_offset in iter_ends(view):
+            if batch_end_offset > self.position:
+                first = position if first < 0 else first
+                if end - first > left_bytes and not (may_exceed and position == first):
+                    self.position = max(self.position, base_offset)
+                    self._reads.splits.keep(self.key, self._ranges, part)
+                    self.goes_on = False
+                    break
+                last, end_offset = end, batch_end_offset
+            position = end
         if last > 0:
             self._add(view[first:last], end_offset)
         if self.goes_on:

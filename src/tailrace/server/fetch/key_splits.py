@@ -113,8 +113,9 @@ class KeySplits:
                 continue
             wanted.append(other)
             count += len(other)
-            for depth in range(MOST_READERS_OF_SLOT - 1, 0, -1):
-                depths[depth] |= depths[depth - 1] & reader.slots
+            if depths[0] & reader.slots:
+                for depth in range(MOST_READERS_OF_SLOT - 1, 0, -1):
+                    depths[depth] |= depths[depth - 1] & reader.slots
             depths[0] |= reader.slots
         return wanted
 
