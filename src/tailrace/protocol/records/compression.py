@@ -10,7 +10,7 @@ not pay for them in start-up time and memory.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Generator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -86,47 +86,76 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int | None = None) -> Buf
     CorruptRecords with the code UNSUPPORTED_COMPRESSION_TYPE for an unknown codec. Without a codec, `data` itself.
     """
     limit = default_limit(len(data)) if max_bytes is None else max_bytes
+    return _drained(decompress_in_steps(codec, data, max_bytes=limit, step_bytes=limit + 1))
+
+
+def decompress_in_steps(codec: int, data: Buffer, *, max_bytes: int, step_bytes: int) -> Generator[None, None, Buffer]:
+    """As `decompress`, with a pause after about so many bytes each; the data is what the generator returns.
+
+    One block of raw snappy is unfolded without a pause.
+    """
     match codec:
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            return _decompress_gzip(data, limit)
+            return (yield from _unfold_gzip(data, max_bytes, step_bytes))
         case Codec.SNAPPY:
-            return _decompress_snappy(memoryview(data), limit)
+            return (yield from _unfold_snappy(memoryview(data), max_bytes, step_bytes))
         case Codec.LZ4:
-            return _decompress_lz4(data, limit)
+            return (yield from _unfold_lz4(data, max_bytes, step_bytes))
         case Codec.ZSTD:
-            return _decompress_zstd(memoryview(data), limit)
+            return (yield from _unfold_zstd(memoryview(data), max_bytes, step_bytes))
     raise CorruptRecords(f"codec {codec} is unknown", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+
+
+def _drained(steps: Generator[None, None, Buffer]) -> Buffer:
+    """The result of a generator, without its pauses."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            plain: Buffer = end.value
+            return plain
 
 
 def _too_large(codec: str, limit: int) -> CorruptRecords:
     return CorruptRecords(f"{codec} data unfolds to more than {limit} bytes; raise max_bytes if it is legitimate")
 
 
-def _joined(parts: Sequence[bytes | bytearray]) -> bytes | bytearray:
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+def _added(plain: bytes | bytearray | None, part: bytes | bytearray) -> bytes | bytearray:
+    """The data with another part. It grows in place: joining all parts at the end would take a turn of its own."""
+    if plain is None:
+        return part
+    grown = plain if isinstance(plain, bytearray) else bytearray(plain)
+    grown += part
+    return grown
 
 
-def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
-    parts: list[bytes] = []
+def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[None, None, Buffer]:
+    plain: bytes | bytearray | None = None
     left = limit
     rest: Buffer = data
     for _ in range(_MAX_MEMBERS):
         inflate = zlib.decompressobj(_GZIP_BITS)
-        try:
-            part = inflate.decompress(rest, left + 1)
-        except zlib.error as error:
-            raise CorruptRecords(f"not gzip data: {error}") from error
-        if len(part) > left:
-            raise _too_large("gzip", limit)
-        if not inflate.eof:
-            raise CorruptRecords("gzip data is cut short")
-        parts.append(part)
-        left -= len(part)
+        while True:
+            wanted = min(left + 1, step)
+            try:
+                part = inflate.decompress(rest, wanted)
+            except zlib.error as error:
+                raise CorruptRecords(f"not gzip data: {error}") from error
+            if len(part) > left:
+                raise _too_large("gzip", limit)
+            plain = _added(plain, part)
+            left -= len(part)
+            if inflate.eof:
+                break
+            if len(part) < wanted:
+                raise CorruptRecords("gzip data is cut short")
+            rest = inflate.unconsumed_tail
+            yield
         rest = inflate.unused_data
         if not rest:
-            return _joined(parts)
+            return plain
     raise CorruptRecords(f"gzip data of more than {_MAX_MEMBERS} members")
 
 
@@ -142,12 +171,11 @@ def _compress_snappy(data: Buffer) -> bytes:
     return bytes(out)
 
 
-def _decompress_snappy(view: memoryview, limit: int) -> Buffer:
+def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[None, None, Buffer]:
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy_block(view, limit, limit)
-    parts: list[bytearray] = []
-    left = limit
-    position = 0
+    plain: bytes | bytearray | None = None
+    left, position, steps = limit, 0, 1
     while position < len(view):
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             # Java's stream may start anew in the middle, with a header of its own.
@@ -159,9 +187,13 @@ def _decompress_snappy(view: memoryview, limit: int) -> Buffer:
         start, position = position + 4, position + 4 + length
         if start > len(view) or position > len(view):
             raise CorruptRecords("snappy data is cut short in a block")
-        parts.append(_decompress_snappy_block(view[start:position], left, limit))
-        left -= len(parts[-1])
-    return _joined(parts)
+        block = _decompress_snappy_block(view[start:position], left, limit)
+        plain = _added(plain, block)
+        left -= len(block)
+        if limit - left >= steps * step:
+            steps += 1
+            yield
+    return plain or b""
 
 
 def _decompress_snappy_block(block: memoryview, left: int, limit: int) -> bytearray:
@@ -189,27 +221,32 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
     return compressed
 
 
-def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
+def _unfold_lz4(data: Buffer, limit: int, step: int) -> Generator[None, None, Buffer]:
     import lz4.frame
 
-    parts: list[bytes] = []
+    plain: bytes | bytearray | None = None
     left = limit
     rest: Buffer = data
     for _ in range(_MAX_MEMBERS):
         frame = lz4.frame.LZ4FrameDecompressor()
-        try:
-            part = frame.decompress(rest, left + 1)
-        except RuntimeError as error:
-            raise CorruptRecords(f"not lz4 data: {error}") from error
-        if len(part) > left:
-            raise _too_large("lz4", limit)
-        if not frame.eof:
-            raise CorruptRecords("lz4 data is cut short")
-        parts.append(part)
-        left -= len(part)
+        while True:
+            try:
+                part = frame.decompress(rest, min(left + 1, step))
+            except RuntimeError as error:
+                raise CorruptRecords(f"not lz4 data: {error}") from error
+            if len(part) > left:
+                raise _too_large("lz4", limit)
+            plain = _added(plain, part)
+            left -= len(part)
+            if frame.eof:
+                break
+            if frame.needs_input:
+                raise CorruptRecords("lz4 data is cut short")
+            rest = b""  # the decoder has kept what it did not need yet
+            yield
         rest = frame.unused_data
         if not rest:
-            return _joined(parts)
+            return plain
     raise CorruptRecords(f"lz4 data of more than {_MAX_MEMBERS} frames")
 
 
@@ -223,7 +260,7 @@ def _compress_zstd(data: Buffer, level: int) -> bytes:
     return compressed
 
 
-def _decompress_zstd(view: memoryview, limit: int) -> Buffer:
+def _unfold_zstd(view: memoryview, limit: int, step: int) -> Generator[None, None, Buffer]:
     import zstandard
 
     if not view:
@@ -233,17 +270,21 @@ def _decompress_zstd(view: memoryview, limit: int) -> Buffer:
         if _spare_decompressors
         else zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
     )
-    parts: list[bytes] = []
+    plain: bytes | bytearray | None = None
     left = limit
     for frame in split_frames(view):
         if frame.window_size > MAX_ZSTD_WINDOW:
             raise CorruptRecords(
                 f"zstd data needs a window of {frame.window_size} bytes; {MAX_ZSTD_WINDOW} is the limit"
             )
-        parts.append(_decompress_zstd_frame(decompressor, view, frame, left, limit))
-        left -= len(parts[-1])
+        if frame.max_size <= step:
+            part: bytes | bytearray = _decompress_zstd_frame(decompressor, view, frame, left, limit)
+        else:
+            part = yield from _unfold_zstd_frame(view, frame, left, limit, step)
+        plain = _added(plain, part)
+        left -= len(part)
     _spare_decompressors.append(decompressor)
-    return _joined(parts)
+    return plain or b""
 
 
 def _decompress_zstd_frame(
@@ -265,3 +306,28 @@ def _decompress_zstd_frame(
     if len(part) > left:
         raise _too_large("zstd", limit)
     return part
+
+
+def _unfold_zstd_frame(
+    view: memoryview, frame: ZstdFrame, left: int, limit: int, step: int
+) -> Generator[None, None, bytes | bytearray]:
+    """One large frame, in steps."""
+    import zstandard
+
+    if (frame.content_size or 0) > left:
+        raise _too_large("zstd", limit)
+    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
+    plain: bytes | bytearray | None = None
+    with decompressor.stream_reader(view[frame.start : frame.end]) as reader:
+        while True:
+            try:
+                part = reader.read(min(step, left + 1))
+            except zstandard.ZstdError as error:
+                raise CorruptRecords(f"not zstd data: {error}") from error
+            if not part:
+                return plain or b""
+            if len(part) > left:
+                raise _too_large("zstd", limit)
+            plain = _added(plain, part)
+            left -= len(part)
+            yield

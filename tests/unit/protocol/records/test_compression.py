@@ -17,6 +17,7 @@ from tailrace.protocol.records.compression import (
     Codec,
     compress,
     decompress,
+    decompress_in_steps,
     default_limit,
 )
 from tailrace.protocol.records.zstd_frames import split_frames
@@ -58,6 +59,27 @@ def _zstd_stream(data: bytes) -> bytes:
 def test_compressed_data_comes_back(codec: Codec, data: bytes) -> None:
     assert decompress(codec, compress(codec, data)) == data
     assert decompress(codec, memoryview(compress(codec, memoryview(data))), max_bytes=len(data)) == data
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("step_bytes", [1, 1_000, 65_536, 100_000, 10**6])
+@pytest.mark.parametrize("data", [b"", b"x", PLAIN, NOISE, bytes(400_000)], ids=len)
+def test_compressed_data_comes_back_in_steps(codec: Codec, step_bytes: int, data: bytes) -> None:
+    if step_bytes == 1 and len(data) > 1_000:
+        data = data[:1_000]
+    steps = decompress_in_steps(codec, compress(codec, data), max_bytes=len(data), step_bytes=step_bytes)
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert bytes(end.value) == data
+            break
+        pauses += 1
+    if codec is Codec.NONE:
+        assert not pauses
+    elif len(data) > 2 * step_bytes:
+        assert pauses
 
 
 @pytest.mark.parametrize("name", FOREIGN)
