@@ -15,6 +15,7 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
+from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.data_path import Exchange, verified_by
@@ -27,8 +28,10 @@ LATEST = -1
 class ViewNode(AdminPath):
     """A node with the topic `orders`, which takes transactional batches without a coordinator."""
 
-    def __init__(self, *, partitions: int = 1, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__("/data", files=SimulatedDisk(), settings=settings)
+    def __init__(
+        self, *, partitions: int = 1, settings: Mapping[str, str] | None = None, clock: ManualClock | None = None
+    ) -> None:
+        super().__init__("/data", files=SimulatedDisk(), settings=settings, clock=clock)
         self.serve({**self.broker.handlers, **verified_by(ScriptedVerifier(), is_verified=False)(self.broker)})
         self.create_topics("orders", partitions=partitions)
 

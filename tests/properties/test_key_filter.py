@@ -79,6 +79,19 @@ def test_both_kernels_split_alike(chunk: list[Batch], readers: list[list[KeyRang
     assert outcome(lambda: compiled.split_by_key(chunk, readers)) == expected
 
 
+def in_steps(split: Any, step: int) -> object:
+    while not split.step(step):
+        pass
+    return split.result()
+
+
+@given(batches() | damaged(), READERS, st.integers(1, 5))
+def test_a_batch_is_split_alike_in_steps(batch: Batch, readers: list[list[KeyRange]], step: int) -> None:
+    expected = outcome(lambda: compiled.split_by_key([batch], readers))
+    assert outcome(lambda: in_steps(compiled.SteppedSplit(*batch, readers), step)) == expected
+    assert outcome(lambda: in_steps(twin.SteppedSplit(*batch, readers), step)) == expected
+
+
 def records_of(part: bytes) -> list[tuple[bool, Record]]:
     """The records of a part, and whether each is a control record."""
     found = []

@@ -1350,74 +1350,92 @@ def split_by_key(batches, readers, lend=None):
     )
 
 
+cdef struct BatchRecords:
+    # The records of a batch that are still to be split.
+    const uint8_t *at
+    const uint8_t *end
+    int64_t base_offset, previous
+    int32_t count, last_delta, index
+    bint is_control
+
+
 cdef int split_batch(
     View stored, View plain, Owners owners, list parts, uint8_t *slot_map, int64_t *last_offsets
 ) except -1:
+    cdef BatchRecords records
+    open_batch(stored, plain, &records)
+    if records.is_control:
+        pass_control(stored, &records, parts, slot_map, last_offsets)
+        return 0
+    for part in parts:
+        (<Part> part).count = 0
+    split_records(stored.data, &records, records.count, owners, parts, slot_map, last_offsets)
+    close_batch(stored, plain, &records, parts)
+    return 0
+
+
+cdef int open_batch(View stored, View plain, BatchRecords *records) except -1:
+    """Check the header."""
     cdef const uint8_t *header = stored.data
-    cdef const uint8_t *at
-    cdef const uint8_t *end
-    cdef int64_t base_offset
-    cdef int32_t count, last_delta, fault = 0
-    cdef Part part
-    cdef int slot
     if stored.size < HEADER_SIZE:
         raise corrupt(BATCH_LENGTH, -1, -1)
-    base_offset = big64(header)
-    last_delta = <int32_t> big32(header + 23)
-    count = <int32_t> big32(header + COUNT_AT)
+    records.base_offset = big64(header)
+    records.last_delta = <int32_t> big32(header + 23)
+    records.count = <int32_t> big32(header + COUNT_AT)
+    records.previous = -1
+    records.index = 0
     if header[16] != 2:
-        raise corrupt(MAGIC, base_offset, -1)
+        raise corrupt(MAGIC, records.base_offset, -1)
     if <int32_t> big32(header + LENGTH_AT) < SMALLEST_BATCH_LENGTH or (
         <int64_t> <int32_t> big32(header + LENGTH_AT) + 12 != stored.size
     ):
-        raise corrupt(BATCH_LENGTH, base_offset, -1)
-    if base_offset < 0 or last_delta < 0 or base_offset >= INT64_MAX - last_delta:
-        raise corrupt(OFFSETS, base_offset, -1)
-    if header[ATTRIBUTES_AT + 1] & CONTROL:
-        if count < 0 or count > <int64_t> last_delta + 1:
-            raise corrupt(COUNT, base_offset, -1)
-        for part in parts:
-            part.put(stored.data, stored.size)
-            part.end_offset = base_offset + last_delta + 1
-        memset(slot_map, 0xFF, SLOT_MAP)
-        for slot in range(SLOTS):
-            last_offsets[slot] = base_offset + last_delta
-        return 0
-    if plain is None and header[ATTRIBUTES_AT + 1] & CODEC_MASK:
-        raise corrupt(COMPRESSED, base_offset, -1)
-    at = header + HEADER_SIZE if plain is None else plain.data
-    end = header + stored.size if plain is None else plain.data + plain.size
-    if count < 0 or count > <int64_t> last_delta + 1 or <int64_t> count * SMALLEST_RECORD > end - at:
-        raise corrupt(COUNT, base_offset, -1)
+        raise corrupt(BATCH_LENGTH, records.base_offset, -1)
+    if records.base_offset < 0 or records.last_delta < 0 or records.base_offset >= INT64_MAX - records.last_delta:
+        raise corrupt(OFFSETS, records.base_offset, -1)
+    records.is_control = header[ATTRIBUTES_AT + 1] & CONTROL != 0
+    if not records.is_control and plain is None and header[ATTRIBUTES_AT + 1] & CODEC_MASK:
+        raise corrupt(COMPRESSED, records.base_offset, -1)
+    records.at = header + HEADER_SIZE if plain is None else plain.data
+    records.end = header + stored.size if plain is None else plain.data + plain.size
+    if records.count < 0 or records.count > <int64_t> records.last_delta + 1:
+        raise corrupt(COUNT, records.base_offset, -1)
+    if not records.is_control and <int64_t> records.count * SMALLEST_RECORD > records.end - records.at:
+        raise corrupt(COUNT, records.base_offset, -1)
+    return 0
+
+
+cdef int pass_control(
+    View stored, BatchRecords *records, list parts, uint8_t *slot_map, int64_t *last_offsets
+) except -1:
+    """All get a control batch as it is."""
+    cdef Part part
+    cdef int slot
     for part in parts:
-        part.count = 0
-    split_records(header, at, end, count, last_delta, base_offset, owners, parts, slot_map, last_offsets)
-    for part in parts:
-        if part.count == 0:
-            continue
-        part.end_offset = base_offset + last_delta + 1
-        if part.count < count:
-            part.seal()
-        elif plain is not None:  # the records as they are stored
-            part.size = part.batch_at
-            part.put(stored.data, stored.size)
+        part.put(stored.data, stored.size)
+        part.end_offset = records.base_offset + records.last_delta + 1
+    memset(slot_map, 0xFF, SLOT_MAP)
+    for slot in range(SLOTS):
+        last_offsets[slot] = records.base_offset + records.last_delta
     return 0
 
 
 cdef int split_records(
-    const uint8_t *header, const uint8_t *at, const uint8_t *end, int32_t count, int32_t last_delta,
-    int64_t base_offset, Owners owners, list parts, uint8_t *slot_map, int64_t *last_offsets
+    const uint8_t *header, BatchRecords *records, int32_t stop, Owners owners, list parts, uint8_t *slot_map,
+    int64_t *last_offsets
 ) except -1:
-    cdef int64_t previous = -1
+    """Split the records before the one with index `stop`; behind the last one there must be no bytes."""
+    cdef const uint8_t *at = records.at
+    cdef int64_t base_offset = records.base_offset
+    cdef int64_t previous = records.previous
     cdef int32_t index
     cdef RecordStart record
     cdef Span key
     cdef uint32_t key_hash
     cdef Py_ssize_t place, owner
     cdef int fault
-    for index in range(count):
-        fault = read_start(at, end, &record)
-        if not fault and (record.offset_delta <= previous or record.offset_delta > last_delta):
+    for index in range(records.index, stop):
+        fault = read_start(at, records.end, &record)
+        if not fault and (record.offset_delta <= previous or record.offset_delta > records.last_delta):
             fault = OFFSET_DELTA
         if not fault:
             fault = read_span(&record.at, record.end, KEY_LENGTH, &key)
@@ -1431,6 +1449,75 @@ cdef int split_records(
         for owner in range(owners.ends[place - 1] if place else 0, owners.ends[place]):
             (<Part> parts[owners.readers[owner]]).put_record(header, at, record.end - at)
         at = record.end
-    if at != end:
+    records.at = at
+    records.previous = previous
+    records.index = stop
+    if stop == records.count and at != records.end:
         raise corrupt(BATCH_REST, base_offset, -1)
     return 0
+
+
+cdef int close_batch(View stored, View plain, BatchRecords *records, list parts) except -1:
+    """Have the batch of each part whole."""
+    cdef Part part
+    for part in parts:
+        if part.count == 0:
+            continue
+        part.end_offset = records.base_offset + records.last_delta + 1
+        if part.count < records.count:
+            part.seal()
+        elif plain is not None:  # the records as they are stored
+            part.size = part.batch_at
+            part.put(stored.data, stored.size)
+    return 0
+
+
+cdef class SteppedSplit:
+    """The split of one batch, some records at a time; see the twin."""
+
+    cdef View stored, plain
+    cdef Owners owners
+    cdef list parts
+    cdef BatchRecords records
+    cdef bytearray slot_map
+    cdef int64_t[SLOTS] last_offsets
+
+    def __init__(self, stored, plain, readers):
+        cdef int slot
+        cdef Py_ssize_t size
+        self.stored = View(stored)
+        self.plain = None if plain is None else View(plain)
+        self.owners = cached_owners(tuple([tuple(ranges) for ranges in readers]))
+        open_batch(self.stored, self.plain, &self.records)
+        size = self.stored.size if self.plain is None else self.plain.size
+        self.parts = [Part(size * 5 // (4 * len(readers)) + 1024, None) for _ in readers]
+        self.slot_map = bytearray(SLOT_MAP)
+        for slot in range(SLOTS):
+            self.last_offsets[slot] = -1
+
+    def step(self, int32_t max_records):
+        """Split so many records more, or what is left; whether that is all."""
+        cdef uint8_t *slot_map = <uint8_t *> PyByteArray_AsString(self.slot_map)
+        cdef int32_t left = self.records.count - self.records.index
+        if self.records.is_control:
+            pass_control(self.stored, &self.records, self.parts, slot_map, self.last_offsets)
+            return True
+        split_records(
+            self.stored.data, &self.records, self.records.index + min(max_records, left), self.owners, self.parts,
+            slot_map, self.last_offsets
+        )
+        if max_records < left:
+            return False
+        close_batch(self.stored, self.plain, &self.records, self.parts)
+        return True
+
+    def result(self):
+        """The split; when all records were split."""
+        cdef int slot
+        cdef Part part
+        return Split(
+            tuple([(<Part> one).finish() for one in self.parts]),
+            [(<Part> one).end_offset for one in self.parts],
+            self.slot_map,
+            [self.last_offsets[slot] for slot in range(SLOTS)],
+        )

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from tailrace.model.key_hash import murmur2
 from tailrace.protocol.primitives import Buffer
-from tailrace.protocol.records._key_filter_twin import split_by_key
+from tailrace.protocol.records._key_filter_twin import SteppedSplit, split_by_key
 from tailrace.protocol.records._records_twin import (
     _CODEC_MASK,
     _CONTROL,
@@ -51,6 +51,7 @@ MAX_INPUT: Final = 2**31 - 1
 __all__ = (
     "KERNEL",
     "MAX_INPUT",
+    "SteppedSplit",
     "append_record",
     "encode_columns",
     "murmur2_column",

@@ -51,14 +51,20 @@ def split_by_key(
     `lend` gives a buffer of at least so many bytes; the compiled kernel has the parts written there, and gives views.
     Raises CorruptRecords. Records are checked as far as their keys.
     """
-    starts, owners = owners_of(tuple(map(tuple, readers)))
-    parts = tuple(bytearray() for _ in readers)
-    split = Split(parts, [-1] * len(readers), bytearray(), [-1] * SLOTS)
+    parts = [bytearray() for _ in readers]
+    slot_maps, ends, last_offsets = bytearray(), [-1] * len(parts), [-1] * SLOTS
     if sum(len(stored if plain is None else plain) for stored, plain in batches) > MAX_INPUT:
         raise ValueError(f"more than {MAX_INPUT} bytes of batches in one call")
     for stored, plain in batches:
-        _split_batch(_Stored(bytes(stored), None if plain is None else bytes(plain)), starts, owners, split, parts)
-    return split
+        one = SteppedSplit(stored, plain, readers)
+        one.step(MAX_INPUT)
+        split = one.result()
+        for part, more in zip(parts, split.parts, strict=True):
+            part.extend(more)
+        ends = [new if new >= 0 else old for new, old in zip(split.ends, ends, strict=True)]
+        slot_maps += split.slot_maps
+        last_offsets = [new if new >= 0 else old for new, old in zip(split.last_offsets, last_offsets, strict=True)]
+    return Split(tuple(parts), ends, slot_maps, last_offsets)
 
 
 @lru_cache(maxsize=64)
@@ -115,41 +121,64 @@ class _Stored:
         return batch
 
 
-def _split_batch(
-    batch: _Stored, starts: list[int], owners: list[tuple[int, ...]], split: Split, parts: Sequence[bytearray]
-) -> None:
-    end_offset = batch.base_offset + batch.last_delta + 1
-    if batch.is_control:
-        for part in parts:
-            part.extend(batch.data)
-        split.ends[:] = [end_offset] * len(split.ends)
-        split.slot_maps.extend(_ALL_SLOTS)
-        split.last_offsets[:] = [end_offset - 1] * SLOTS
-        return
-    kept = [bytearray() for _ in parts]
-    counts = [0] * len(kept)
-    slot_map = bytearray(SLOT_MAP_BYTES)
-    position, previous, section = 0, -1, batch.section
-    for index in range(batch.count):
-        start = position
-        try:
-            position, delta, key_hash = _record(section, position, previous, batch)
-        except _Refused as refused:
-            raise corrupt(refused.fault, batch.base_offset, index) from None
-        slot = key_hash // SLOT_HASHES
-        slot_map[slot >> 3] |= 1 << (slot & 7)
-        split.last_offsets[slot] = batch.base_offset + delta
-        previous = delta
-        for owner in owners[bisect_right(starts, key_hash) - 1]:
-            kept[owner] += section[start:position]
-            counts[owner] += 1
-    if position != len(section):
-        raise corrupt(Fault.BATCH_REST, batch.base_offset, -1)
-    split.slot_maps.extend(slot_map)
-    for place, (part, records, count) in enumerate(zip(parts, kept, counts, strict=True)):
-        if count:
-            part.extend(batch.data if count == batch.count else batch.with_records(records, count))
-            split.ends[place] = end_offset
+class SteppedSplit:
+    """The split of one batch, some records at a time: for one that would take too long in one go.
+
+    `split_by_key` says how, and what is raised, by the constructor for a bad header.
+    """
+
+    def __init__(self, stored: Buffer, plain: Buffer | None, readers: Sequence[Sequence[tuple[int, int]]]) -> None:
+        self._starts, self._owners = owners_of(tuple(map(tuple, readers)))
+        self._batch = _Stored(bytes(stored), None if plain is None else bytes(plain))
+        self._kept = [bytearray() for _ in readers]
+        self._counts = [0] * len(self._kept)
+        self._position, self._previous, self._index = 0, -1, 0
+        self._slot_map = bytearray(SLOT_MAP_BYTES)
+        self._last_offsets = [-1] * SLOTS
+
+    def step(self, max_records: int) -> bool:
+        """Split so many records more, or what is left; whether that is all."""
+        batch = self._batch
+        if batch.is_control:
+            return True
+        section, base_offset = batch.section, batch.base_offset
+        position, previous, stop = self._position, self._previous, min(self._index + max_records, batch.count)
+        for index in range(self._index, stop):
+            start = position
+            try:
+                position, delta, key_hash = _record(section, position, previous, batch)
+            except _Refused as refused:
+                raise corrupt(refused.fault, base_offset, index) from None
+            slot = key_hash // SLOT_HASHES
+            self._slot_map[slot >> 3] |= 1 << (slot & 7)
+            self._last_offsets[slot] = base_offset + delta
+            previous = delta
+            for owner in self._owners[bisect_right(self._starts, key_hash) - 1]:
+                self._kept[owner] += section[start:position]
+                self._counts[owner] += 1
+        self._position, self._previous, self._index = position, previous, stop
+        if stop < batch.count:
+            return False
+        if position != len(section):
+            raise corrupt(Fault.BATCH_REST, base_offset, -1)
+        return True
+
+    def result(self) -> Split:
+        """The split; when all records were split."""
+        batch = self._batch
+        end_offset = batch.base_offset + batch.last_delta + 1
+        if batch.is_control:
+            parts = tuple(bytearray(batch.data) for _ in self._kept)
+            return Split(parts, [end_offset] * len(parts), bytearray(_ALL_SLOTS), [end_offset - 1] * SLOTS)
+        parts = tuple(map(self._part, self._kept, self._counts))
+        ends = [end_offset if count else -1 for count in self._counts]
+        return Split(parts, ends, self._slot_map, self._last_offsets)
+
+    def _part(self, records: bytearray, count: int) -> bytearray:
+        batch = self._batch
+        if count and count == batch.count:
+            return bytearray(batch.data)
+        return batch.with_records(records, count) if count else bytearray()
 
 
 def _record(section: bytes, position: int, previous: int, batch: _Stored) -> tuple[int, int, int]:

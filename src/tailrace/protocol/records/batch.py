@@ -42,6 +42,7 @@ _BASE_OFFSET = Struct(">q")
 _LEADER_EPOCH = Struct(">i")
 _CRC = Struct(">I")
 _ATTRIBUTES = Struct(">h")
+_LAST_OFFSET_DELTA = Struct(">i")
 _MAX_TIMESTAMP = Struct(">q")
 _PRODUCER = Struct(">qhi")
 
@@ -49,6 +50,7 @@ _MAGIC_AT = 16
 _LEADER_EPOCH_AT = 12
 _CRC_AT = 17
 _ATTRIBUTES_AT = 21
+_LAST_OFFSET_DELTA_AT = 23
 _MAX_TIMESTAMP_AT = 35
 _PRODUCER_AT = 43
 
@@ -197,6 +199,13 @@ def iter_ends(buffer: Buffer) -> Iterator[tuple[int, int, int]]:
         base_offset, batch_length, last_offset_delta = unpack(buffer, position)
         position += LENGTH_OFFSET + batch_length
         yield position, base_offset, base_offset + last_offset_delta + 1
+
+
+def set_end_offset(batch: memoryview, end_offset: int) -> None:
+    """Have the batch end at this offset, which is behind its last record, with the checksum that belongs to it."""
+    (base_offset,) = _BASE_OFFSET.unpack_from(batch)
+    _LAST_OFFSET_DELTA.pack_into(batch, _LAST_OFFSET_DELTA_AT, end_offset - 1 - base_offset)
+    _CRC.pack_into(batch, _CRC_AT, crc32c(batch[_ATTRIBUTES_AT:]))
 
 
 def crc_is_valid(buffer: Buffer, position: int, header: BatchHeader) -> bool:

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from tailrace.protocol.records._kernels_twin import (
     KERNEL,
+    SteppedSplit,
     append_record,
     encode_columns,
     murmur2_column,
@@ -22,6 +23,7 @@ if os.environ.get("TAILRACE_KERNEL", "").lower() != "python":
     with suppress(ImportError):
         from tailrace.protocol.records._kernels import (  # type: ignore[no-redef]  # the same names, compiled
             KERNEL,
+            SteppedSplit,
             append_record,
             encode_columns,
             murmur2_column,
@@ -33,6 +35,7 @@ if os.environ.get("TAILRACE_KERNEL", "").lower() != "python":
 
 __all__ = (
     "KERNEL",
+    "SteppedSplit",
     "append_record",
     "encode_columns",
     "murmur2_column",

@@ -17,16 +17,16 @@ from tailrace.model.key_ranges import KeyRange, fault_of, joined, slots_of
 from tailrace.protocol.encoder import BY_REFERENCE_FROM, BufferChain
 from tailrace.protocol.messages.fetch import WireKeyRange
 from tailrace.protocol.primitives import Buffer
-from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches, iter_ends
+from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches, iter_ends, read_header
 from tailrace.protocol.records.kernels import split_by_key
 from tailrace.protocol.records.split import Split
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.key_splits import KeySplits, Part, Ranges
+from tailrace.server.fetch.large_splits import LargeSplits
 from tailrace.server.ports import Clock
 from tailrace.storage import ReadLimits
-from tailrace.storage.keys import batch_slots
-from tailrace.storage.keys.batch_slots import IS_COMPILED, BatchLimits, BatchSlots, PlainBatch, plain_batch
+from tailrace.storage.keys.batch_slots import IS_COMPILED, BatchSlots, PlainBatch, plain_batch
 from tailrace.storage.read_buffers import ReadBuffers
 
 CHUNK_BYTES: Final = 2 << 20 if IS_COMPILED else 256 << 10
@@ -103,6 +103,8 @@ class KeyRangeRead(NamedTuple):
     """The last chunk that was read of the log; None if all was at hand."""
     records_end: int
     """The end offset of the last batch; the offset of the read without one."""
+    has_more_steps: bool = False
+    """Whether the batch that comes next is being split, and needs more steps."""
 
     @property
     def batches(self) -> Buffer:
@@ -136,6 +138,7 @@ class KeyRangeReads:
         self.buffers: Final = ReadBuffers(keep_bytes=_KEEP_BYTES)
         """The memory of parts."""
         self.splits: Final = KeySplits(max_bytes=config.max_bytes_key_range_hashing)
+        self.large: Final = LargeSplits(clock)
         self._max_scan_bytes = config.key_range_fetch_max_scan_bytes
 
     @property
@@ -187,14 +190,13 @@ class KeyRangeReads:
         start: int,
         chunk: PartitionRead,
         budget: ScanBudget,
-        batch_limits: BatchLimits | None = None,
     ) -> Part | None:
         """Split a chunk for all that read the partition; the parts of the others are kept for them.
 
-        The key index takes what the split has found. None if the first batch cannot be split.
+        None if the first batch cannot be split.
         """
         readers = self.splits.wanted(key, ranges, chunk.next_offset)
-        batches, plain_bytes = _plain(chunk.records, batch_limits or batch_slots.SPLIT_LIMITS)
+        batches, plain_bytes = _plain(chunk.records)
         budget.left_bytes -= plain_bytes
         while batches:
             try:
@@ -202,16 +204,63 @@ class KeyRangeReads:
             except CorruptRecords:  # one of them lies: those before it can be split
                 batches = batches[: len(batches) // 2]
                 continue
-            end = batches[-1].header.end_offset
-            if partition.log.wants_slots(start, batches[0].header.base_offset):
-                partition.log.note_slots(start, _slots_found(batches, split))
-            own, *others = [
-                Part(start, end, part, records_end) for part, records_end in zip(split.parts, split.ends, strict=True)
-            ]
-            for other, part in zip(readers[1:], others, strict=True):
-                self.splits.keep(key, other, part)
-            return own
+            return self._share(partition, key, ranges, readers, start, batches, split)
         return None
+
+    def split_large(
+        self,
+        partition: Partition,
+        limits: ReadLimits,
+        ranges: Ranges,
+        read: Callable[[ReadLimits], PartitionRead],
+        budget: ScanBudget,
+    ) -> Part | None:
+        """As `split`, for the one batch with the offset of the limits, whatever its size; None if it needs more steps.
+
+        Raises KafkaError as `read`, and CorruptRecords if the batch is not as its header says. The ranges have whole
+        slots.
+        """
+        key, offset = key_of(partition, limits), limits.offset
+        large = self.large.find(key, offset)
+        if large is None:
+            chunk = read(ReadLimits(offset, 1, limits.isolation, limits.leader_epoch, min_one_message=True))
+            readers = self.splits.wanted(key, ranges, chunk.next_offset)
+            stored = memoryview(chunk.records)
+            large = self.large.begin(key, stored, read_header(stored), readers)
+        split = None if large is None else self.large.go_on(large, lambda: budget.is_over)
+        if large is None or split is None:
+            return None
+        size_bytes = large.header.size_bytes
+        budget.left_bytes -= size_bytes
+        batches = [PlainBatch(large.header, large.stored, None, size_bytes)]
+        start = min(offset, large.header.base_offset)  # another reader may be further back
+        return self._share(partition, key, ranges, large.readers, start, batches, split)
+
+    def _share(
+        self,
+        partition: Partition,
+        key: Hashable,
+        ranges: Ranges,
+        readers: Sequence[Ranges],
+        start: int,
+        batches: Sequence[PlainBatch],
+        split: Split,
+    ) -> Part | None:
+        """The part of the reader of these ranges, None if it is not among the readers; those of the others are kept.
+
+        The key index takes what the split has found.
+        """
+        if partition.log.wants_slots(start, batches[0].header.base_offset):
+            partition.log.note_slots(start, _slots_found(batches, split))
+        end = batches[-1].header.end_offset
+        own: Part | None = None
+        for reader, batches_found, records_end in zip(readers, split.parts, split.ends, strict=True):
+            part = Part(start, end, batches_found, records_end)
+            if reader == ranges:
+                own = part
+            else:
+                self.splits.keep(key, reader, part)
+        return own
 
 
 def key_of(partition: Partition, limits: ReadLimits) -> Hashable:
@@ -305,14 +354,14 @@ class _KeyRangeScan:
         self.nothing_from = end_offset
 
 
-def _plain(records: Buffer, limits: BatchLimits) -> tuple[list[PlainBatch], int]:
+def _plain(records: Buffer) -> tuple[list[PlainBatch], int]:
     """Batches of the chunk that are split in one go, and their plain bytes: up to one that cannot be split."""
     view = memoryview(records)
     batches: list[PlainBatch] = []
     size_bytes = 0
     for position, header in iter_batches(view):
         try:
-            batch = plain_batch(view[position : position + header.size_bytes], header, limits)
+            batch = plain_batch(view[position : position + header.size_bytes], header)
         except CorruptRecords:
             break
         batches.append(batch)

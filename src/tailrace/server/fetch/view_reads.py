@@ -5,23 +5,20 @@ A read is one of a key range (`server.fetch.key_reads`), and more:
 
 1. It goes on where the last one ended that found nothing, although its reader names the same offset again. A reader
    that stands at the end of the view costs no scan, whatever others write.
-2. A batch that is too large to be split among others is split all the same. One whose records are not as its header
-   says is CORRUPT_MESSAGE (2): its reader cannot filter it.
+2. A batch that is too large to be split among others is split all the same, in steps (`server.fetch.large_splits`). One
+   whose records are not as its header says is CORRUPT_MESSAGE (2): its reader cannot filter it.
 3. A first batch whose records are all below the reader's offset is left out: it would be sent again and again.
-4. A batch at the end of the view ends with its last record there. A reader that has it stands at the end of the view,
-   and not behind.
+4. A last batch ends where the view does. A reader that has it stands at the end of the view, neither behind it nor,
+   where the end is only known by batches that were too large to be looked at, before it.
 """
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, slot_of
 from tailrace.protocol.primitives import Buffer
-from tailrace.protocol.records.batch import HEADER_SIZE, iter_batches, read_header
-from tailrace.protocol.records.compression import decompress
+from tailrace.protocol.records.batch import iter_batches, read_header, set_end_offset
 from tailrace.protocol.records.kernels import split_by_key
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
@@ -30,7 +27,7 @@ from tailrace.server.fetch.scanned_offsets import ScannedOffsets
 from tailrace.server.fetch.view_ends import ViewEnds
 from tailrace.server.ports import Clock
 from tailrace.storage import ReadLimits
-from tailrace.storage.keys.batch_slots import LARGEST
+from tailrace.storage.keys.batch_slots import plain_batch
 
 Read = Callable[[ReadLimits], PartitionRead]
 
@@ -44,7 +41,7 @@ class ViewRead(NamedTuple):
     reaches_end: bool
     """Whether the read ended at the readable end."""
     has_scanned: bool
-    """Whether it looked at any record."""
+    """Whether it looked at any record, or unpacked some: the next read goes on behind these."""
     high_watermark: int
     """1 + the offset of the last record below the high watermark of the partition."""
     last_stable_offset: int
@@ -91,11 +88,16 @@ class ViewReads:
             return ViewRead(b"", max(start, end_offset), True, False, high_watermark, stable_end)
         got = self._scan(_ViewScan(partition, key_range, limits, read, budget), start)
         found, records_end = got.found, got.records_end
-        if found and records_end > view_end:
+        if found and (records_end > view_end or got.scanned_to >= view_end > records_end):
             found, records_end = _ended_at(found, view_end), view_end
         self.scanned.keep(where, records_end if found else limits.offset, got.scanned_to)
         return ViewRead(
-            as_one(found), got.scanned_to, got.reaches_end, got.scanned_to > start, high_watermark, stable_end
+            as_one(found),
+            got.scanned_to,
+            got.reaches_end,
+            got.scanned_to > start or got.has_more_steps,
+            high_watermark,
+            stable_end,
         )
 
     def _scan(self, scan: "_ViewScan", start: int) -> KeyRangeRead:
@@ -112,19 +114,20 @@ class ViewReads:
 
     def _read_large(self, scan: "_ViewScan", position: int) -> KeyRangeRead:
         """The part of the one batch that has this offset, whatever its size. Raises KafkaError CORRUPT_MESSAGE (2)."""
-        limits = scan.limits
-        chunk = scan.read(ReadLimits(position, 1, limits.isolation, limits.leader_epoch, min_one_message=True))
-        key = key_of(scan.partition, limits)
-        part = self._key_reads.split(scan.partition, key, (scan.key_range,), position, chunk, scan.budget, LARGEST)
-        if part is None:
+        limits, partition, ranges = _at(scan.limits, position), scan.partition, (scan.key_range,)
+        try:
+            part = self._key_reads.split_large(partition, limits, ranges, scan.read, scan.budget)
+        except CorruptRecords as fault:
             raise KafkaError(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"the records of the batch with offset {position} of {scan.partition.topic_partition} are not as its"
-                " header says, or too large to be filtered",
-            )
+                f"the batch with offset {position} of {partition.topic_partition} cannot be filtered: {fault}",
+            ) from fault
+        if part is None:
+            return KeyRangeRead((), position, None, position, has_more_steps=True)
         if not part.batches:
             return KeyRangeRead((), part.end, None, position)
         if len(part.batches) > limits.max_bytes and not limits.min_one_message:
+            self._key_reads.splits.keep(key_of(partition, limits), ranges, part)
             return KeyRangeRead((), position, None, position)
         return KeyRangeRead((part.batches,), part.end, None, part.records_end)
 
@@ -152,26 +155,25 @@ def _without_done(found: Sequence[Buffer], offset: int, key_range: KeyRange) -> 
     if header.base_offset >= offset or header.is_control:
         return found
     batch, rest = first[: header.size_bytes], first[header.size_bytes :]
-    if header.records_count == header.last_offset_delta + 1 or _last_offset(batch, key_range) >= offset:
+    is_dense = header.records_count == header.last_offset_delta + 1
+    if header.last_offset >= offset and (is_dense or _last_offset(batch, key_range) >= offset):
         return found
     return (rest, *found[1:]) if len(rest) else found[1:]
 
 
-def _last_offset(batch: memoryview, key_range: KeyRange) -> int:
+def _last_offset(stored: memoryview, key_range: KeyRange) -> int:
     """The offset of the last record in the range, of one batch whose records were looked at before; -1 for none."""
-    header = read_header(batch)
-    plain = None
-    if header.codec:
-        plain = decompress(header.codec, batch[HEADER_SIZE:], max_bytes=LARGEST.max_bytes)
-    last_offsets = split_by_key([(batch, plain)], [(key_range,)]).last_offsets
+    header = read_header(stored)
+    try:
+        batch = plain_batch(stored, header)
+    except CorruptRecords:  # too large: it was split by itself, and ends with its last record
+        return header.last_offset
+    last_offsets = split_by_key([(stored, batch.plain)], [(key_range,)]).last_offsets
     return max(last_offsets[slot_of(key_range.first) : slot_of(key_range.last) + 1])
 
 
-_LAST_DELTA_AT, _CRC_AT, _ATTRIBUTES_AT = 23, 17, 21
-
-
 def _ended_at(found: Sequence[Buffer], end_offset: int) -> Sequence[Buffer]:
-    """The batches, of which the last one has no record from this offset on, with that as their end.
+    """The batches, of which the last one gets this end: there are no records between its last one and the offset.
 
     As they are if the last one begins there or later, which the end of the view then does not know yet.
     """
@@ -181,6 +183,5 @@ def _ended_at(found: Sequence[Buffer], end_offset: int) -> Sequence[Buffer]:
     if header.base_offset >= end_offset:
         return found
     batch = bytearray(view[position:])
-    batch[_LAST_DELTA_AT : _LAST_DELTA_AT + 4] = (end_offset - 1 - header.base_offset).to_bytes(4, "big")
-    batch[_CRC_AT:_ATTRIBUTES_AT] = crc32c(memoryview(batch)[_ATTRIBUTES_AT:]).to_bytes(4, "big")
+    set_end_offset(memoryview(batch), end_offset)
     return (*before, view[:position], batch) if position else (*before, batch)

@@ -12,7 +12,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_ranges import SLOTS, KeyRange
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, crc_is_valid, read_header
-from tailrace.protocol.records.compression import MAX_DECOMPRESSED, decompress, default_limit
+from tailrace.protocol.records.compression import Codec, decompress, default_limit
 from tailrace.protocol.records.kernels import KERNEL, split_by_key
 from tailrace.protocol.records.record import read_records
 from tailrace.protocol.records.split import SLOT_MAP_BYTES
@@ -28,10 +28,8 @@ class BatchLimits(NamedTuple):
     max_records: int
 
 
-SPLIT_LIMITS: Final = BatchLimits(8 << 20, 300_000) if IS_COMPILED else BatchLimits(1 << 20, 4_000)
-"""For readers that can filter a batch themselves."""
-LARGEST: Final = BatchLimits(MAX_DECOMPRESSED, 100_000_000) if IS_COMPILED else BatchLimits(16 << 20, 100_000)
-"""For readers of views, which cannot."""
+SPLIT_LIMITS: Final = BatchLimits(4 << 20, 100_000) if IS_COMPILED else BatchLimits(1 << 20, 2_000)
+"""Larger ones are left to readers that can filter them, and are split in steps for others."""
 GROUP_BYTES: Final = 256 << 10 if IS_COMPILED else 16 << 10
 """Plain bytes of batches that are looked at in one go, unless one batch has more."""
 GROUP_BATCHES: Final = 128
@@ -49,12 +47,11 @@ class PlainBatch(NamedTuple):
     """In plain form."""
 
 
-def plain_batch(stored: Buffer, header: BatchHeader, limits: BatchLimits | None = None) -> PlainBatch:
-    """The batch for `split_by_key`; without limits, with those of SPLIT_LIMITS.
-
-    Raises CorruptRecords if it cannot be unpacked, or is too large to be split.
-    """
-    max_bytes, max_records = limits or SPLIT_LIMITS
+def plain_batch(stored: Buffer, header: BatchHeader) -> PlainBatch:
+    """The batch for `split_by_key`. Raises CorruptRecords if it cannot be unpacked, or is too large to be split."""
+    max_bytes, max_records = SPLIT_LIMITS
+    if header.codec == Codec.GZIP:
+        max_bytes //= 2  # it is the slowest to be unpacked
     plain: Buffer | None = None
     if header.codec and not header.is_control:
         section = memoryview(stored)[HEADER_SIZE:]

@@ -26,13 +26,15 @@ from tailrace.protocol.messages.fetch import (
 from tailrace.protocol.messages.topics import DeleteTopicsRequest
 from tailrace.protocol.records.batch import HEADER_SIZE, check_crc, iter_batches
 from tailrace.protocol.records.compression import Codec, compress
+from tailrace.protocol.records.kernels import SteppedSplit
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
-from tailrace.server.fetch import key_reads, scanned_offsets, view_reads
+from tailrace.server.fetch import key_reads, large_splits, scanned_offsets
 from tailrace.storage import Log, ReadLimits
 from tailrace.storage.keys import batch_slots
 from tailrace.storage.keys.batch_slots import BatchLimits
+from testkit.clocks import BusyClock
 from testkit.view_readers import ViewNode, ViewReader, batches_of, offsets_of
 
 VIEW = "orders.shared-4"
@@ -514,9 +516,82 @@ def test_a_batch_that_would_take_too_long_is_filtered(
         assert reader.offsets == offsets_of(keys, number, 4)
 
 
+class SlowSplit(SteppedSplit):
+    """Splits one record in a step, which takes 4 ms."""
+
+    clock: BusyClock
+
+    def step(self, max_records: int) -> bool:
+        self.clock.spend(4)
+        return bool(super().step(1))
+
+
+@pytest.fixture
+def slow_node(monkeypatch: pytest.MonkeyPatch) -> ViewNode:
+    """A node on which each batch takes many turns."""
+    too_many(monkeypatch)
+    SlowSplit.clock = BusyClock()
+    monkeypatch.setattr(large_splits, "SteppedSplit", SlowSplit)
+    return ViewNode(clock=SlowSplit.clock)
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_a_large_batch_is_split_in_steps_of_some_fetches(slow_node: ViewNode, codec: Codec) -> None:
+    slow_node.write(*KEYS, codec=codec)
+    readers = [ViewReader(slow_node, VIEW, number, max_wait_ms=500) for number in range(4)]
+    ends = [slow_node.end(VIEW, number) for number in range(4)]
+    while not all(reader.position for reader in readers):
+        for reader in readers:
+            before_ms = slow_node.clock.monotonic_ms()
+            assert reader.position or reader.fetch().error_code == 0
+            assert slow_node.clock.monotonic_ms() - before_ms <= key_reads.SCAN_MS + 4, "others have their turn"
+    for number, reader in enumerate(readers):
+        reader.read_on(until=ends[number])
+        assert reader.offsets == offsets_of(KEYS, number, 4)
+    assert sum(reader.fetches for reader in readers) < 60, "one fetch goes on where another one has ended"
+    assert not len(slow_node.broker.readable_views.reads._key_reads.large)
+
+
+def test_a_reader_that_comes_while_a_batch_is_split_has_it_split_again(slow_node: ViewNode) -> None:
+    slow_node.write(*KEYS)
+    first, second = ViewReader(slow_node, VIEW, 0), ViewReader(slow_node, "orders.shared-8", 1)
+    first.fetch()
+    while not (first.position and second.position):
+        second.fetch()
+        first.fetch()
+    assert (first.offsets, second.offsets) == (offsets_of(KEYS, 0, 4), offsets_of(KEYS, 1, 8))
+
+
+def test_a_large_batch_ends_with_its_last_record(slow_node: ViewNode) -> None:
+    """A reader that has begun behind that record must not get the batch: it would get it again and again."""
+    slow_node.write(*[key_in(0)] * 20, *[key_in(1)] * 20)
+    reader = ViewReader(slow_node, VIEW, 0)
+    while not reader.position:
+        reader.fetch()
+    assert reader.position == slow_node.end(VIEW, 0)
+    slow_node.write(key_in(0))
+    late = ViewReader(slow_node, VIEW, 0)
+    late.position = 20
+    while late.position == 20:
+        late.fetch()
+    assert late.offsets == [40]
+
+
+def test_splits_that_no_fetch_goes_on_with_make_room(slow_node: ViewNode) -> None:
+    for _ in range(2 * large_splits.MOST_RUNNING):
+        slow_node.write(*KEYS)
+    large = slow_node.broker.readable_views.reads._key_reads.large
+    for number in range(2 * large_splits.MOST_RUNNING):
+        slow_node.fetch_views(VIEW, {0: number * len(KEYS)})
+    assert len(large) == large_splits.MOST_RUNNING
+    slow_node.clock.advance(large_splits.IDLE_MS + 1)
+    slow_node.fetch_views(VIEW, {0: 7 * len(KEYS)})
+    assert len(large) == 1
+
+
 def test_a_batch_that_no_reader_would_unpack_is_corrupt(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
     too_large(monkeypatch)
-    monkeypatch.setattr(view_reads, "LARGEST", BatchLimits(1_000, 1_000))
+    monkeypatch.setattr(large_splits, "default_limit", lambda _: 1_000)
     node.write(*KEYS, codec=Codec.ZSTD)
     assert node.fetch_views(VIEW, {0: 0}).fetched.error_code == ErrorCode.CORRUPT_MESSAGE
     monkeypatch.undo()

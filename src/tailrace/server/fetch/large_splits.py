@@ -1,0 +1,129 @@
+"""Splits by key of batches that are too large for one turn of the event loop (KIP-X; decision 0054). Pure.
+
+Such a batch is unpacked and split in steps: each fetch that needs it takes some, until its time is over, and is
+answered without records; its reader asks again. Few are on their way at once, since each holds its batch in plain form.
+One that no fetch goes on with makes room for others.
+"""
+
+from collections.abc import Callable, Generator, Hashable, Sequence
+from typing import Final
+
+from tailrace.model.errors import CorruptRecords
+from tailrace.model.key_ranges import SLOT_HASHES, KeyRange, slot_of
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, set_end_offset
+from tailrace.protocol.records.compression import decompress_in_steps, default_limit
+from tailrace.protocol.records.kernels import SteppedSplit
+from tailrace.protocol.records.split import Split
+from tailrace.server.fetch.key_splits import Ranges
+from tailrace.server.ports import Clock
+from tailrace.storage.keys.batch_slots import IS_COMPILED
+
+MOST_RUNNING: Final = 4
+"""Splits on their way at once, each with up to 64 MiB of plain records and as much of parts."""
+IDLE_MS: Final = 5_000
+"""The time after which a split that no fetch goes on with is given up."""
+STEP_BYTES: Final = 1 << 20
+"""Plain bytes of a step."""
+STEP_RECORDS: Final = 10_000 if IS_COMPILED else 500
+
+
+class LargeSplit:
+    """A batch on its way to being split."""
+
+    __slots__ = ("header", "key", "readers", "steps", "stored", "used_ms")
+
+    def __init__(self, key: Hashable, stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> None:
+        self.key = key
+        self.stored = stored
+        self.header = header
+        self.readers = [ranges for ranges in readers if all(map(_is_aligned, ranges))]
+        """The readers that have whole slots."""
+        self.steps = _steps(stored, header, self.readers)
+        """They return the split for these readers; each part ends with its last record."""
+        self.used_ms = 0
+        """The time of the last fetch that needs it."""
+
+    def has(self, key: Hashable, offset: int) -> bool:
+        """Whether this is the batch with the offset, of the partition with the key."""
+        return self.key == key and self.header.base_offset <= offset < self.header.end_offset
+
+
+class LargeSplits:
+    """All splits of one broker that are on their way.
+
+    Partitions are known by a key that a log which is cut or made anew does not keep.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._running: list[LargeSplit] = []
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def find(self, key: Hashable, offset: int) -> LargeSplit | None:
+        """The split of the batch with this offset."""
+        return next((one for one in self._running if one.has(key, offset)), None)
+
+    def begin(self, key: Hashable, stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> LargeSplit | None:
+        """Begin the split of this batch for these readers; None if too many others are on their way."""
+        self.drop_idle()
+        if len(self._running) >= MOST_RUNNING:
+            return None
+        begun = LargeSplit(key, stored, header, readers)
+        self._running.append(begun)
+        return begun
+
+    def go_on(self, large: LargeSplit, is_over: Callable[[], bool]) -> Split | None:
+        """Take one step, and others until the time is over. The result if these were the last ones, else None.
+
+        Raises CorruptRecords if the batch is not as its header says, or unfolds to too much.
+        """
+        large.used_ms = self._clock.monotonic_ms()
+        try:
+            while True:
+                next(large.steps)
+                if is_over():
+                    return None
+        except StopIteration as end:
+            self._running.remove(large)
+            split: Split = end.value
+            return split
+        except CorruptRecords:
+            self._running.remove(large)
+            raise
+
+    def drop_idle(self) -> None:
+        """Give up the splits that no fetch goes on with, and their memory."""
+        oldest_ms = self._clock.monotonic_ms() - IDLE_MS
+        self._running = [one for one in self._running if one.used_ms >= oldest_ms]
+
+
+def _is_aligned(one: KeyRange) -> bool:
+    """Whether the range has whole slots."""
+    return one.first % SLOT_HASHES == 0 and (one.last + 1) % SLOT_HASHES == 0
+
+
+def _steps(stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> Generator[None, None, Split]:
+    """The split of the batch, with a pause after each step."""
+    plain: Buffer | None = None
+    if header.codec and not header.is_control:
+        section, most = memoryview(stored)[HEADER_SIZE:], default_limit(len(stored))
+        plain = yield from decompress_in_steps(header.codec, section, max_bytes=most, step_bytes=STEP_BYTES)
+    records = SteppedSplit(stored, plain, readers)
+    size_bytes = len(stored if plain is None else plain)
+    count = min(STEP_RECORDS, max(1, header.records_count * STEP_BYTES // size_bytes)) if size_bytes else 1
+    while not records.step(count):
+        yield
+    split = records.result()
+    if not header.is_control:
+        for place, (part, ranges) in enumerate(zip(split.parts, readers, strict=True)):
+            if part:
+                split.ends[place] = 1 + max(_last_offset(split, one) for one in ranges)
+                set_end_offset(memoryview(part), split.ends[place])
+    return split
+
+
+def _last_offset(split: Split, one: KeyRange) -> int:
+    return max(split.last_offsets[slot_of(one.first) : slot_of(one.last) + 1])
