@@ -38,7 +38,7 @@ java_is_new_enough() {
 }
 
 fingerprint() {
-  { pwd; cat pyproject.toml setup.py constraints.txt scripts/bootstrap.sh src/tailrace/protocol/records/_kernels.pyx; } | cksum | tr ' ' '-'
+  { pwd; cat pyproject.toml setup.py constraints.txt scripts/bootstrap.sh src/tailrace/protocol/records/*.pyx src/tailrace/protocol/records/*.pxi; } | cksum | tr ' ' '-'
 }
 
 extras=demo

@@ -242,7 +242,13 @@ def texts_of_toml(source: str) -> Iterator[Text]:
             yield Text(DOCSTRING, number, match["text"].replace('\\"', "'"))
 
 
-_TEXTS_OF = {".py": texts_of_module, ".md": texts_of_page, ".pyx": texts_of_kernel, ".toml": texts_of_toml}
+_TEXTS_OF = {
+    ".py": texts_of_module,
+    ".md": texts_of_page,
+    ".pyx": texts_of_kernel,
+    ".pxi": texts_of_kernel,
+    ".toml": texts_of_toml,
+}
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,9 @@ def _names(wheel: Path) -> list[str]:
 def test_the_wheel_has_the_packages_and_nothing_else(wheel: Path) -> None:
     shipped = {name for name in _names(wheel) if ".dist-info/" not in name}
     modules = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.py")}
-    kernel = {f"tailrace/protocol/records/_kernels.{kind}" for kind in ("pyx", "c")}
+    parts = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.p[yx][xi]")}
+    assert parts <= shipped, "the whole kernel can be built from it"
+    kernel = {*parts, "tailrace/protocol/records/_kernels.c"}
     assert shipped - kernel == modules | {"tailrace/py.typed"}
     assert {name.partition("/")[0] for name in shipped} == {"tailrace", "pyspark_tailrace"}
 
