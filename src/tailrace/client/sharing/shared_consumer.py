@@ -252,17 +252,21 @@ class AsyncSharedConsumer:
         """Learn the progress of the group in a partition; then its records go to the handler."""
         name = partition.name
         committed = await self._answer(name, lambda: self._store.read(name))
-        is_cut = False
-        if committed is not None and partition.start < committed.stable_offset:
+        cut: int | None = None
+        if committed is not None and partition.start < committed.end_offset:
             # The log is shorter than the group has read, or a commit came late: the end of the log tells which.
             end = await self._answer(name, lambda: self._reader.end_of(name))
-            is_cut = partition.is_displaced or end < committed.stable_offset
+            is_behind = partition.start < committed.stable_offset
+            if is_behind and (partition.is_displaced or end < committed.stable_offset):
+                cut = partition.start
+            elif end < committed.end_offset:
+                cut = end  # the member that found the cut was killed before the coordinator had answered
         if self._partitions.get(name) is not partition or partition.is_leaving:
             return
         if partition.is_rewound(committed):
             self._start_over(name)
-        elif is_cut:
-            self._cut(partition, partition.start)
+        elif cut is not None:
+            self._cut(partition, cut)
         else:
             self._lanes.open(name)
             self._put_in_hand(partition, partition.open(committed))

@@ -11,6 +11,7 @@ from tailrace.coordinators.groups.commands import (
 )
 from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.group import ClassicGroup
+from tailrace.coordinators.groups.range_commits import BehindTheEnd
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     GroupRecord,
@@ -48,12 +49,17 @@ class OffsetCommits:
         codes = []
         for offset in command.offsets:
             plain = _value(offset, command.retention_time_ms, now_ms)
+            before = find(TopicPartition(offset.topic, offset.partition))
+            value: OffsetCommitValue | None = None
             try:
-                value = self._after(command, offset, plain, find(TopicPartition(offset.topic, offset.partition)))
+                value = self._after(command, offset, plain, before)
+                codes.append(ErrorCode.NONE)
+            except BehindTheEnd as refusal:
+                codes.append(refusal.code)
+                value = self._without_lost(offset, before)
             except KafkaError as refusal:
                 codes.append(refusal.code)
-            else:
-                codes.append(ErrorCode.NONE)
+            if value is not None:
                 records.append(
                     OffsetRecord(group_id=command.group_id, topic=offset.topic, partition=offset.partition, value=value)
                 )
@@ -76,6 +82,12 @@ class OffsetCommits:
         if before is not None and needs_rules(before, plain.offset):
             return self._shared.with_offset(before, plain, is_member=command.generation_id >= 0)
         return plain
+
+    def _without_lost(self, offset: OffsetToCommit, before: OffsetCommitValue | None) -> OffsetCommitValue | None:
+        """The value without ranges that the log has lost: its leader has just said that it ends before them."""
+        if before is None or offset.ranges is None or not belongs_to(before.topic_id, offset.topic_id):
+            return None
+        return self._shared.within(before, offset.ranges.end_offset)
 
     def commit_in_transaction(self, command: CommitOffsetsInTransaction, now_ms: int) -> CommitDecision:
         """As `commit`, for offsets that become committed with the transaction."""

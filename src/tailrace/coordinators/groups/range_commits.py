@@ -29,6 +29,13 @@ class SharedProgress(NamedTuple):
     state_epoch: int = 0
 
 
+class BehindTheEnd(KafkaError):
+    """INVALID_REQUEST (42): a commit names offsets that the leader of the partition does not have."""
+
+    def __init__(self, offset: int, end_offset: int) -> None:
+        super().__init__(ErrorCode.INVALID_REQUEST, f"offset {offset} is behind the end of the partition, {end_offset}")
+
+
 class RangeLimits(NamedTuple):
     """The limits of one partition's progress, and the end of the partition."""
 
@@ -83,14 +90,14 @@ def commit_ranges(
     """The progress with these ranges too. A commit is taken whole or not at all.
 
     `stable_offset` is the one that the reader knows, -1 for none: of a group without progress it is the first one.
-    Raises KafkaError: FENCED_STATE_EPOCH (124), INVALID_REQUEST (42) for offsets behind the end of the partition, and
-    OFFSET_METADATA_TOO_LARGE (12) for more rectangles than the limit.
+    Raises KafkaError: FENCED_STATE_EPOCH (124), BehindTheEnd (42), and OFFSET_METADATA_TOO_LARGE (12) for more
+    rectangles than the limit.
     """
     before = _in_epoch(progress, state_epoch) or SharedProgress(CommittedProgress(max(0, stable_offset)))
     taken = list(ranges)
     for one in taken:
         if one.last_offset >= limits.end_offset:
-            raise _invalid(f"offset {one.last_offset} is behind the end of the partition, {limits.end_offset}")
+            raise BehindTheEnd(one.last_offset, limits.end_offset)
     most = max(limits.rectangles, before.committed.rectangle_count)
     try:
         after = before.committed.with_committed(taken, most=_WORK * (most + MAX_RANGES_PER_COMMIT))
@@ -140,6 +147,17 @@ def cut(progress: SharedProgress | None, offset: int, *, state_epoch: int) -> Sh
     committed = before.committed
     after = CommittedProgress(offset) if offset <= committed.stable_offset else committed.cut_at(offset)
     return SharedProgress(after, before.state_epoch + 1)
+
+
+def within(progress: SharedProgress, end_offset: int) -> SharedProgress | None:
+    """The progress without what is done behind the end of the partition: the log was cut, and other records will come
+    there. None if there is nothing behind it; the stable offset stays, as any offset in Kafka."""
+    committed = progress.committed
+    if not committed.strips or committed.end_offset <= end_offset:
+        return None
+    is_all_behind = end_offset <= committed.stable_offset
+    after = CommittedProgress(committed.stable_offset) if is_all_behind else committed.cut_at(end_offset)
+    return SharedProgress(after, progress.state_epoch + 1)
 
 
 def _in_epoch(progress: SharedProgress | None, state_epoch: int) -> SharedProgress | None:

@@ -16,6 +16,7 @@ from tailrace.coordinators.groups.range_commits import (
     commit_ranges,
     cut,
     reset_offset,
+    within,
 )
 from tailrace.coordinators.groups.records import OffsetCommitValue
 from tailrace.coordinators.groups.stored_ranges import decode_ranges, encode_ranges
@@ -45,6 +46,8 @@ class SharedOffsets:
         self.max_rectangles: Final = max_rectangles
         self._kept: OrderedDict[tuple[int, bytes], CommittedProgress] = OrderedDict()
         self._kept_rectangles = 0
+        self.cut_partitions = 0
+        """The times that ranges were dropped because the log of their partition had ended before them."""
 
     def progress(self, value: OffsetCommitValue) -> SharedProgress:
         """The progress of this value. Ranges that cannot be read count as none, in an epoch of their own: their records
@@ -101,6 +104,16 @@ class SharedOffsets:
         known = None if before is None else self._known(before, max(0, commit.offset))
         after = cut(known, max(0, commit.offset), state_epoch=commit.ranges.state_epoch)
         return self._value(plain, after, before)
+
+    def within(self, before: OffsetCommitValue, end_offset: int) -> OffsetCommitValue | None:
+        """The value without the ranges behind the end of the partition, None if it has none there."""
+        known = self.progress(before)
+        after = within(known, end_offset)
+        if after is None:
+            return None
+        self.cut_partitions += 1
+        _logger.warning("event=committed-ranges-dropped end=%d was=%d", end_offset, known.committed.end_offset)
+        return replace(before, ranges=encode_ranges(after.committed), state_epoch=after.state_epoch)
 
     def with_offset(self, before: OffsetCommitValue, plain: OffsetCommitValue, *, is_member: bool) -> OffsetCommitValue:
         """The value after a plain commit over a shared one: of a member, or of a client outside the group."""

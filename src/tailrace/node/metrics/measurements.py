@@ -144,6 +144,8 @@ class BrokerMeasurements:
     """At most MOST_SHARED."""
     max_ranges: int
     """The limit of ranges that a group has committed beyond its offset in a partition."""
+    range_cuts: int
+    """The times that ranges were dropped because the log of their partition had ended before them."""
     waiting_fetches: int
     waiting_produces: int
     flushes: FlushMeasure
@@ -176,6 +178,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         groups_by_state=await _count_groups(broker.coordination.groups),
         shared_progress=await _measure_shared(broker.coordination.groups),
         max_ranges=broker.coordination.groups.shared_offsets.max_rectangles,
+        range_cuts=broker.coordination.groups.shared_offsets.cut_partitions,
         waiting_fetches=fetches,
         waiting_produces=len(broker.deadlines) - fetches,
         flushes=parts.flush_thread.measure,

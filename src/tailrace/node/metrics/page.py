@@ -353,6 +353,12 @@ def _shared(broker: BrokerMeasurements) -> Iterator[Metric]:
         ((key, one.standing_ms / 1000) for key, one in rows),
     )
     yield _single(f"{name}_ranges_limit", "Ranges that a group may have in a partition.", broker.max_ranges)
+    yield _counter(
+        f"{name}_range_cuts",
+        "Times that ranges were dropped because the log had ended before them.",
+        (),
+        (((), broker.range_cuts),),
+    )
 
 
 def _work(measured: Measurements) -> Iterator[Metric]:

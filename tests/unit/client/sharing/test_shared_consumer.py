@@ -13,13 +13,15 @@ import pytest
 from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.blocking import Admin, Producer
 from tailrace.client.consumer import AsyncConsumer
+from tailrace.client.producer import AsyncProducer
 from tailrace.client.sharing import outcomes
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
 from tailrace.client.sharing.progress_store import ProgressStore
 from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer
 from tailrace.client.sharing.shared_record import SharedRecord
-from tailrace.model.committed_progress import CommittedProgress
+from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 from testkit.range_commits import ProgressOfAGroup, RangesOfAGroup
@@ -854,6 +856,35 @@ def test_progress_beyond_the_start_is_no_progress_in_a_log_that_is_shorter_and_s
         await consumer.run(handle, concurrency=1)
         assert offsets == {0: [*range(10, ends[0])], 1: [*range(ends[1])], 2: [*range(ends[2])]}
         assert ranges.cuts == [(shorter, 0)]
+
+    ran(main)
+
+
+def test_progress_behind_the_end_of_the_log_is_taken_back_before_other_records_come_there(
+    tailrace_cluster: Cluster, topic: str
+) -> None:
+    """A member found that the log was cut, and was killed before it had told the coordinator."""
+    ranges = RangesOfAGroup()
+    name, everywhere = TopicPartition(topic, 0), (0, HASH_SPACE - 1)
+    offsets: list[int] = []
+
+    async def main() -> None:
+        end = (await ends_of(tailrace_cluster, topic))[0]
+        ranges.progress[name] = CommittedProgress(0).with_committed([Rectangle(5, end + 100, *everywhere)])
+        consumer = with_ranges(shared(tailrace_cluster, topic), ranges)
+
+        async def handle(record: SharedRecord) -> None:
+            if record.partition == 0:
+                offsets.append(record.offset)
+                if ranges.cuts and len(offsets) == 5:
+                    async with AsyncProducer(tailrace_cluster.bootstrap_servers) as producer:
+                        await producer.send(topic, b"new", key=b"new", partition=0)
+                if record.value == b"new":
+                    consumer.stop()
+
+        await consumer.run(handle, concurrency=1)
+        assert ranges.cuts == [(name, end)]
+        assert offsets == [0, 1, 2, 3, 4, end]
 
     ran(main)
 

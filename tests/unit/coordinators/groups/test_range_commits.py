@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit, RangesToCommit
+from tailrace.coordinators.groups.offsets import OffsetCommits
 from tailrace.coordinators.groups.range_commits import (
     MAX_RANGES_PER_COMMIT,
     RangeLimits,
@@ -16,11 +18,16 @@ from tailrace.coordinators.groups.range_commits import (
     commit_ranges,
     cut,
     reset_offset,
+    within,
 )
+from tailrace.coordinators.groups.shared_offsets import SharedOffsets
+from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model import committed_progress
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId
 from tailrace.model.key_ranges import HASH_SPACE
+from tailrace.model.partitions import TopicPartition
 
 LIMITS = RangeLimits(rectangles=4, end_offset=100)
 HALF = HASH_SPACE // 2
@@ -104,6 +111,69 @@ def test_a_reader_that_knew_progress_which_is_gone_is_fenced() -> None:
 def test_ranges_behind_the_end_of_the_partition_are_refused() -> None:
     assert refusal(None, Rectangle(0, 100), state_epoch=-1).code is ErrorCode.INVALID_REQUEST
     assert commit_ranges(None, [Rectangle(0, 99)], state_epoch=-1, stable_offset=0, limits=LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("end_offset", "left"),
+    [
+        (60, None),
+        (59, committed(Rectangle(20, 58, *LOW), stable=10, state_epoch=3)),
+        (20, SharedProgress(CommittedProgress(10), 3)),
+        (10, SharedProgress(CommittedProgress(10), 3)),
+        (5, SharedProgress(CommittedProgress(10), 3)),
+    ],
+)
+def test_ranges_behind_the_end_are_dropped(end_offset: int, left: SharedProgress | None) -> None:
+    """Each drop lowers a frontier: it has a state epoch of its own. The offset stays, as in Kafka."""
+    assert within(committed(Rectangle(20, 59, *LOW), stable=10, state_epoch=2), end_offset) == left
+
+
+def test_progress_without_ranges_has_nothing_behind_any_end() -> None:
+    assert within(committed(stable=10), 5) is None
+
+
+def test_a_commit_behind_the_end_is_refused_and_drops_the_ranges_that_the_log_has_lost() -> None:
+    """KIP-X: ranges stored beyond the end that the leader confirms are dropped with it, and counted."""
+    store, shared = GroupStore(), SharedOffsets(max_rectangles=10)
+    commits = OffsetCommits(LatestGroups(store), shared, max_metadata=10)
+
+    def commit(rectangle: Rectangle, *, end_offset: int, state_epoch: int = 0) -> ErrorCode:
+        ranges = RangesToCommit(rectangles=(rectangle,), state_epoch=state_epoch, end_offset=end_offset)
+        offset = OffsetToCommit(
+            topic="orders",
+            topic_id=TopicId(bytes(16)),
+            partition=0,
+            offset=0,
+            leader_epoch=-1,
+            metadata="",
+            ranges=ranges,
+        )
+        command = CommitOffsets(
+            group_id="g",
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            knows_epochs=True,
+            retention_time_ms=-1,
+            offsets=(offset,),
+        )
+        decision = commits.commit(command, 1_000)
+        for record in decision.records:
+            store.apply(record)
+        return decision.response[0]
+
+    def ahead() -> SharedProgress:
+        value = LatestGroups(store).offsets("g")(TopicPartition("orders", 0))
+        assert value is not None
+        return shared.progress(value)
+
+    assert commit(Rectangle(20, 59, *LOW), end_offset=60, state_epoch=-1) is ErrorCode.NONE
+    assert commit(Rectangle(50, 59, *HIGH), end_offset=40) is ErrorCode.INVALID_REQUEST
+    assert ahead() == committed(Rectangle(20, 39, *LOW), state_epoch=1)
+    assert shared.cut_partitions == 1
+    assert commit(Rectangle(39, 40, *HIGH), end_offset=40, state_epoch=1) is ErrorCode.INVALID_REQUEST
+    assert ahead() == committed(Rectangle(20, 39, *LOW), state_epoch=1), "all of it is in the log"
+    assert commit(Rectangle(40, 41, *LOW), end_offset=50) is ErrorCode.FENCED_STATE_EPOCH
 
 
 def test_more_rectangles_than_the_limit_are_refused_with_the_oldest_gap() -> None:

@@ -58,7 +58,9 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         partitions=table,
         replicas=replicas,
         coordination=SimpleNamespace(
-            groups=SimpleNamespace(active_hosts=list, shared_offsets=SimpleNamespace(max_rectangles=1))
+            groups=SimpleNamespace(
+                active_hosts=list, shared_offsets=SimpleNamespace(max_rectangles=1, cut_partitions=0)
+            )
         ),
         polls=(),
         deadlines=(),

@@ -111,6 +111,7 @@ def test_the_progress_of_groups_by_ranges_is_shown(cluster: Cluster) -> None:
     assert value(found, "tailrace_group_ranges", **labels) == 1
     assert value(found, "tailrace_group_oldest_gap_seconds", **labels) >= 0
     assert value(found, "tailrace_group_ranges_limit") == 4096
+    assert value(found, "tailrace_group_range_cuts_total") == 0
 
 
 def test_fetch_sessions_are_counted_under_kafkas_names(cluster: Cluster) -> None:
