@@ -14,6 +14,7 @@ from tailrace.client.admin.groups import DescribedMember, GroupDescription
 from tailrace.client.blocking import Admin, KeyProgress
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.views import parse_view
 from tailrace.protocol.messages.groups import GroupDetails, GroupEventDetails
 
 _COLUMNS = ("TIME", "EVENT", "CONSUMER-ID", "REASON", "COUNT")
@@ -82,6 +83,8 @@ _LAG_COLUMNS = (
 """The columns of Kafka's tool, then those of Tailrace."""
 _RANGE_COLUMNS = ("AHEAD", "RANGES", "OLDEST-GAP", "GAP-MS")
 """Those of groups that share partitions by key; shown if there is one."""
+_VIEW_COLUMNS = ("SLOWEST-OF",)
+"""Those of groups that read views; shown if one of their partitions is behind."""
 _MEMBER_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "ASSIGNMENT", "VERDICT")
 _STATE_COLUMNS = ("GROUP", "COORDINATOR (ID)", "ASSIGNMENT-STRATEGY", "STATE", "#MEMBERS")
 _ENDS_TIMEOUT_MS = 5_000
@@ -121,6 +124,9 @@ def describe(
     Of groups that share partitions by key: AHEAD counts, about, the records done beyond the committed offset; RANGES is
     the number of ranges stored for them, and the limit; OLDEST-GAP has the key hashes that hold the committed offset
     back, and GAP-MS the time for which it has not moved.
+
+    Of groups that read views: SLOWEST-OF names the partition of the topic of which this view partition has the largest
+    lag.
     """
     if members and state:
         raise typer.BadParameter("say either --members or --state", param_hint="--members")
@@ -158,7 +164,12 @@ def _show_lag(admin: Admin, described: list[GroupDescription], output: Format) -
     health, fault = _health_of(admin, described)
     shared = {group.group: _progress(admin, group) for group in described}
     rows = [row for group in described for row in _lag_rows(group, health[group.group], shared[group.group])]
-    show(rows, (*_LAG_COLUMNS, *_RANGE_COLUMNS) if any(shared.values()) else _LAG_COLUMNS, output)
+    columns = [*_LAG_COLUMNS]
+    if any(shared.values()):
+        columns += _RANGE_COLUMNS
+    if any(row["SLOWEST-OF"] for row in rows):
+        columns += _VIEW_COLUMNS
+    show(rows, columns, output)
     _say_states(described)
     if fault is not None:
         raise fault
@@ -206,10 +217,12 @@ def _progress(admin: Admin, group: GroupDescription) -> dict[TopicPartition, Key
 
 def _lag_rows(group: GroupDescription, health: Health, shared: Mapping[TopicPartition, KeyProgress]) -> list[Row]:
     owners = {partition: member for member in group.members for partition in member.assignment}
+    slowest = {partition: stored for stored, partition in _slowest(health).items()}
     rows: list[Row] = [
         {
             **_lag_row(group, partition, health, owners.get(partition)),
             **_range_cells(group, shared.get(partition), partition),
+            "SLOWEST-OF": str(slowest[partition]) if partition in slowest else None,
         }
         for partition in sorted(health)
     ]
@@ -224,11 +237,24 @@ def _lag_rows(group: GroupDescription, health: Health, shared: Mapping[TopicPart
                 "LAG-MS": None,
                 "LOST": None,
                 "VERDICT": _verdict(group, member, health),
-                **dict.fromkeys(_RANGE_COLUMNS),
+                **dict.fromkeys((*_RANGE_COLUMNS, *_VIEW_COLUMNS)),
             }
             for member in idle
         ),
     ]
+
+
+def _slowest(health: Health) -> dict[TopicPartition, TopicPartition]:
+    """By partition of a topic, the view partition with the largest lag, of those that are behind."""
+    found: dict[TopicPartition, tuple[int, TopicPartition]] = {}
+    for partition, one in sorted(health.items()):
+        view = parse_view(partition.topic)
+        if view is None or not one.lag:
+            continue
+        stored = TopicPartition(view.topic, partition.partition // view.shares)
+        if stored not in found or found[stored][0] < one.lag:
+            found[stored] = (one.lag, partition)
+    return {stored: partition for stored, (_, partition) in found.items()}
 
 
 def _lag_row(group: GroupDescription, partition: TopicPartition, health: Health, owner: DescribedMember | None) -> Row:

@@ -39,3 +39,23 @@ def test_describe_shows_what_is_done_beyond_the_offset(
     assert int(cells["GAP-MS"]) >= 0
     (found,) = json.loads(run_command(("groups", "describe", shared[0], "-o", "json", *where), capfdbinary).out)
     assert (found["AHEAD"], found["OLDEST-GAP"]) == (4, f"{HALF}-{HASH_SPACE - 1}")
+
+
+def test_describe_names_the_slowest_view_partition_of_each_partition(
+    tailrace_cluster: Cluster, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Of 40 records of partition 0, the view partitions 0 and 1 of it have some each; the group has read those of 1."""
+    name = f"viewed-{uuid4()}"
+    view = f"{name}.shared-2"
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        for number in range(40):
+            producer.send(name, b"value", key=b"%d" % number, partition=0)
+        producer.flush()
+    with Consumer(tailrace_cluster.bootstrap_servers, group=name) as consumer:
+        consumer.commit({TopicPartition(view, 0): 3, TopicPartition(view, 1): 40})
+    where = ("--bootstrap-server", tailrace_cluster.bootstrap_servers)
+    head, *rows = run_command(("groups", "describe", name, *where), capfdbinary).out.splitlines()
+    assert head.split()[-2:] == ["VERDICT", "SLOWEST-OF"]
+    assert [row.split()[-1] == f"{name}-0" for row in rows] == [True, False]
+    found = json.loads(run_command(("groups", "describe", name, "-o", "json", *where), capfdbinary).out)
+    assert [one["SLOWEST-OF"] for one in found] == [f"{name}-0", None]
