@@ -1,5 +1,6 @@
 """A running group of real clients changes to KIP-848 member by member, and back; every record is read."""
 
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 import pytest
@@ -23,7 +24,7 @@ class _Group:
         self.read: list[Message] = []
         self.sent = 0
 
-    def poll_until(self, holds, what: str) -> None:  # type: ignore[no-untyped-def]
+    def poll_until(self, holds: Callable[[], bool], what: str) -> None:
         def condition() -> bool:
             for member in self.members:
                 self.read.extend(member.poll())

@@ -1,5 +1,6 @@
 """A group of two members of each client: partitions are shared, move when a member leaves, and no record is missed."""
 
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
@@ -21,7 +22,7 @@ def _send(bootstrap: str, topic: str, values: range) -> None:
         producer.flush()
 
 
-def _poll_until(members: list[Member], seen: list[Message], holds, what: str) -> None:  # type: ignore[no-untyped-def]
+def _poll_until(members: list[Member], seen: list[Message], holds: Callable[[], bool], what: str) -> None:
     def condition() -> bool:
         for member in members:
             seen.extend(member.poll())

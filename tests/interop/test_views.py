@@ -5,7 +5,7 @@ committed: the lag of each view partition is 0, also of those whose last record 
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import kafka
@@ -47,7 +47,7 @@ class Sharing:
             producer.flush()
         self.sent += count
 
-    def poll_until(self, members: list[Member], holds, what: str) -> None:  # type: ignore[no-untyped-def]
+    def poll_until(self, members: list[Member], holds: Callable[[], bool], what: str) -> None:
         def condition() -> bool:
             for member in members:
                 self.seen += member.poll()

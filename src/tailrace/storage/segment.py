@@ -240,7 +240,8 @@ class Segment(BatchFile):
         if not position:
             self._first_timestamp = timestamp
         if self._bytes_since_entry > self._limits.index_interval_bytes:
-            self._offset_index.append(last_offset - self.base_offset, position)  # type: ignore[union-attr]
+            assert self._offset_index is not None
+            self._offset_index.append(last_offset - self.base_offset, position)
             self._note_max_timestamp()
             self._bytes_since_entry = 0
         self._bytes_since_entry += header.batch_length + LENGTH_OFFSET
@@ -270,19 +271,22 @@ class Segment(BatchFile):
         except CorruptRecords:
             self.rebuild_indexes()  # the last entry that is left is wrong: rebuild from the batches
 
-    def _load_indexes(self) -> None:
-        """Have both indexes in memory, from their files or, if those are not right, from the batches."""
+    def _load_indexes(self) -> OffsetIndex:
+        """Have both indexes in memory, from their files or, if those are not right, from the batches.
+
+        Returns that of offsets.
+        """
         if self._offset_index is not None:
-            return
+            return self._offset_index
         offset_index, time_index = self.read_indexes()
         if offset_index is not None and time_index is not None:
             self._offset_index, self._time_index = offset_index, time_index
             try:
                 self._load_timestamps()
-                return
+                return offset_index
             except CorruptRecords:
                 pass  # An entry leads into the middle of a batch, or the batches are damaged: the rebuild finds out.
-        self.rebuild_indexes()
+        return self.rebuild_indexes()
 
     def read_indexes(self) -> tuple[OffsetIndex | None, TimeIndex | None]:
         """The content of the index files; None for one that cannot be right. On any thread."""
@@ -303,11 +307,13 @@ class Segment(BatchFile):
         """The bytes between two index entries."""
         return self._limits.index_interval_bytes
 
-    def rebuild_indexes(self) -> None:
-        """Make both indexes anew from the batches."""
+    def rebuild_indexes(self) -> OffsetIndex:
+        """Make both indexes anew from the batches. Returns that of offsets."""
         self.start_indexes()
         for position, header in self.headers():
             self.note(position, header)
+        assert self._offset_index is not None
+        return self._offset_index
 
     def start_indexes(self) -> None:
         """Begin with empty indexes, for a caller that will `note` every batch."""
@@ -338,8 +344,7 @@ class Segment(BatchFile):
 
     def last_indexed_position(self) -> int:
         """The start of the batch of the last index entry, 0 without entries."""
-        self._load_indexes()
-        return self._offset_index.floor(MAX_RELATIVE_OFFSET)[0]  # type: ignore[union-attr]
+        return self._load_indexes().floor(MAX_RELATIVE_OFFSET)[0]
 
     def write_indexes(self) -> None:
         """Write the index files, as new files that are still to be synced."""
@@ -407,8 +412,7 @@ class Segment(BatchFile):
         Raises CorruptRecords if a batch before it does not continue the one before, except for gaps below
         `gap_limit`.
         """
-        self._load_indexes()
-        position, last = self._offset_index.floor(max(offset - self.base_offset, 0))  # type: ignore[union-attr]
+        position, last = self._load_indexes().floor(max(offset - self.base_offset, 0))
         first_end = -1 if last < 0 else self.base_offset + last + 1
         try:
             return self._walk_to(offset, position, first_end=first_end, gap_limit=gap_limit)
@@ -440,10 +444,7 @@ class Segment(BatchFile):
 
     def boundary_before(self, position: int) -> int:
         """The start of a batch at or before this position, as the index says; 0 if it knows none."""
-        self._load_indexes()
-        return self._offset_index.boundary_below(  # type: ignore[union-attr]
-            relative_end=MAX_RELATIVE_OFFSET, position=position
-        )
+        return self._load_indexes().boundary_below(relative_end=MAX_RELATIVE_OFFSET, position=position)
 
     def end_offset_before(self, position: int) -> int:
         """The end offset of the batches before this position; the base offset if there are none."""
