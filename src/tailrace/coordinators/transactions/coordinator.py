@@ -86,7 +86,7 @@ class TransactionCoordinator:
                     following = transaction.completed(now_ms=now_ms)
             case AbortTimedOut():
                 if transaction is not None and not is_pending and _is_timed_out(transaction, now_ms):
-                    following = transaction.fenced(now_ms=now_ms)
+                    following = transaction.fenced(is_resumed=False, now_ms=now_ms)
             case ForgetUnused():
                 if transaction is not None and not is_pending and self._is_unused(transaction, now_ms):
                     return _decision(transactional_id, None)
@@ -231,26 +231,26 @@ def initialize(
 
     Raises KafkaError CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90).
 
+    - The end of its transaction is not complete: 51, with whichever identity, as in Kafka. A producer may have the
+      identity that follows the end already, another id even; and what it has is looked at when the end is complete.
     - The id is new: a fresh producer id, epoch 0.
     - No transaction is open: the next epoch, which fences the producer with the last one; a fresh producer id when the
       epochs are used up.
-    - A transaction is open: it is aborted with an epoch that no producer gets; the producer has to retry.
-    - A producer with an identity in its request (KIP-360) gets the next epoch if the identity is the current one, the
-      current epoch again if that answer was lost, and PRODUCER_FENCED otherwise: an old instance must not abort a newer
-      transaction.
+    - A transaction is open: it is aborted with an epoch that no other producer gets; the producer has to retry.
+    - A producer with an identity in its request (KIP-360) gets the next epoch if the identity is the current one, also
+      if its own transaction was open and had to be aborted first; the current epoch again if that answer was lost; and
+      PRODUCER_FENCED otherwise: an old instance must not abort a newer transaction.
     """
-    if is_pending:
+    if is_pending or (transaction is not None and transaction.state.is_prepared):
         raise concurrent(command.transactional_id)
     if transaction is None:
         return _created(command, now_ms)
     if command.is_resumed and not _may_be_its_producer(transaction, command):
         raise fenced(command.transactional_id, transaction, command.expected_producer_epoch)
-    if transaction.state.is_prepared:
-        raise concurrent(command.transactional_id)
     if transaction.state is TransactionState.ONGOING:
         if command.is_resumed and not _is_its_producer(transaction, command):
             raise fenced(command.transactional_id, transaction, command.expected_producer_epoch)
-        return transaction.fenced(now_ms=now_ms), AbortedFirst()
+        return transaction.fenced(is_resumed=command.is_resumed, now_ms=now_ms), AbortedFirst()
     return _next(transaction, command, now_ms)
 
 
@@ -276,18 +276,19 @@ def _is_its_producer(transaction: Transaction, command: InitializeProducer) -> b
 
 
 def _next(transaction: Transaction, command: InitializeProducer, now_ms: int) -> Initialized:
-    timeout_ms, is_resumed = command.timeout_ms, command.is_resumed
-    if is_resumed and not _is_its_producer(transaction, command):
-        if command.expected_producer_epoch != transaction.last_producer_epoch:
-            raise fenced(command.transactional_id, transaction, command.expected_producer_epoch)
+    timeout_ms, heard_epoch = command.timeout_ms, command.expected_producer_epoch
+    is_repetition = command.is_resumed and not _is_its_producer(transaction, command)
+    if is_repetition and heard_epoch != transaction.last_producer_epoch:
+        raise fenced(command.transactional_id, transaction, heard_epoch)
+    if is_repetition and transaction.producer_epoch <= LAST_EPOCH:
         following = transaction.initialized_again(timeout_ms=timeout_ms, now_ms=now_ms)
     elif not transaction.is_exhausted:
-        following = transaction.initialized(timeout_ms=timeout_ms, is_resumed=is_resumed, now_ms=now_ms)
+        following = transaction.initialized(heard_epoch=heard_epoch, timeout_ms=timeout_ms, now_ms=now_ms)
     elif command.fresh_producer_id == NO_PRODUCER_ID:
         return None, NeedsProducerId()
     else:
         following = transaction.rotated(
-            command.fresh_producer_id, timeout_ms=timeout_ms, is_resumed=is_resumed, now_ms=now_ms
+            command.fresh_producer_id, heard_epoch=heard_epoch, timeout_ms=timeout_ms, now_ms=now_ms
         )
     return following, _identity(following)
 

@@ -131,12 +131,16 @@ class Transaction:
             client_version=EPOCH_PER_TRANSACTION,
         )
 
-    def fenced(self, *, now_ms: int) -> "Transaction":
-        """The abort is decided, with an epoch that no producer gets: requests of its producer are refused."""
+    def fenced(self, *, is_resumed: bool, now_ms: int) -> "Transaction":
+        """The abort is decided, with the next epoch: requests with the present one are refused.
+
+        `is_resumed`: its own producer has it aborted, names the present epoch again, and gets the next one then
+        (KIP-360). Otherwise no producer gets that epoch.
+        """
         return replace(
             self.prepared(is_commit=False, now_ms=now_ms),
             producer_epoch=self.producer_epoch + 1,
-            last_producer_epoch=NO_EPOCH,
+            last_producer_epoch=self.producer_epoch if is_resumed else NO_EPOCH,
         )
 
     def completed(self, *, now_ms: int) -> "Transaction":
@@ -158,22 +162,22 @@ class Transaction:
             next_producer_id=NO_PRODUCER_ID,
         )
 
-    def initialized(self, *, timeout_ms: int, is_resumed: bool, now_ms: int) -> "Transaction":
-        """The producer has the next epoch. `is_resumed`: the same producer, which may retry with the previous epoch."""
+    def initialized(self, *, heard_epoch: int, timeout_ms: int, now_ms: int) -> "Transaction":
+        """The producer has the next epoch. With `heard_epoch` it may retry: the one in its request, or NO_EPOCH."""
         return self._empty(
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch + 1,
-            last_producer_epoch=self.producer_epoch if is_resumed else NO_EPOCH,
+            last_producer_epoch=heard_epoch,
             timeout_ms=timeout_ms,
             now_ms=now_ms,
         )
 
-    def rotated(self, producer_id: int, *, timeout_ms: int, is_resumed: bool, now_ms: int) -> "Transaction":
-        """The producer has another id, since the epochs of its id are used up."""
+    def rotated(self, producer_id: int, *, heard_epoch: int, timeout_ms: int, now_ms: int) -> "Transaction":
+        """The producer has another id, since the epochs of its id are used up. `heard_epoch`: as for `initialized`."""
         return self._empty(
             producer_id=producer_id,
             producer_epoch=0,
-            last_producer_epoch=self.producer_epoch if is_resumed else NO_EPOCH,
+            last_producer_epoch=heard_epoch,
             timeout_ms=timeout_ms,
             now_ms=now_ms,
         )

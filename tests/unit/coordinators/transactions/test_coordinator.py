@@ -71,6 +71,13 @@ def outcome(
 
 
 INITIALIZE = InitializeProducer(transactional_id="pay", timeout_ms=5_000)
+
+
+def naming(producer_id: int, producer_epoch: int) -> InitializeProducer:
+    """InitProducerId with the identity that the producer has (KIP-360)."""
+    return dataclasses.replace(INITIALIZE, expected_producer_id=producer_id, expected_producer_epoch=producer_epoch)
+
+
 ADD = AddPartitions(transactional_id="pay", producer_id=7, producer_epoch=3, partitions=frozenset((BILLS,)))
 COMMIT = EndTransaction(transactional_id="pay", producer_id=7, producer_epoch=3, is_commit=True)
 ABORT = dataclasses.replace(COMMIT, is_commit=False)
@@ -101,6 +108,47 @@ class TestInitialize:
     @pytest.mark.parametrize("state", PREPARED)
     def test_a_prepared_transaction_has_to_be_completed_first(self, state: TransactionState) -> None:
         assert outcome(transaction(state), INITIALIZE) == (None, E.CONCURRENT_TRANSACTIONS)
+
+    @pytest.mark.parametrize("state", PREPARED)
+    @pytest.mark.parametrize("identity", [(7, 3), (7, 2), (9, 0), (7, 1), (8, 3)])
+    def test_an_end_under_way_is_reported_before_a_wrong_identity(
+        self, state: TransactionState, identity: tuple[int, int]
+    ) -> None:
+        """At the hand-over to the id 9 too: its producer may name 9 before the markers of 7 are written."""
+        known = transaction(state, client_version=2, last_producer_epoch=2, next_producer_id=9)
+        assert outcome(known, naming(*identity)) == (None, E.CONCURRENT_TRANSACTIONS)
+
+    def test_a_producer_goes_on_after_the_abort_of_its_own_open_transaction(self) -> None:
+        """KIP-360: the first answer is 51, and the repetition names the same identity."""
+        fenced, answer = outcome(transaction(S.ONGOING), naming(7, 3))
+        assert answer == AbortedFirst()
+        assert fenced is not None
+        assert (fenced.state, fenced.producer_epoch) == (S.PREPARE_ABORT, 4)
+        aborted, _ = outcome(fenced, CompleteTransaction(transactional_id="pay"))
+        following, answer = outcome(aborted, naming(7, 3))
+        assert answer == ProducerIdentity(producer_id=7, producer_epoch=4)
+        assert following is not None
+        assert outcome(following, naming(7, 3))[1] == answer, "it has not heard"
+        assert outcome(following, dataclasses.replace(COMMIT_2, producer_epoch=3)) == (None, E.PRODUCER_FENCED)
+
+    def test_a_producer_whose_open_transaction_another_instance_aborts_is_fenced(self) -> None:
+        fenced, _ = outcome(transaction(S.ONGOING), INITIALIZE)
+        assert fenced is not None
+        aborted, _ = outcome(fenced, CompleteTransaction(transactional_id="pay"))
+        assert outcome(aborted, naming(7, 3)) == (None, E.PRODUCER_FENCED)
+        assert outcome(aborted, INITIALIZE)[1] == ProducerIdentity(producer_id=7, producer_epoch=5)
+
+    def test_a_producer_goes_on_with_another_id_after_the_abort_in_its_last_epoch(self) -> None:
+        """The epoch of the abort is the reserved one: no producer may have it."""
+        fenced, _ = outcome(transaction(S.ONGOING, producer_epoch=LAST_EPOCH), naming(7, LAST_EPOCH))
+        assert fenced is not None
+        assert fenced.producer_epoch == LAST_EPOCH + 1
+        aborted, _ = outcome(fenced, CompleteTransaction(transactional_id="pay"))
+        assert outcome(aborted, naming(7, LAST_EPOCH)) == (None, NeedsProducerId())
+        named = dataclasses.replace(naming(7, LAST_EPOCH), fresh_producer_id=9)
+        following, answer = outcome(aborted, named)
+        assert answer == ProducerIdentity(producer_id=9, producer_epoch=0)
+        assert outcome(following, naming(7, LAST_EPOCH))[1] == answer, "it has not heard"
 
     def test_epochs_that_are_used_up_make_another_producer_id(self) -> None:
         exhausted = transaction(S.COMPLETE_COMMIT, producer_epoch=LAST_EPOCH)
@@ -270,12 +318,12 @@ class TestEnd:
         assert outcome(known, other, is_pending=is_pending) == (None, E.INVALID_PRODUCER_ID_MAPPING)
 
     def test_a_fenced_producer_is_not_taken_for_one_that_has_not_heard(self) -> None:
-        fenced = transaction(S.ONGOING, client_version=2).fenced(now_ms=NOW).completed(now_ms=NOW)
+        fenced = transaction(S.ONGOING, client_version=2).fenced(is_resumed=False, now_ms=NOW).completed(now_ms=NOW)
         assert fenced.producer_epoch == 4
         assert outcome(fenced, ABORT_2) == (None, E.PRODUCER_FENCED)
 
     def test_no_epoch_is_not_the_one_before_a_fence(self) -> None:
-        fenced = transaction(S.ONGOING, client_version=2).fenced(now_ms=NOW).completed(now_ms=NOW)
+        fenced = transaction(S.ONGOING, client_version=2).fenced(is_resumed=False, now_ms=NOW).completed(now_ms=NOW)
         for command in (ABORT_2, ABORT):
             nobody = dataclasses.replace(command, producer_epoch=-1)
             assert outcome(fenced, nobody) == (None, E.PRODUCER_FENCED)
@@ -309,7 +357,7 @@ class TestEnd:
 @pytest.mark.parametrize("command", [ADD, COMMIT, ABORT, COMMIT_2, ABORT_2])
 def test_the_epoch_beyond_the_last_fences_and_is_nobodys(command: AddPartitions | EndTransaction) -> None:
     """There is none after it to fence with, so no producer may begin anything under it."""
-    known = transaction(S.ONGOING, producer_epoch=LAST_EPOCH).fenced(now_ms=NOW).completed(now_ms=NOW)
+    known = transaction(S.ONGOING, producer_epoch=LAST_EPOCH).fenced(is_resumed=False, now_ms=NOW).completed(now_ms=NOW)
     assert known.producer_epoch == 2**15 - 1
     asked = dataclasses.replace(command, producer_epoch=2**15 - 1)
     assert outcome(known, asked) == (None, E.PRODUCER_FENCED)
