@@ -307,25 +307,29 @@ def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, 
     | Complete.. the same way, of this epoch | done already | done already |
     | Complete.. the other way, or Empty | 48 | 48; PrepareAbort from a producer of KIP-890 |
 
-    Raises KafkaError INVALID_PRODUCER_ID_MAPPING (49), CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90),
-    INVALID_TXN_STATE (48), in this order, as Kafka does (KAFKA-18464). The change on its way may be the commit of this
-    very producer, which was answered when the decision was committed and before the markers were written: an abort
-    right behind it belongs to the next transaction, and has to come again (51). Any other code would end its producer.
+    Raises KafkaError INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED (90), CONCURRENT_TRANSACTIONS (51),
+    INVALID_TXN_STATE (48), in this order; for a producer of KIP-890, CONCURRENT_TRANSACTIONS before all. The change on
+    its way may be the commit of this very producer, which was answered when the decision was committed and before the
+    markers were written: an abort right behind it belongs to the next transaction, and has to come again (51). Any
+    other code would end its producer. Kafka has the same order.
 
-    A producer of KIP-890 has a new epoch after each end. With the epoch before, it repeats a request that was decided.
-    With the present epoch, it ends a transaction that has not begun: 48, or an abort of nothing, so that no transaction
-    begins in this epoch any more.
+    A producer of KIP-890 has a new epoch after each end, and perhaps another id. With the epoch before, it repeats a
+    request that was decided. With the present epoch, it ends a transaction that has not begun: 48, or an abort of
+    nothing, so that no transaction begins in this epoch any more.
     """
+    is_changing = is_pending or transaction.state.is_prepared
+    if is_changing and (command.client_version >= EPOCH_PER_TRANSACTION or _has_next_id(transaction, command)):
+        raise concurrent(command.transactional_id)
     is_retry = _is_retry(transaction, command)
-    if not (is_retry or _is_its_id(transaction, command)):
+    if not is_retry and command.producer_id != transaction.producer_id:
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING,
             f"{command.transactional_id!r} belongs to producer {transaction.producer_id}, not {command.producer_id}",
         )
-    if is_pending or transaction.state.is_prepared:
-        raise concurrent(command.transactional_id)
     if not transaction.is_held_by(command.producer_epoch) and not is_retry:
         raise fenced(command.transactional_id, transaction, command.producer_epoch)
+    if is_changing:
+        raise concurrent(command.transactional_id)
     if transaction.state is TransactionState.ONGOING:
         return _decided(transaction, command, now_ms)
     if command.client_version >= EPOCH_PER_TRANSACTION and not is_retry:
@@ -362,10 +366,8 @@ def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:
     return command.producer_id == transaction.producer_id or is_of_before
 
 
-def _is_its_id(transaction: Transaction, command: EndTransaction) -> bool:
-    """Whether this is the producer's id, or will be when the end is complete."""
-    if command.producer_id == transaction.producer_id:
-        return True
+def _has_next_id(transaction: Transaction, command: EndTransaction) -> bool:
+    """Whether this will be the producer's id when the end is complete."""
     return transaction.state.is_prepared and command.producer_id == transaction.next_producer_id
 
 

@@ -36,11 +36,10 @@ _FIRST_THAT_ADDS = 5
 
 _OF_THE_TRANSACTION: Mapping[ErrorCode, ErrorCode] = {
     # With a code of the transaction coordinator, clients would look for another coordinator of the group. With this
-    # code they repeat the request here, in any version.
+    # code they repeat the request here, in any version. So they do with CONCURRENT_TRANSACTIONS.
     ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.NOT_COORDINATOR: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.CONCURRENT_TRANSACTIONS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.PRODUCER_FENCED: ErrorCode.INVALID_PRODUCER_EPOCH,
 }
 """The code for the producer, by the code of the transaction coordinator."""

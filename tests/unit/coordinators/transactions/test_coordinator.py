@@ -305,15 +305,27 @@ class TestEnd:
             assert following is None
             assert answer == (ProducerIdentity(producer_id=7, producer_epoch=4) if expected is E.NONE else expected)
 
-    @pytest.mark.parametrize("command", [COMMIT, ABORT, COMMIT_2, ABORT_2])
+    @pytest.mark.parametrize("command", [COMMIT_2, ABORT_2])
     @pytest.mark.parametrize("is_pending", [True, False])
-    def test_an_end_under_way_is_reported_before_a_wrong_epoch(
+    def test_an_end_under_way_is_reported_before_a_wrong_identity(
         self, command: EndTransaction, *, is_pending: bool
     ) -> None:
-        """KAFKA-18464: what is under way may be the producer's own; its epoch is looked at when that is over."""
+        """KIP-890: it may be the producer's own end; the identity is looked at when that is complete."""
         known = transaction(S.ONGOING if is_pending else S.PREPARE_ABORT)
+        for other in ({"producer_epoch": 2}, {"producer_id": 8}):
+            early = dataclasses.replace(command, **other)  # type: ignore[arg-type]
+            assert outcome(known, early, is_pending=is_pending) == (None, E.CONCURRENT_TRANSACTIONS)
+
+    @pytest.mark.parametrize("command", [COMMIT, ABORT])
+    @pytest.mark.parametrize("is_pending", [True, False])
+    def test_an_older_producer_is_identified_before_an_end_under_way_is_reported(
+        self, command: EndTransaction, *, is_pending: bool
+    ) -> None:
+        """No end gives it another identity: with a wrong one it has been replaced."""
+        known = transaction(S.ONGOING if is_pending else S.PREPARE_ABORT)
+        assert outcome(known, command, is_pending=is_pending) == (None, E.CONCURRENT_TRANSACTIONS)
         early = dataclasses.replace(command, producer_epoch=2)
-        assert outcome(known, early, is_pending=is_pending) == (None, E.CONCURRENT_TRANSACTIONS)
+        assert outcome(known, early, is_pending=is_pending) == (None, E.PRODUCER_FENCED)
         other = dataclasses.replace(command, producer_id=8)
         assert outcome(known, other, is_pending=is_pending) == (None, E.INVALID_PRODUCER_ID_MAPPING)
 
@@ -338,7 +350,7 @@ class TestEnd:
         assert (prepared.producer_id, prepared.producer_epoch) == (7, LAST_EPOCH + 1), "the markers are the old one's"
         early = dataclasses.replace(ADD, producer_id=9, producer_epoch=0)
         assert outcome(prepared, early) == (None, E.CONCURRENT_TRANSACTIONS)
-        for at_once in (COMMIT_2, ABORT_2):
+        for at_once in (COMMIT_2, ABORT_2, COMMIT, ABORT):
             next_end = dataclasses.replace(at_once, producer_id=9, producer_epoch=0)
             assert outcome(prepared, next_end) == (None, E.CONCURRENT_TRANSACTIONS)
         completed, _ = outcome(prepared, CompleteTransaction(transactional_id="pay"))

@@ -667,6 +667,15 @@ class TestTheNextTransaction:
         client.node.end_turn()
         assert client.node.committed_values("orders") == [b"one"]
 
+    @versions
+    def test_its_offsets_are_to_come_again(self, version: int) -> None:
+        """Kafka's code in every version, and one that every client repeats."""
+        client, _ = _ending(version=version)
+        offsets = client.ask_for_offset("g", "orders", 7)
+        client.node.clock.advance(2_000)
+        ((partition,),) = (topic.partitions for topic in offsets.response.topics)
+        assert partition.error_code == E.CONCURRENT_TRANSACTIONS
+
     def test_a_request_waits_for_some_seconds(self) -> None:
         client, _ = _ending()
         added = client.ask_to_add("bills")
