@@ -17,6 +17,7 @@ from interop.clients import CLIENTS, CODECS, knows
 from interop.differential.differences import table
 from interop.differential.listed import DIFFERENCES
 from interop.differential.listed_replicated import REPLICATED
+from interop.differential.listed_transactions import TRANSACTIONS
 from interop.go_modules import GO_MODULES
 from interop.kafka_tools import MAIN_CLASSES
 from interop.test_group_rebalance import EVERY_CLIENT
@@ -131,6 +132,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "Go clients": go_clients,
     "differences": lambda: table(DIFFERENCES),
     "differences of clusters": lambda: table(REPLICATED),
+    "differences of transactions": lambda: table(TRANSACTIONS),
 }
 
 

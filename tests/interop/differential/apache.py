@@ -80,6 +80,7 @@ class ApacheCluster:
         self._racks = racks
         self._directory = tempfile.TemporaryDirectory(prefix="apache-kafka-", ignore_cleanup_errors=True)
         self._nodes: list[_ApacheNode] = []
+        self._controllers: Sequence[str] = ()
 
     def __enter__(self) -> Self:
         try:
@@ -103,10 +104,16 @@ class ApacheCluster:
         """Of the first node."""
         return self._nodes[0].address
 
+    @property
+    def controller(self) -> str:
+        """The address of the first node for what brokers ask a controller."""
+        return self._controllers[0]
+
     def _start(self) -> None:
         count = len(self._racks)
         places = free_addresses(2 * count)
         addresses, controllers = places[:count], places[count:]
+        self._controllers = controllers
         first = int(self._settings.get("node.id", "1"))
         voters = ",".join(f"{number}@{controller}" for number, controller in enumerate(controllers, first))
         nodes = zip(addresses, controllers, self._racks, strict=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from interop.differential.peer import CLOSED, Peer
-from interop.differential.script import Ask, Hangup, Receive, Script, Send, SendBytes, Step
+from interop.differential.script import Ask, Hangup, Receive, Repeat, Script, Send, SendBytes, Step
 from interop.differential.tree import Names, Tree, tree_of
 from tailrace.protocol.registry import api_of
 
@@ -65,11 +65,21 @@ class Comparison:
 class Runner:
     """Takes two nodes, or the brokers of two clusters, through a script, step by step.
 
-    `is_known` tells which differences are listed.
+    `is_known` tells which differences are listed. `controllers`: the addresses for steps `@controller`, of both.
     """
 
-    def __init__(self, ours: Sequence[str], theirs: Sequence[str], is_known: Callable[[Finding], bool]) -> None:
-        self._peers = (Peer("Tailrace", ours), Peer("Apache Kafka", theirs))
+    def __init__(
+        self,
+        ours: Sequence[str],
+        theirs: Sequence[str],
+        is_known: Callable[[Finding], bool],
+        *,
+        controllers: tuple[str | None, str | None] = (None, None),
+    ) -> None:
+        self._peers = (
+            Peer("Tailrace", ours, controllers[0]),
+            Peer("Apache Kafka", theirs, controllers[1]),
+        )
         self._names = tuple(Names(peer.addresses, peer.answers.topic_ids) for peer in self._peers)
         self._is_known = is_known
         self._awaited: dict[str, Send] = {}
@@ -91,6 +101,9 @@ class Runner:
 
     def _take(self, step: Step) -> None:
         match step:
+            case Ask(is_compared=False):
+                for peer in self._peers:
+                    peer.answers[step.name] = self._answer(peer, step)
             case Ask():
                 self._ask(step)
             case Send():
@@ -105,6 +118,10 @@ class Runner:
             case SendBytes():
                 answers = [peer.send_bytes(step.connection, step.payload) for peer in self._peers]
                 self._conclude(step.name, "any", 0, answers)
+            case Repeat():
+                answers = [peer.repeat(step.connection, step.version, step.build, step.times) for peer in self._peers]
+                api = api_of(type(step.build(self._peers[0].answers))).name
+                self._conclude(step.name, api, step.version, answers)
             case Hangup():
                 for peer in self._peers:
                     peer.hang_up(step.connection)

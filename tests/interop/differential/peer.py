@@ -41,11 +41,15 @@ class _Connection:
 
 
 class Peer:
-    """One of the two nodes or clusters, with all that it has answered. Brokers have the numbers from 1 on."""
+    """One of the two nodes or clusters, with all that it has answered. Brokers have the numbers from 1 on.
 
-    def __init__(self, name: str, addresses: Sequence[str]) -> None:
+    Connections with `@controller` in their name go to `controller`, by default the first of the addresses.
+    """
+
+    def __init__(self, name: str, addresses: Sequence[str], controller: str | None = None) -> None:
         self.name = name
         self.addresses = addresses
+        self._controller = addresses[0] if controller is None else controller
         self.answers = Answers()
         self._connections: dict[str, _Connection] = {}
         self._awaited: dict[str, tuple[str, type[Any], int]] = {}
@@ -60,6 +64,12 @@ class Peer:
             self.hang_up(connection)
             return CLOSED
         return self._receive(connection, api_of(type(request)).response, version) if expect_answer else NO_ANSWER
+
+    def repeat(self, connection: str, version: int, build: Build, times: int) -> Any:
+        """The last of so many answers."""
+        for _ in range(times):
+            answer = self.ask(connection, version, build, expect_answer=True)
+        return answer
 
     def send(self, name: str, connection: str, version: int, build: Build) -> None:
         """Send what will be answered later."""
@@ -92,9 +102,11 @@ class Peer:
 
     def _connection(self, name: str) -> _Connection:
         if name not in self._connections:
-            broker = int(name.rpartition("@")[2]) if "@" in name else 1
-            self._connections[name] = _Connection(self.addresses[broker - 1])
+            self._connections[name] = _Connection(self._address(name.partition("@")[2] or "1"))
         return self._connections[name]
+
+    def _address(self, place: str) -> str:
+        return self._controller if place == "controller" else self.addresses[int(place) - 1]
 
     def _send(self, connection: str, request: Any, version: int) -> None:
         self._correlation_id += 1

@@ -29,9 +29,11 @@ Condition = Callable[[Any], bool]
 class Ask:
     """Sends a request and compares the answers.
 
-    `connection`: by name; what stands behind an `@` is the number of the broker, without which it is the first one.
+    `connection`: by name; what stands behind an `@` is the number of the broker, without which it is the
+    first one, or `controller`.
     `is_repeatable` is false for a read that changes what the next one gets, as those of a fetch session do.
     `until`: asked again until the answer satisfies it, because Kafka does what it has promised a moment later.
+    `is_compared` is false for what a script prepares in ways of its own at each node.
     `expect_answer` is false for a Produce with acks=0: the next step on this connection shows whether it is open still.
     """
 
@@ -42,6 +44,7 @@ class Ask:
     until: Condition | None = None
     expect_answer: bool = True
     is_repeatable: bool = True
+    is_compared: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,24 @@ class SendBytes:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """Sends a request so many times, one after the other, and compares the last answers."""
+
+    name: str
+    version: int
+    build: Build
+    times: int
+    connection: str = "main"
+
+
+@dataclass(frozen=True)
 class Hangup:
     """Closes a connection."""
 
     connection: str
 
 
-Step = Ask | Send | Receive | SendBytes | Hangup
+Step = Ask | Send | Receive | SendBytes | Repeat | Hangup
 Script = Iterable[Step]
 
 
@@ -89,11 +103,12 @@ def ask(
     connection: str = "main",
     expect_answer: bool = True,
     is_repeatable: bool = True,
+    is_compared: bool = True,
 ) -> Iterator[Ask]:
     """The same request in each of these versions; by default in the newest. `request` is a message or builds one."""
     build = request if callable(request) else (lambda _: request)
     for version in versions or (_newest(request),):
-        yield Ask(name, version, build, connection, until, expect_answer, is_repeatable)
+        yield Ask(name, version, build, connection, until, expect_answer, is_repeatable, is_compared)
 
 
 def _newest(request: Any) -> int:

@@ -24,7 +24,7 @@ _IDENTITY = (
 )
 _TIMES = frozenset(
     {"timestamp", "log_append_time_ms", "last_timestamp", "base_timestamp", "max_timestamp"}
-    | {"last_fetch_timestamp", "last_caught_up_timestamp"}
+    | {"last_fetch_timestamp", "last_caught_up_timestamp", "transaction_start_time_ms"}
 )
 _UNORDERED = frozenset({"partitions", "partition_indexes"})
 _CHOSEN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[A-Za-z0-9_-]{22}$")

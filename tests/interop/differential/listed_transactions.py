@@ -1,0 +1,21 @@
+"""The list of differences: conversations of transactional producers."""
+
+from interop.differential.differences import ANY, Difference
+from interop.differential.listed import TOPIC_SETTINGS_MISSING
+
+TRANSACTIONS: tuple[Difference, ...] = (
+    Difference("CreateTopics", ("create *",), TOPIC_SETTINGS_MISSING, "settings that are not here"),
+    Difference(
+        "InitProducerId",
+        (
+            "exhausted, aborted by its own producer: it goes on",
+            "exhausted, aborted by its own producer: it has not heard",
+        ),
+        {
+            "error_code": ("NONE (0)", "UNKNOWN_SERVER_ERROR (-1)"),
+            "producer_id": (ANY, -1),
+            "producer_epoch": (0, -1),
+        },
+        "the producer gets another id; by Kafka its transactional id cannot be resumed any more",
+    ),
+)
