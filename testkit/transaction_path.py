@@ -9,6 +9,8 @@ producer.send("orders", b"one")
 producer.end(is_commit=True)
 """
 
+from collections.abc import Sequence
+
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.groups import FindCoordinatorRequest
 from tailrace.protocol.messages.offsets import OffsetFetchRequest, OffsetFetchRequestGroup, OffsetFetchRequestTopics
@@ -27,9 +29,12 @@ from tailrace.protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
+    WriteTxnMarkersRequest,
 )
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
+from tailrace.server.transactions.marker_sender import on_the_wire
+from tailrace.server.transactions.markers import OnWritten, TransactionMarker
 from testkit.data_path import Exchange, batch_of
 from testkit.group_path import GroupPath
 
@@ -78,6 +83,42 @@ class TransactionPath(GroupPath):
         )
         ((partition,),) = (each.partitions for each in self.send(request, 8).response.groups[0].topics)
         return ErrorCode(partition.error_code) if partition.error_code else int(partition.committed_offset)
+
+
+class MarkerCopies:
+    """Copies of the markers that a node's coordinators have sent: a network may bring them again at any time."""
+
+    def __init__(self, node: TransactionPath) -> None:
+        self.markers: list[TransactionMarker] = []
+        """In the order in which they were sent."""
+        self._node = node
+        self.attach(node)
+
+    def attach(self, node: TransactionPath) -> None:
+        """Keep copies of the markers of this node too: the same one, after a restart."""
+        self._node, sender = node, node.broker.coordination.marker_sender
+        deliver = sender.write_here
+
+        def write(markers: Sequence[TransactionMarker], on_done: OnWritten) -> None:
+            self.markers += markers
+            deliver(markers, on_done)
+
+        sender.write_here = write
+
+    def send_again(
+        self, markers: Sequence[TransactionMarker] | None = None, *, to: TransactionPath | None = None
+    ) -> dict[str, ErrorCode]:
+        """Send copies of all markers, or of these; the codes by topic."""
+        request = WriteTxnMarkersRequest(markers=tuple(map(on_the_wire, self.markers if markers is None else markers)))
+        node = self._node if to is None else to
+        answer = node.send(request, 2)
+        node.end_turn()
+        return {
+            topic.name: ErrorCode(partition.error_code)
+            for marker in answer.response.markers
+            for topic in marker.topics
+            for partition in topic.partitions
+        }
 
 
 class TransactionalClient:

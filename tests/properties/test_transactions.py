@@ -1,4 +1,4 @@
-"""Transactions of several producers on one node, in any order, with power cuts: whole or not at all, for readers.
+"""Transactions of several producers on one node, in any order, with power cuts and a network that repeats markers.
 
 Laws, after every step:
 1. A reader of committed data sees every transaction in all partitions it wrote to, once, or in none.
@@ -19,7 +19,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.ports import HoldingDisk
-from testkit.transaction_path import TransactionalClient, TransactionPath
+from testkit.transaction_path import MarkerCopies, TransactionalClient, TransactionPath
 
 E = ErrorCode
 TOPICS = ("orders", "bills")
@@ -63,6 +63,10 @@ class Transactions(RuleBasedStateMachine):
         self.node = TransactionPath(
             "/data", files=self.files, clock=clock, disk=self.disk, settings=SETTINGS, start=self.starts
         )
+        if self.starts == 1:
+            self.copies = MarkerCopies(self.node)
+        else:
+            self.copies.attach(self.node)
         for client in self.clients.values():
             client.node = self.node
 
@@ -75,14 +79,17 @@ class Transactions(RuleBasedStateMachine):
             assert self.clients[name].initialize() is E.NONE
             self.open[name] = None
 
-    @rule(name=names, topic=st.sampled_from(TOPICS))
-    def write(self, name: str, topic: str) -> None:
+    @rule(name=names, topic=st.sampled_from(TOPICS), repeats=st.booleans())
+    def write(self, name: str, topic: str, repeats: bool) -> None:
+        """`repeats`: the network brings all markers of before once more."""
         client, transaction = self.clients[name], self._transaction(name)
         if client.version < 2:
             assert client.add(topic) is E.NONE
         assert client.send(topic, str(transaction.number).encode()) is E.NONE
         transaction.topics.add(topic)
         self.written[transaction.number] = transaction.topics
+        if repeats:
+            self.copies.send_again()
 
     @rule(name=names)
     def commit_offset(self, name: str) -> None:
@@ -120,6 +127,14 @@ class Transactions(RuleBasedStateMachine):
         if transaction.offset is not None:
             self.offset = transaction.offset
             self.offsets_unknown.clear()
+
+    @rule(name=names, topic=st.sampled_from(TOPICS), ends=st.lists(st.booleans(), min_size=2, max_size=4))
+    def some_transactions(self, name: str, topic: str, ends: list[bool]) -> None:
+        """One after the other, while the network repeats markers. They are rules apart too, but seldom in a row."""
+        for is_commit in ends:
+            self.write(name, topic, repeats=True)
+            self.nothing_is_half()
+            self.end(name, is_commit)
 
     @rule(name=names)
     def next_instance(self, name: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from tailrace.storage.epoch_cache import EpochCache
-from tailrace.storage.producers.state import snapshot_entries
+from tailrace.storage.producers.snapshot_format import snapshot_entries
 from tailrace.storage.transaction_index import aborted_transactions
 
 _OFFSET_ENTRY = struct.Struct(">ii")

@@ -1,7 +1,7 @@
 """Identities that must not be mixed up, as distinct types over plain ints and bytes (free at run time)."""
 
 import base64
-from typing import NewType
+from typing import Final, NewType
 
 BrokerId = NewType("BrokerId", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
@@ -17,6 +17,8 @@ METADATA_TOPIC_ID = TopicId(bytes(15) + b"\x01")
 """The id of `__cluster_metadata`, fixed by Kafka."""
 
 NO_PRODUCER_ID = ProducerId(-1)
+EPOCH_PER_TRANSACTION: Final = 2
+"""The transaction.version from which each transaction of a producer has an epoch of its own (KIP-890)."""
 NO_LEADER = BrokerId(-1)
 
 

@@ -274,7 +274,7 @@ class Partition:
             header = read_header(batch)
             if producer_id >= 0:
                 self._staging.check_in_transaction(header, verification)
-                self.log.producers.check_coordinators(header)
+                self.log.producers.check_offsets(header)
         except KafkaError as refusal:
             self._staging.stage_answer(done, KafkaError(refusal.code, refusal.detail))
             return
@@ -286,24 +286,28 @@ class Partition:
         *,
         producer_id: int,
         producer_epoch: int,
+        transaction_version: int = 0,
         now_ms: int,
         on_done: OnDone,
     ) -> None:
         """Stage the end of a producer's transaction, with `on_done` as in `append_records`.
 
-        A repeated marker changes nothing. Errors, beside those of a write: INVALID_PRODUCER_EPOCH (47),
-        TRANSACTION_COORDINATOR_FENCED (52), NOT_ENOUGH_REPLICAS (19) and those of `check_leader`.
+        A repeated marker changes nothing, and the outcome is the end of the log: the marker is in it. Errors, beside
+        those of a write: those of `ProducerState.is_repeated`, NOT_ENOUGH_REPLICAS (19) and those of `check_leader`.
         """
         done = when_committed(self._replica, on_done)
         try:
             self._check_can_commit()
             batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
             header = read_header(batch)
-            self.log.producers.check_coordinators(header, marker)
+            is_repeated = self.log.producers.is_repeated(header, marker, transaction_version=transaction_version)
         except KafkaError as refusal:
             self._staging.stage_answer(done, KafkaError(refusal.code, refusal.detail))
             return
-        self._staging.stage(memoryview(batch), header, NO_TIMESTAMP, done, marker)
+        if is_repeated:
+            self._staging.stage_end(done)
+        else:
+            self._staging.stage(memoryview(batch), header, NO_TIMESTAMP, done, marker)
 
     def _check_can_commit(self) -> None:
         self._replica.check_leader()

@@ -122,6 +122,12 @@ class Staging:
             self._replica.context.on_staged(self)
         self._answers.append((on_done, outcome))
 
+    def stage_end(self, on_done: OnDone) -> None:
+        """Call `on_done` in its turn with the last offset that is staged, or in the log: all up to it is meant."""
+        log = self._replica.log
+        last_offset = (self._batches[-1].header.end_offset if self._batches else log.log_end_offset) - 1
+        self.stage_answer(on_done, Appended(last_offset, last_offset, NO_TIMESTAMP, log.log_start_offset))
+
     def _failed(
         self, answers: list[tuple[OnDone, Appended | KafkaError]], failure: KafkaError
     ) -> list[tuple[OnDone, Appended | KafkaError]]:

@@ -11,7 +11,8 @@ from tailrace.storage.file_system import Buffer, File, FileSystem
 from tailrace.storage.files import OsFiles
 from tailrace.storage.flush import FlushTicket, sync_together
 from tailrace.storage.log import Log, RetiredSegment
-from tailrace.storage.producers.state import Duplicate, ProducerEntry, ProducerState
+from tailrace.storage.producers.entries import ProducerEntry
+from tailrace.storage.producers.state import Duplicate, ProducerState
 from tailrace.storage.readable_log import TimestampOffset
 from tailrace.storage.recovery_report import Damage, DamagedLog, RecoveryReport
 from tailrace.storage.scrub import Scrub, ScrubSlice

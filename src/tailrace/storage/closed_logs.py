@@ -23,8 +23,9 @@ from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 from tailrace.storage.file_system import File, FileSystem, join
+from tailrace.storage.producers.snapshot_format import parse_snapshot
 from tailrace.storage.producers.snapshots import snapshot_path
-from tailrace.storage.producers.state import ProducerState, parse_snapshot
+from tailrace.storage.producers.state import ProducerState
 from tailrace.storage.recovery_report import LoadedLog, RecoveryReport
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits

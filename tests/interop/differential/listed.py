@@ -51,6 +51,12 @@ _CLUSTER = (
     Difference(
         "ApiVersions",
         ("versions",),
+        {"api_keys[27].max_version": (2, 1)},
+        "KIP-1228: markers with the version of their transaction; Kafka 4.2 has it",
+    ),
+    Difference(
+        "ApiVersions",
+        ("versions",),
         {
             **{
                 f"supported_features[{name}]": MISSING

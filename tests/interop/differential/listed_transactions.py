@@ -6,6 +6,12 @@ from interop.differential.listed import TOPIC_SETTINGS_MISSING
 TRANSACTIONS: tuple[Difference, ...] = (
     Difference("CreateTopics", ("create *",), TOPIC_SETTINGS_MISSING, "settings that are not here"),
     Difference(
+        "Fetch",
+        ("*, older, *: the records of partition *",),
+        {"responses.partitions.records.bytes behind the marker": (8, 0)},
+        "the number of the decision, by which a marker that comes late is known; readers skip it",
+    ),
+    Difference(
         "InitProducerId",
         (
             "exhausted, aborted by its own producer: it goes on",

@@ -54,7 +54,7 @@ def test_every_api_is_compared_in_its_first_and_last_version(comparison: Compari
     assert sorted(wanted - comparison.asked - _NOT_ANNOUNCED_BY_KAFKA) == []
 
 
-_NOT_ANNOUNCED_BY_KAFKA = {("OffsetCommit", 10), ("OffsetFetch", 10), ("AddRaftVoter", 1)}
+_NOT_ANNOUNCED_BY_KAFKA = {("OffsetCommit", 10), ("OffsetFetch", 10), ("AddRaftVoter", 1), ("WriteTxnMarkers", 2)}
 
 
 def test_the_comparison_is_not_empty(comparison: Comparison) -> None:

@@ -29,6 +29,8 @@ _TIMES = frozenset(
 _UNORDERED = frozenset({"partitions", "partition_indexes"})
 _CHOSEN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[A-Za-z0-9_-]{22}$")
 _DAY_MS = 86_400_000
+_MARKER_BYTES = 6
+"""Of the value of a marker in Kafka's form: its version and the coordinator's epoch."""
 
 
 class Names:
@@ -160,7 +162,11 @@ def _batches(records: Any, names: Names) -> Any:
         )
         fields += ("max_timestamp", "producer_id", "producer_epoch", "base_sequence", "records_count")
         batch: Tree = {name: names.leaf(name, getattr(header, name)) for name in fields}
-        batch["content"] = _content(records, position, names)
+        batch["content"] = content = _content(records, position, names)
+        if header.is_control and header.is_transactional and isinstance(content, list):
+            (offset, timestamp, key, value, headers) = content[0]
+            batch["content"] = [(offset, timestamp, key, value[:_MARKER_BYTES], headers)]
+            batch["bytes behind the marker"] = len(value) - _MARKER_BYTES
         batches[f"[{len(batches)}]"] = batch
     batches["bytes of a cut batch"] = len(records) - end
     return batches

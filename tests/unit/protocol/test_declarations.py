@@ -40,12 +40,10 @@ MESSAGES = [
 CONSUMER_PROTOCOL = [ConsumerProtocolSubscription, ConsumerProtocolAssignment]
 
 NEWER_THAN_OURS = {
-    f"{api}{kind}"
-    for api in ("ListOffsets", "InitProducerId", "DescribeLogDirs", "WriteTxnMarkers")
-    for kind in ("Request", "Response")
+    f"{api}{kind}" for api in ("ListOffsets", "InitProducerId", "DescribeLogDirs") for kind in ("Request", "Response")
 }
 """Kafka has a version more: ListOffsets v11 (tiered storage), InitProducerId v6 (two-phase commit), DescribeLogDirs v5
-(directories that take no new partitions) and WriteTxnMarkers v2 (the transaction's version)."""
+(directories that take no new partitions)."""
 
 WIRE_TYPES: Mapping[str, WireType] = {
     "int8": Fixed("b", 1),

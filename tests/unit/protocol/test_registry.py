@@ -45,7 +45,7 @@ SERVED = {
     24: ("AddPartitionsToTxn", 0, 5),
     25: ("AddOffsetsToTxn", 0, 4),
     26: ("EndTxn", 0, 5),
-    27: ("WriteTxnMarkers", 1, 1),
+    27: ("WriteTxnMarkers", 1, 2),
     28: ("TxnOffsetCommit", 0, 5),
     32: ("DescribeConfigs", 1, 4),
     33: ("AlterConfigs", 0, 2),

@@ -130,6 +130,25 @@ def test_after_a_cut_a_follower_shows_no_transaction_of_the_part_that_is_gone(
     assert (read.size_bytes, list(read.aborted), read.last_stable_offset) == (0, [], 0)
 
 
+def test_a_follower_that_is_elected_refuses_the_markers_of_earlier_transactions(
+    leader: TransactionalReplica, follower: TransactionalReplica
+) -> None:
+    """It has the number of the last decision from the marker that it has copied."""
+    first, second = (EndTransactionMarker(ControlType.COMMIT, 3, decision_offset=offset) for offset in (20, 30))
+    leader.write(b"a")
+    leader.end(first)
+    leader.write(b"b", sequence=1)
+    follower.copy_from(leader, 3)
+    follower.node.table.update(ORDERS, led_by(1, 1), follower.partition.config)
+    follower.end(first)
+    (refused,) = follower.outcomes
+    assert isinstance(refused, KafkaError)
+    assert refused.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert follower.ends == (3, 2)
+    follower.end(second)
+    assert follower.ends == (4, 4)
+
+
 def test_a_follower_that_is_elected_goes_on_with_the_transactions_it_has_copied(
     leader: TransactionalReplica, follower: TransactionalReplica
 ) -> None:

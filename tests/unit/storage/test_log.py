@@ -10,7 +10,7 @@ from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, Storage
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches, read_header, seal
 from tailrace.storage import AppendBatch, Duplicate, Log, OsFiles, ReadLimits, ReadResult
-from tailrace.storage.producers.state import parse_snapshot
+from tailrace.storage.producers.snapshot_format import parse_snapshot
 from tailrace.storage.retention import Reason
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch

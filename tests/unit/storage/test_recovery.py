@@ -8,6 +8,7 @@ from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.storage import AppendBatch, DamagedLog, Duplicate, Log, ReadLimits, checkpoints
 from tailrace.storage.flushed_note import FLUSHED_OFFSET, read_note
+from tailrace.storage.producers.snapshot_format import encode_snapshot
 from tailrace.storage.producers.state import ProducerState
 from tailrace.testing.disk import SimulatedDisk
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch, stored_marker
@@ -297,7 +298,7 @@ def test_after_a_crash_a_snapshot_above_the_recovery_point_is_not_believed_at_th
     stray = ProducerState()
     for offset in range(3):
         stray.apply(stored_batch(offset, producer_id=9, base_sequence=offset).header)
-    disk.write_durably(path_of(3, ".snapshot"), stray.to_snapshot())
+    disk.write_durably(path_of(3, ".snapshot"), encode_snapshot(stray.producers))
     log = open_log(disk)
     assert list(log.producers.producers) == [4]
     log.close()

@@ -108,6 +108,8 @@ class MarkersToWrite:
     transactional_id: str
     producer_id: int
     producer_epoch: int
+    transaction_version: int
+    """Of the producer. With 2 the epoch is above that of the transaction (KIP-890)."""
     is_commit: bool
     partitions: frozenset[TopicPartition]
 

@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from tailrace.coordinators.config import TransactionConfig
@@ -28,7 +29,6 @@ from tailrace.coordinators.transactions.commands import (
 )
 from tailrace.coordinators.transactions.records import TransactionRecord
 from tailrace.coordinators.transactions.transaction import (
-    EPOCH_PER_TRANSACTION,
     LAST_EPOCH,
     NO_EPOCH,
     TRANSITIONS,
@@ -36,7 +36,7 @@ from tailrace.coordinators.transactions.transaction import (
     TransactionState,
 )
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_PRODUCER_ID
+from tailrace.model.ids import EPOCH_PER_TRANSACTION, NO_PRODUCER_ID
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import TopicPartition
 
@@ -141,6 +141,7 @@ class TransactionCoordinator:
             transactional_id=transactional_id,
             producer_id=transaction.producer_id,
             producer_epoch=transaction.producer_epoch,
+            transaction_version=transaction.client_version,
             is_commit=transaction.state is TransactionState.PREPARE_COMMIT,
             partitions=transaction.partitions,
         )
@@ -378,7 +379,9 @@ def _is_same_end(transaction: Transaction, command: EndTransaction) -> bool:
 
 def _decided(transaction: Transaction, command: EndTransaction, now_ms: int) -> Ended:
     if command.client_version < EPOCH_PER_TRANSACTION:
-        return transaction.prepared(is_commit=command.is_commit, now_ms=now_ms), Completed()
+        # With the version of this request: its markers keep the epoch, whatever the producer has begun with.
+        prepared = transaction.prepared(is_commit=command.is_commit, now_ms=now_ms)
+        return replace(prepared, client_version=command.client_version), Completed()
     next_producer_id: int = NO_PRODUCER_ID
     if transaction.is_exhausted:
         if command.fresh_producer_id == NO_PRODUCER_ID:

@@ -6,7 +6,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
-from tailrace.model.ids import NO_PRODUCER_ID
+from tailrace.model.ids import EPOCH_PER_TRANSACTION, NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
 
 
@@ -61,8 +61,6 @@ TRANSITIONS: Mapping[TransactionState, frozenset[TransactionState]] = MappingPro
 NO_EPOCH: Final = -1
 LAST_EPOCH: Final = 2**15 - 2
 """The last epoch of a producer: the one after it is reserved for fencing."""
-EPOCH_PER_TRANSACTION: Final = 2
-"""The transaction.version from which each transaction of a producer has an epoch of its own (KIP-890)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.schema import Int16, Int32, Int64, field, message, struct
+from tailrace.protocol.schema import Int8, Int16, Int32, Int64, field, message, struct
 
 
 @struct
@@ -265,11 +265,15 @@ class WritableTxnMarker:
     topics: tuple[WritableTxnMarkerTopic, ...]
     coordinator_epoch: Int32
     """Of the partition of `__transaction_state`: a coordinator that was followed by another is refused."""
+    transaction_version: Int8 = field(versions="2+", default=0)
+    """The transaction.version of the producer: with 2 the marker's epoch is above that of the transaction."""
+    decision_offset: Int64 = field(versions="2+", tag=10_000, default=-1)
+    """Ours, for older producers: the place of the decision among those of this coordinator epoch; -1 for none."""
 
 
-@message(api_key=27, versions="1", flexible="1+")
+@message(api_key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersRequest:
-    """Has markers written to the leaders of partitions."""
+    """Has markers written to the leaders of partitions. v2 tells the generation of the producer (KIP-1228)."""
 
     markers: tuple[WritableTxnMarker, ...]
 
@@ -298,7 +302,7 @@ class WritableTxnMarkerResult:
     topics: tuple[WritableTxnMarkerTopicResult, ...]
 
 
-@message(api_key=27, versions="1", flexible="1+")
+@message(api_key=27, versions="1-2", flexible="1+")
 class WriteTxnMarkersResponse:
     """Producer by producer, partition by partition, whether the marker is there for good."""
 

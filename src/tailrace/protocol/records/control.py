@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
+from typing import Final
 
 from tailrace.model.errors import CorruptRecords, MalformedMessage
 from tailrace.protocol.primitives import Buffer
@@ -108,12 +109,17 @@ class VotersRecord:
     voters: tuple[RecordedVoter, ...]
 
 
+NO_DECISION: Final = -1
+
+
 @dataclass(frozen=True, slots=True)
 class EndTransactionMarker:
     """The end of a transaction in one partition; the batch has the producer id."""
 
     type: ControlType
     coordinator_epoch: int
+    decision_offset: int = NO_DECISION
+    """The place of the decision among those of this coordinator epoch; only for producers that keep their epoch."""
 
 
 ControlValue = (
@@ -127,6 +133,8 @@ ControlValue = (
 
 _KEY = Struct(">hh")
 _MARKER = Struct(">hi")
+_NUMBERED_MARKER = Struct(">hiq")
+"""Ours: Kafka and clients skip the bytes behind those of `_MARKER`."""
 _VERSION = Struct(">h")
 _MESSAGES: dict[
     ControlType,
@@ -168,6 +176,9 @@ def decode_control(key: Buffer | None, value: Buffer | None) -> ControlValue | N
         # Later versions may add bytes, never take some away (KIP-98): Kafka reads them as version 0 too.
         if len(value) < _MARKER.size:
             raise CorruptRecords(f"a {kind.name} marker of {len(value)} bytes")
+        if version == 0 and len(value) == _NUMBERED_MARKER.size:
+            _, coordinator_epoch, decision_offset = _NUMBERED_MARKER.unpack(value)
+            return EndTransactionMarker(kind, coordinator_epoch, decision_offset)
         return EndTransactionMarker(kind, _MARKER.unpack_from(value)[1])
     try:
         # The version is the message's own first field: the same bytes say how to read them.
@@ -179,7 +190,10 @@ def decode_control(key: Buffer | None, value: Buffer | None) -> ControlValue | N
 def encode_control(value: ControlValue) -> tuple[bytes, bytes]:
     """The key and the value of the control record that says this."""
     if isinstance(value, EndTransactionMarker):
-        return _KEY.pack(0, value.type), _MARKER.pack(0, value.coordinator_epoch)
+        key = _KEY.pack(0, value.type)
+        if value.decision_offset == NO_DECISION:
+            return key, _MARKER.pack(0, value.coordinator_epoch)
+        return key, _NUMBERED_MARKER.pack(0, value.coordinator_epoch, value.decision_offset)
     return _KEY.pack(0, _TYPES[type(value)]), encode_bytes(value, value.version)
 
 

@@ -186,7 +186,13 @@ class CoordinatorLog(Generic[R]):
             )
 
     def append_marker(
-        self, marker: EndTransactionMarker, records: Sequence[R], outcome: Outcome, *, within: InTransaction
+        self,
+        marker: EndTransactionMarker,
+        records: Sequence[R],
+        outcome: Outcome,
+        *,
+        within: InTransaction,
+        transaction_version: int,
     ) -> None:
         """Append the end of a producer's transaction; `records` are its form in the machine.
 
@@ -196,6 +202,7 @@ class CoordinatorLog(Generic[R]):
             marker,
             producer_id=within.producer_id,
             producer_epoch=within.producer_epoch,
+            transaction_version=transaction_version,
             now_ms=self.clock.now_ms(),
             on_done=self._on_appended(self._new_write(1, outcome), records),
         )

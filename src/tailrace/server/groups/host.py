@@ -255,6 +255,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
             ends,
             lambda failure: on_done(ErrorCode.NONE if failure is None else _as_of_partition(failure.code)),
             within=InTransaction(marker.producer_id, marker.producer_epoch),
+            transaction_version=marker.transaction_version,
         )
         self.machine.stage(ends)
 

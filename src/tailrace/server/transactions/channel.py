@@ -9,10 +9,9 @@ from functools import partial
 from typing import Final
 
 from tailrace.coordinators.transactions.commands import AddPartitions, Response
-from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.ids import EPOCH_PER_TRANSACTION, NO_LEADER, BrokerId
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC, TopicPartition
 from tailrace.protocol.messages.transactions import (

@@ -35,6 +35,7 @@ from tailrace.replication.partition import Partition
 from tailrace.server.coordination.coordinator_log import CoordinatorLog
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService
 from tailrace.server.ports import Clock, Timer
+from tailrace.server.transactions.markers import DecisionNumber
 from tailrace.server.transactions.next_transactions import NextTransactions, OnDone, QueuedRequest, WaitingRequests
 from tailrace.server.waiters import Deadlines
 
@@ -59,7 +60,7 @@ class Cancellable(Protocol):
 class MarkerWriter(Protocol):
     """Writes markers to the leaders of partitions."""
 
-    def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> Cancellable:
+    def write(self, markers: MarkersToWrite, decision: DecisionNumber, on_done: Callable[[], None]) -> Cancellable:
         """Write one to each partition that still exists, with retries; then call `on_done`, perhaps at once."""
         ...
 
@@ -169,7 +170,9 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         if not self.is_active or markers is None or transactional_id in self._writing:
             return
         self._writing[transactional_id] = None
-        writing = self._marker_writer.write(markers, self.leader_epoch, partial(self._complete, transactional_id))
+        # The end of the log is behind the record of the decision, and the record of its completion is not there yet.
+        decision = DecisionNumber(self.leader_epoch, self.partition.log.log_end_offset)
+        writing = self._marker_writer.write(markers, decision, partial(self._complete, transactional_id))
         if transactional_id in self._writing:
             self._writing[transactional_id] = writing
 

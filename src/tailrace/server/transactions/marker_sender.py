@@ -1,10 +1,10 @@
 """Sends the end of a transaction to its partitions: a marker to the leader of each one, until all have confirmed it.
 
 1. A leader confirms a marker when it is committed.
-2. After any other answer, or none, the marker is sent again: a second copy does no harm. A deleted partition needs no
-   marker.
+2. After any other answer, or none, the marker is sent again, with the same number: its leader knows a second copy
+   (docs/decisions/0061-a-marker-ends-one-transaction.md). A deleted partition needs no marker.
 3. TRANSACTION_COORDINATOR_FENCED (52) and INVALID_PRODUCER_EPOCH (47) are final for a partition: a newer coordinator,
-   or the producer, has ended the transaction.
+   or the producer, has ended the transaction, or the marker is a copy and the next transaction is open.
 4. All markers of one turn for a broker go in one request: one flush is enough for many transactions.
 """
 
@@ -16,7 +16,7 @@ from itertools import groupby
 from tailrace.coordinators.transactions.commands import MarkersToWrite
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode
-from tailrace.model.ids import NO_LEADER, BrokerId
+from tailrace.model.ids import EPOCH_PER_TRANSACTION, NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.transactions import (
     WritableTxnMarker,
@@ -25,9 +25,10 @@ from tailrace.protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tailrace.protocol.records.control import NO_DECISION
 from tailrace.server.ports import Clock, Peer, Timer
 from tailrace.server.quorum.metadata_partition_wire import known_code
-from tailrace.server.transactions.markers import MarkerCodes, OnWritten, TransactionMarker
+from tailrace.server.transactions.markers import DecisionNumber, MarkerCodes, OnWritten, TransactionMarker
 
 WriteHere = Callable[[Sequence[TransactionMarker], OnWritten], None]
 """Writes markers to partitions that this node leads: `server.transactions.markers.write_markers`."""
@@ -68,9 +69,12 @@ class MarkerSender:
         self._outgoing: dict[BrokerId, list[tuple[TransactionMarker, OnCodes]]] = {}
         """The markers of this turn for other brokers."""
 
-    def write(self, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]) -> "Sending":
-        """Begin; `on_done` is called once, when all partitions that still exist have their markers, perhaps at once."""
-        sending = Sending(self, markers, coordinator_epoch, on_done)
+    def write(self, markers: MarkersToWrite, decision: DecisionNumber, on_done: Callable[[], None]) -> "Sending":
+        """Begin; `on_done` is called once, when all partitions that still exist have their markers, perhaps at once.
+
+        `decision` tells this end from the others of its producer.
+        """
+        sending = Sending(self, markers, decision, on_done)
         sending.attempt()
         return sending
 
@@ -84,7 +88,7 @@ class MarkerSender:
         outgoing, self._outgoing = self._outgoing, {}
         for leader, markers in sorted(outgoing.items()):
             for together in _requests(markers):
-                request = WriteTxnMarkersRequest(markers=tuple(_on_the_wire(marker) for marker, _ in together.values()))
+                request = WriteTxnMarkersRequest(markers=tuple(on_the_wire(marker) for marker, _ in together.values()))
                 self.peer.send(leader, request, partial(_distribute, together), timeout_ms=_REQUEST_TIMEOUT_MS)
 
 
@@ -92,11 +96,12 @@ class Sending:
     """The markers of one transaction, until all are written or it is cancelled."""
 
     def __init__(
-        self, sender: MarkerSender, markers: MarkersToWrite, coordinator_epoch: int, on_done: Callable[[], None]
+        self, sender: MarkerSender, markers: MarkersToWrite, decision: DecisionNumber, on_done: Callable[[], None]
     ) -> None:
         self._sender = sender
         self._markers = markers
-        self._coordinator_epoch = coordinator_epoch
+        keeps_epoch = markers.transaction_version < EPOCH_PER_TRANSACTION
+        self._decision = decision if keeps_epoch else decision._replace(offset=NO_DECISION)
         self._on_done = on_done
         self._left = set(markers.partitions)
         self._attempt = 0
@@ -136,7 +141,8 @@ class Sending:
         return TransactionMarker(
             producer_id=self._markers.producer_id,
             producer_epoch=self._markers.producer_epoch,
-            coordinator_epoch=self._coordinator_epoch,
+            transaction_version=self._markers.transaction_version,
+            decision=self._decision,
             is_commit=self._markers.is_commit,
             partitions=tuple(partitions),
         )
@@ -211,7 +217,8 @@ def _distribute(markers: Mapping[int, OutgoingMarker], response: WriteTxnMarkers
         on_codes(codes.get(producer_id, {}))
 
 
-def _on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:
+def on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:
+    """The marker as it stands in a request."""
     by_topic = groupby(marker.partitions, key=lambda partition: partition.topic)
     return WritableTxnMarker(
         producer_id=marker.producer_id,
@@ -221,7 +228,9 @@ def _on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:
             WritableTxnMarkerTopic(name=topic, partition_indexes=tuple(partition.partition for partition in group))
             for topic, group in by_topic
         ),
-        coordinator_epoch=marker.coordinator_epoch,
+        coordinator_epoch=marker.decision.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+        decision_offset=marker.decision.offset,
     )
 
 

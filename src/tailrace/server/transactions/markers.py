@@ -25,19 +25,31 @@ from tailrace.server.ports import Clock
 from tailrace.server.waiters import Deadlines
 
 
+class DecisionNumber(NamedTuple):
+    """The place of the end of a transaction among all ends of its producer: later ones compare as greater."""
+
+    coordinator_epoch: int
+    """The leader epoch of the coordinator's partition."""
+    offset: int
+    """The end of the coordinator's log at a time between the records of the decision and of its completion."""
+
+
 class TransactionMarker(NamedTuple):
     """The end of one producer's transaction, and its partitions."""
 
     producer_id: int
     producer_epoch: int
-    coordinator_epoch: int
+    transaction_version: int
+    """Of the producer. From 2 on the marker's epoch is above that of the transaction (KIP-1228)."""
+    decision: DecisionNumber
+    """The offset is NO_DECISION in a marker of Kafka, of an administrator, and of a producer of version 2 or later."""
     is_commit: bool
     partitions: tuple[TopicPartition, ...]
 
     @property
     def control_record(self) -> EndTransactionMarker:
         """The record for the log."""
-        return EndTransactionMarker(ControlType.COMMIT if self.is_commit else ControlType.ABORT, self.coordinator_epoch)
+        return EndTransactionMarker(ControlType.COMMIT if self.is_commit else ControlType.ABORT, *self.decision)
 
 
 class OffsetTransactions(Protocol):
@@ -84,6 +96,7 @@ def write_markers(
                     marker.control_record,
                     producer_id=marker.producer_id,
                     producer_epoch=marker.producer_epoch,
+                    transaction_version=marker.transaction_version,
                     now_ms=now_ms,
                     on_done=partial(_appended, done),
                 )
@@ -166,7 +179,8 @@ class _WaitingMarkers:
             TransactionMarker(
                 producer_id=marker.producer_id,
                 producer_epoch=marker.producer_epoch,
-                coordinator_epoch=marker.coordinator_epoch,
+                transaction_version=marker.transaction_version,
+                decision=DecisionNumber(marker.coordinator_epoch, marker.decision_offset),
                 is_commit=marker.transaction_result,
                 partitions=tuple(
                     TopicPartition(topic.name, index) for topic in marker.topics for index in topic.partition_indexes

@@ -13,9 +13,9 @@ from functools import partial
 
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.transactions.commands import AddPartitions, EndTransaction, ProducerIdentity, Response
-from tailrace.coordinators.transactions.transaction import EPOCH_PER_TRANSACTION
 from tailrace.metadata.views import view_refusal
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import EPOCH_PER_TRANSACTION
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, TopicPartition
 from tailrace.protocol.messages.transactions import (

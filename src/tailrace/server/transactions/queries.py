@@ -29,7 +29,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
 from tailrace.server.transactions.host import TransactionCoordinatorService
-from tailrace.storage.producers.state import ProducerEntry
+from tailrace.storage.producers.entries import ProducerEntry
 
 _STATES = {state.label: state for state in TransactionState}
 

@@ -12,7 +12,9 @@ from tailrace.protocol.records.control import EndTransactionMarker, read_marker
 from tailrace.storage.checkpoints import replace_file
 from tailrace.storage.file_names import SNAPSHOT_SUFFIX, offset_in_name, segment_name
 from tailrace.storage.file_system import File, FileSystem, append_all, join
-from tailrace.storage.producers.state import ProducerEntry, ProducerState, parse_snapshot
+from tailrace.storage.producers.entries import ProducerEntry
+from tailrace.storage.producers.snapshot_format import encode_snapshot, parse_snapshot
+from tailrace.storage.producers.state import ProducerState
 from tailrace.storage.segment import Segment
 from tailrace.storage.transaction_index import CompletedTransaction, TransactionIndex
 
@@ -30,7 +32,7 @@ def snapshot_offsets(names: Iterable[str]) -> list[int]:
 
 def write_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> None:
     """Write the producers as they are now, when the log ends at `offset`; durable when the call returns."""
-    replace_file(files, snapshot_path(directory, offset), producers.to_snapshot())
+    replace_file(files, snapshot_path(directory, offset), encode_snapshot(producers.producers))
 
 
 def begin_snapshot(files: FileSystem, directory: str, offset: int, producers: ProducerState) -> File:
@@ -40,7 +42,7 @@ def begin_snapshot(files: FileSystem, directory: str, offset: int, producers: Pr
     """
     file = files.open(snapshot_path(directory, offset), create=True)
     try:
-        append_all(file, producers.to_snapshot())
+        append_all(file, encode_snapshot(producers.producers))
     except StorageError:
         file.close()
         files.unlink(file.path)

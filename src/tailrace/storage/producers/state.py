@@ -9,7 +9,9 @@ Invariants:
    takes them over, `discard_staged` forgets them.
 4. A transactional batch opens its producer's transaction, a marker ends it; the marker's coordinator epoch and producer
    epoch never fall. The newest batch of a producer does not change with that, unless the marker's producer epoch
-   is a new one: then the next batch starts at 0 (KIP-890).
+   is a new one: then the next batch starts at 0 (KIP-890). A marker ends the transaction that it was written for and
+   no other: its producer epoch is above that of the transaction, or, for older producers, its decision is newer than
+   all that have ended one here.
 5. A batch of a producer beyond MOST_PRODUCERS is refused. A marker is not, since that would keep a transaction open
    elsewhere, but it is not remembered: there was nothing here for it to end.
 
@@ -17,54 +19,17 @@ An entry is never changed, only replaced, so that a copy of the table is a shall
 """
 
 from collections.abc import Iterator, Mapping
-from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import EPOCH_PER_TRANSACTION
 from tailrace.protocol.records.batch import BatchHeader
-from tailrace.protocol.records.control import ControlType, EndTransactionMarker
+from tailrace.protocol.records.control import NO_DECISION, ControlType, EndTransactionMarker
+from tailrace.storage.producers.entries import MAX_SEQUENCE, REMEMBERED_BATCHES, ProducerEntry, SequencedBatch
 from tailrace.storage.transaction_index import CompletedTransaction, OngoingTransactions
-
-REMEMBERED_BATCHES: Final = 5
-"""As many as an idempotent producer may have in flight."""
 
 MOST_PRODUCERS: Final = 10_000
 """Producers that a log remembers at one time. Kafka has no limit: a client that makes ids up can fill its memory."""
-
-_MAX_SEQUENCE: Final = 2**31 - 1
-_SNAPSHOT_HEAD: Final = Struct(">hIi")
-_CRC_END: Final = 6
-_SNAPSHOT_ENTRY: Final = Struct(">qhiqiqiq")
-_SNAPSHOT_VERSION: Final = 1
-
-
-class SequencedBatch(NamedTuple):
-    """One batch of an idempotent producer, as it was stored."""
-
-    base_sequence: int
-    last_sequence: int
-    base_offset: int
-    last_offset: int
-    timestamp: int
-    """Its largest timestamp, ms."""
-
-
-_NO_BATCH: Final = SequencedBatch(-1, -1, -1, -1, -1)
-
-
-class ProducerEntry(NamedTuple):
-    """The state of one producer id."""
-
-    producer_epoch: int
-    batches: tuple[SequencedBatch, ...] = ()
-    """The last five of this epoch, oldest first."""
-    last_timestamp: int = -1
-    coordinator_epoch: int = -1
-    """Of the transaction coordinator that wrote the last marker, -1 if there is none."""
-    current_txn_first_offset: int = -1
-    """The start of its open transaction in this log, -1 for none."""
 
 
 class Duplicate(NamedTuple):
@@ -140,22 +105,38 @@ class ProducerState:
         entry = self.latest(header.producer_id)
         return entry is not None and _duplicate_of(header, entry) is not None
 
-    def check_coordinators(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
-        """Whether a coordinator may append this batch for a producer: a transaction's end, or its offsets.
+    def check_offsets(self, header: BatchHeader) -> None:
+        """Whether a coordinator may append this batch of a transaction. Raises KafkaError for an older epoch (47)."""
+        entry = self.latest(header.producer_id)
+        if entry is not None:
+            _check_epoch(header, entry)
 
-        Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch of the producer, and
-        TRANSACTION_COORDINATOR_FENCED (52) for the marker of a coordinator that another has followed.
+    def is_repeated(self, header: BatchHeader, marker: EndTransactionMarker, *, transaction_version: int) -> bool:
+        """Whether this marker is here already, and has nothing to end. False: it may be appended.
+
+        `transaction_version` is the producer's. Raises KafkaError INVALID_PRODUCER_EPOCH (47) for an older epoch of the
+        producer, and for the marker of an earlier transaction than the one that is open here;
+        TRANSACTION_COORDINATOR_FENCED (52) for a coordinator that another has followed.
         """
         entry = self.latest(header.producer_id)
         if entry is None:
-            return
+            return False
         _check_epoch(header, entry)
-        if marker is not None and marker.coordinator_epoch < entry.coordinator_epoch:
+        if marker.coordinator_epoch < entry.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"producer {header.producer_id}: coordinator epoch {marker.coordinator_epoch} is older than "
                 f"{entry.coordinator_epoch}",
             )
+        if not _is_of_before(header, marker, entry, transaction_version):
+            return False
+        if entry.current_txn_first_offset >= 0:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id}: the marker of epoch {header.producer_epoch} was written for an "
+                f"earlier transaction than the one that is open since offset {entry.current_txn_first_offset}",
+            )
+        return True
 
     def _check_limit(self, header: BatchHeader) -> None:
         known = self._producers
@@ -252,16 +233,6 @@ class ProducerState:
             del self._producers[producer_id]
         return len(gone)
 
-    def to_snapshot(self) -> bytes:
-        """The `.snapshot` file: an entry per remembered batch, the newest of a producer last.
-
-        Kafka writes the newest only, and of several entries of one producer it takes the last one. The others are for
-        us: a producer whose five batches were not answered before a clean stop sends all of them again.
-        """
-        entries = [row for producer_id, entry in self._producers.items() for row in _pack(producer_id, entry)]
-        body = len(entries).to_bytes(4, "big") + b"".join(entries)
-        return _SNAPSHOT_HEAD.pack(_SNAPSHOT_VERSION, crc32c(body), len(entries)) + body[4:]
-
 
 def _begun(producers: Mapping[int, ProducerEntry]) -> Iterator[tuple[int, int]]:
     """The starts of the open transactions, and their producers."""
@@ -287,6 +258,22 @@ def _check_epoch(header: BatchHeader, entry: ProducerEntry) -> None:
         )
 
 
+def _is_of_before(
+    header: BatchHeader, marker: EndTransactionMarker, entry: ProducerEntry, transaction_version: int
+) -> bool:
+    """Whether a marker is not newer than the state of its producer here.
+
+    A producer of KIP-890 has a new epoch after each end: the marker has it too (KIP-1228). An older one keeps its
+    epoch; its coordinator gives numbers to the ends. Without a number, from Kafka or an administrator, no marker is
+    old.
+    """
+    if transaction_version >= EPOCH_PER_TRANSACTION:
+        return header.producer_epoch == entry.producer_epoch
+    if marker.decision_offset == NO_DECISION or marker.coordinator_epoch != entry.coordinator_epoch:
+        return False
+    return marker.decision_offset <= entry.decision_offset
+
+
 def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
     producer = f"producer {header.producer_id} at offset {header.base_offset}"
     if entry.current_txn_first_offset >= 0 and not header.is_transactional:
@@ -300,7 +287,7 @@ def _check_order(header: BatchHeader, entry: ProducerEntry) -> None:
             )
         return
     last_sequence = entry.batches[-1].last_sequence if entry.batches else -1
-    expected = 0 if last_sequence == _MAX_SEQUENCE else last_sequence + 1
+    expected = 0 if last_sequence == MAX_SEQUENCE else last_sequence + 1
     if sequence != expected:
         raise KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{producer}: sequence {sequence} where {expected} was expected"
@@ -312,15 +299,18 @@ def _advanced(entry: ProducerEntry | None, header: BatchHeader, marker: EndTrans
     epoch = header.producer_epoch
     batches: tuple[SequencedBatch, ...] = ()
     coordinator_epoch = open_since = -1
+    decision_offset = NO_DECISION
     if entry is not None:
-        coordinator_epoch = entry.coordinator_epoch
+        coordinator_epoch, decision_offset = entry.coordinator_epoch, entry.decision_offset
         open_since = entry.current_txn_first_offset
         if entry.producer_epoch == epoch:
             batches = entry.batches
     if header.is_control:
         if marker is not None:
+            is_same = marker.coordinator_epoch == coordinator_epoch
+            decision_offset = max(decision_offset, marker.decision_offset) if is_same else marker.decision_offset
             coordinator_epoch = marker.coordinator_epoch
-        return ProducerEntry(epoch, batches, header.max_timestamp, coordinator_epoch, -1)
+        return ProducerEntry(epoch, batches, header.max_timestamp, coordinator_epoch, -1, decision_offset)
     last_offset = header.base_offset + header.last_offset_delta
     batch = SequencedBatch(
         header.base_sequence, header.last_sequence, header.base_offset, last_offset, header.max_timestamp
@@ -328,60 +318,4 @@ def _advanced(entry: ProducerEntry | None, header: BatchHeader, marker: EndTrans
     if header.is_transactional and open_since < 0:
         open_since = header.base_offset
     remembered = (*batches[1 - REMEMBERED_BATCHES :], batch)
-    return ProducerEntry(epoch, remembered, header.max_timestamp, coordinator_epoch, open_since)
-
-
-def _pack(producer_id: int, entry: ProducerEntry) -> Iterator[bytes]:
-    """The producer's entries in a snapshot; all of its state but the older batches stands in the last one."""
-    *older, newest = entry.batches or (_NO_BATCH,)
-    rows = [(batch, batch.timestamp, -1) for batch in older]
-    rows.append((newest, entry.last_timestamp, entry.current_txn_first_offset))
-    for batch, timestamp, open_since in rows:
-        yield _SNAPSHOT_ENTRY.pack(
-            producer_id,
-            entry.producer_epoch,
-            batch.last_sequence,
-            batch.last_offset,
-            batch.last_offset - batch.base_offset,
-            timestamp,
-            entry.coordinator_epoch,
-            open_since,
-        )
-
-
-def parse_snapshot(data: bytes) -> dict[int, ProducerEntry]:
-    """The inverse of `to_snapshot`. Raises CorruptRecords if version, length or checksum are wrong."""
-    producers: dict[int, ProducerEntry] = {}
-    for producer_id, entry in snapshot_entries(data):
-        known = producers.get(producer_id)
-        if known is not None and known.producer_epoch == entry.producer_epoch:
-            batches = (known.batches + entry.batches)[-REMEMBERED_BATCHES:]
-            producers[producer_id] = entry._replace(batches=batches)
-        else:
-            producers[producer_id] = entry
-    return producers
-
-
-def snapshot_entries(data: bytes) -> Iterator[tuple[int, ProducerEntry]]:
-    """The entries of a `.snapshot` file as they stand there, each with one batch or none. Raises CorruptRecords."""
-    if len(data) < _SNAPSHOT_HEAD.size:
-        raise CorruptRecords(f"{len(data)} bytes are too few for a producer snapshot")
-    version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)
-    if version != _SNAPSHOT_VERSION:
-        raise CorruptRecords(f"producer snapshot of version {version}; only {_SNAPSHOT_VERSION} is read")
-    if crc32c(memoryview(data)[_CRC_END:]) != crc:
-        raise CorruptRecords("the checksum of a producer snapshot does not match")
-    if count < 0 or len(data) != _SNAPSHOT_HEAD.size + count * _SNAPSHOT_ENTRY.size:
-        raise CorruptRecords(f"a producer snapshot of {len(data)} bytes claims {count} entries")
-    return map(_entry, _SNAPSHOT_ENTRY.iter_unpack(data[_SNAPSHOT_HEAD.size :]))
-
-
-def _entry(row: tuple[int, ...]) -> tuple[int, ProducerEntry]:
-    producer_id, epoch, last_sequence, last_offset, delta, timestamp, coordinator_epoch, open_since = row
-    batches: tuple[SequencedBatch, ...] = ()
-    if last_offset >= 0:
-        base_sequence = last_sequence - delta
-        if base_sequence < 0 <= last_sequence:
-            base_sequence += _MAX_SEQUENCE + 1
-        batches = (SequencedBatch(base_sequence, last_sequence, last_offset - delta, last_offset, timestamp),)
-    return producer_id, ProducerEntry(epoch, batches, timestamp, coordinator_epoch, open_since)
+    return ProducerEntry(epoch, remembered, header.max_timestamp, coordinator_epoch, open_since, decision_offset)

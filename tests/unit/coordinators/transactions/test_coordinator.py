@@ -329,6 +329,25 @@ class TestEnd:
         other = dataclasses.replace(command, producer_id=8)
         assert outcome(known, other, is_pending=is_pending) == (None, E.INVALID_PRODUCER_ID_MAPPING)
 
+    @pytest.mark.parametrize("command", [COMMIT, ABORT])
+    def test_the_markers_of_an_older_end_keep_the_epoch_however_the_transaction_began(
+        self, command: EndTransaction
+    ) -> None:
+        """KIP-1228: with version 2 the leaders would wait for a higher epoch."""
+        following, _ = outcome(transaction(S.ONGOING, client_version=2), command)
+        markers = machine(following).markers("pay")
+        assert markers is not None
+        assert (markers.producer_epoch, markers.transaction_version) == (3, 0)
+
+    @pytest.mark.parametrize("version", [0, 2])
+    def test_markers_of_version_2_are_above_the_epoch_of_their_transaction(self, version: int) -> None:
+        known = transaction(S.ONGOING, client_version=version)
+        for command in (COMMIT_2, ABORT_2, INITIALIZE, naming(7, 3)):
+            following, _ = outcome(known, command)
+            markers = machine(following).markers("pay")
+            assert markers is not None
+            assert markers.producer_epoch > known.producer_epoch or markers.transaction_version < 2
+
     def test_a_fenced_producer_is_not_taken_for_one_that_has_not_heard(self) -> None:
         fenced = transaction(S.ONGOING, client_version=2).fenced(is_resumed=False, now_ms=NOW).completed(now_ms=NOW)
         assert fenced.producer_epoch == 4
@@ -396,6 +415,7 @@ def test_a_transaction_ends_as_it_was_decided(state: TransactionState, following
         transactional_id="pay",
         producer_id=7,
         producer_epoch=3,
+        transaction_version=0,
         is_commit=state is S.PREPARE_COMMIT,
         partitions=frozenset((ORDERS,)),
     )

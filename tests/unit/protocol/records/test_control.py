@@ -107,6 +107,17 @@ def test_a_marker_names_its_producer_and_has_no_sequence() -> None:
     assert control_values(read_records(batch)) == [marker]
 
 
+def test_the_number_of_a_decision_stands_behind_the_bytes_of_a_marker_of_kafka() -> None:
+    """KIP-98: later versions may add bytes to a marker, which older readers skip."""
+    marker = EndTransactionMarker(ControlType.COMMIT, 5)
+    numbered = EndTransactionMarker(ControlType.COMMIT, 5, decision_offset=2**40)
+    key, value = encode_control(numbered)
+    assert (key, value[:-8]) == encode_control(marker)
+    assert decode_control(key, value) == numbered
+    for other in (value[:-1], value + b"\0", b"\0\x01" + value[2:]):
+        assert decode_control(key, other) == marker, "these bytes are of another version, and say something else"
+
+
 def test_an_unknown_type_is_left_out() -> None:
     assert decode_control(b"\0\0\0\x63", b"whatever") is None
     assert control_type(b"\0\0\0\x63") is None

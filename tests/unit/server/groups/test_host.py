@@ -18,10 +18,11 @@ from tailrace.protocol.messages.offsets import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from tailrace.protocol.records.control import NO_DECISION
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.coordination.host import HostState
 from tailrace.server.groups.host import GroupCoordinatorService
-from tailrace.server.transactions.markers import TransactionMarker
+from tailrace.server.transactions.markers import DecisionNumber, TransactionMarker
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.controller_commands import delete_topics
@@ -172,7 +173,7 @@ def test_no_partition_is_taken_over_before_the_first_image() -> None:
         clock=node.clock,
         views=Views(),
     )
-    marker = TransactionMarker(7, 0, 0, True, ())
+    marker = TransactionMarker(7, 0, 0, DecisionNumber(0, NO_DECISION), True, ())
     codes: list[ErrorCode] = []
     for number in range(4):
         coordinators.complete_transaction(TopicPartition(GROUP_OFFSETS_TOPIC, number), marker, codes.append)

@@ -9,13 +9,18 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.messages.transactions import (
+    WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
+    WritableTxnMarkerTopic,
     WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from tailrace.protocol.records.control import NO_DECISION
+from tailrace.protocol.schema import encode_bytes
 from tailrace.server.transactions.marker_sender import MarkerSender
-from tailrace.server.transactions.markers import REQUEST_TIMEOUT_MS, OnWritten, TransactionMarker
+from tailrace.server.transactions.markers import REQUEST_TIMEOUT_MS, DecisionNumber, OnWritten, TransactionMarker
 from tailrace.testing.clock import ManualClock
 from testkit.ports import DeferredPeer
 
@@ -41,6 +46,19 @@ def image(*leaders: BrokerId) -> ClusterImage:
     return ClusterImage(topics={"orders": topic})
 
 
+KAFKAS = WriteTxnMarkersRequest(
+    markers=(
+        WritableTxnMarker(
+            producer_id=7,
+            producer_epoch=3,
+            transaction_result=True,
+            topics=(WritableTxnMarkerTopic(name="orders", partition_indexes=(0,)),),
+            coordinator_epoch=5,
+        ),
+    )
+)
+
+
 class MarkerSenderBench:
     """A sender, its own broker and the leaders that it asks."""
 
@@ -54,21 +72,22 @@ class MarkerSenderBench:
             broker_id=HERE, image=lambda: self.image, write_here=self._write_here, peer=self.peer, clock=self.clock
         )
 
-    def write(self, *partitions: int, producer_id: int = 7) -> Any:
-        sending = self.begin(*partitions, producer_id=producer_id)
+    def write(self, *partitions: int, producer_id: int = 7, version: int = 0) -> Any:
+        sending = self.begin(*partitions, producer_id=producer_id, version=version)
         self.clock.advance(0)
         return sending
 
-    def begin(self, *partitions: int, producer_id: int = 7) -> Any:
+    def begin(self, *partitions: int, producer_id: int = 7, version: int = 0) -> Any:
         """Like `write`, but without the end of the turn."""
         markers = MarkersToWrite(
             transactional_id="pay",
             producer_id=producer_id,
             producer_epoch=3,
+            transaction_version=version,
             is_commit=True,
             partitions=frozenset(TopicPartition("orders", number) for number in partitions),
         )
-        return self.sender.write(markers, 5, self._done)
+        return self.sender.write(markers, DecisionNumber(5, 60), self._done)
 
     def _done(self) -> None:
         self.done += 1
@@ -107,7 +126,7 @@ def test_each_leader_gets_one_request_for_all_its_partitions() -> None:
     bench.write(0, 1, 2, 3)
     ((marker, _),) = bench.here
     assert marker.partitions == (TopicPartition("orders", 0), TopicPartition("orders", 3))
-    assert (marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, marker.is_commit) == (7, 3, 5, True)
+    assert (marker.producer_id, marker.producer_epoch, marker.decision, marker.is_commit) == (7, 3, (5, 60), True)
     ((node_id, request, _),) = bench.peer.waiting
     assert node_id == THERE
     assert request.markers[0].topics[0].partition_indexes == (1, 2)
@@ -118,6 +137,18 @@ def test_each_leader_gets_one_request_for_all_its_partitions() -> None:
     bench.clock.advance(100_000)
     assert not bench.here
     assert not bench.peer.waiting
+
+
+def test_an_older_producers_marker_has_the_number_of_its_decision_each_time_it_is_sent() -> None:
+    for version, offset in ((0, 60), (1, 60), (2, NO_DECISION)):
+        bench = MarkerSenderBench(THERE)
+        bench.write(0, version=version)
+        bench.answer_there(E.NOT_LEADER_OR_FOLLOWER)
+        bench.clock.advance(1_000)
+        ((_, request, _),) = bench.peer.waiting
+        (marker,) = request.markers
+        assert (marker.coordinator_epoch, marker.decision_offset, marker.transaction_version) == (5, offset, version)
+        assert encode_bytes(request, 1) == encode_bytes(KAFKAS, 1), "a leader that knows v1 only is sent Kafka's bytes"
 
 
 def test_a_leader_that_is_none_any_more_is_looked_up_again() -> None:

@@ -7,7 +7,8 @@ from tailrace.protocol.records.batch import BatchHeader
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.storage import Duplicate, ProducerEntry, ProducerState
 from tailrace.storage.producers import state as producer_state
-from tailrace.storage.producers.state import REMEMBERED_BATCHES, SequencedBatch, parse_snapshot, snapshot_entries
+from tailrace.storage.producers.entries import REMEMBERED_BATCHES, SequencedBatch
+from tailrace.storage.producers.snapshot_format import encode_snapshot, parse_snapshot, snapshot_entries
 from tailrace.storage.transaction_index import CompletedTransaction
 from testkit.batches import FIRST_TIMESTAMP_MS, stored_batch
 
@@ -120,6 +121,12 @@ def test_staged_batches_are_seen_and_count_only_when_they_are_applied() -> None:
 MARKER = EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=3)
 
 
+def is_repeated(
+    state: ProducerState, header: BatchHeader, marker: EndTransactionMarker = MARKER, *, version: int = 0
+) -> bool:
+    return state.is_repeated(header, marker, transaction_version=version)
+
+
 def marker_header(offset: int, *, epoch: int = 0) -> BatchHeader:
     return header(offset, 0, epoch=epoch, is_transactional=True, is_control=True)
 
@@ -130,7 +137,7 @@ def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker() -> 
     assert state.is_in_transaction(5, 0)
     assert not state.is_in_transaction(5, 1)
     assert refusal(state, header(6, 2)) is ErrorCode.INVALID_TXN_STATE
-    state.check_coordinators(marker_header(6), MARKER)
+    assert not is_repeated(state, marker_header(6))
     assert state.apply(marker_header(6), MARKER) == CompletedTransaction(5, 4, 6, False, 7)
     assert state.first_open_offset is None
     assert state.producers[5].coordinator_epoch == 3
@@ -140,12 +147,67 @@ def test_a_transaction_opens_with_its_first_batch_and_ends_with_its_marker() -> 
 def test_a_marker_of_an_older_producer_or_an_older_coordinator_is_refused() -> None:
     state = state_of(header(0, 0, epoch=3))
     with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
-        state.check_coordinators(marker_header(1, epoch=2), MARKER)
+        is_repeated(state, marker_header(1, epoch=2))
     state.apply(marker_header(1, epoch=3), MARKER)
-    state.check_coordinators(marker_header(2, epoch=3), MARKER)
+    assert not is_repeated(state, marker_header(2, epoch=3)), "it has no number"
     with pytest.raises(KafkaError, match="TRANSACTION_COORDINATOR_FENCED"):
-        state.check_coordinators(marker_header(2, epoch=3), EndTransactionMarker(ControlType.ABORT, 2))
-    state.check_coordinators(header(2, 0, epoch=3, is_transactional=True))
+        is_repeated(state, marker_header(2, epoch=3), EndTransactionMarker(ControlType.ABORT, 2))
+    state.check_offsets(header(2, 0, epoch=3, is_transactional=True))
+    with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+        state.check_offsets(header(2, 0, epoch=2, is_transactional=True))
+
+
+def numbered(decision_offset: int, *, coordinator_epoch: int = 3) -> EndTransactionMarker:
+    return EndTransactionMarker(ControlType.COMMIT, coordinator_epoch, decision_offset)
+
+
+def test_a_marker_ends_the_transaction_that_it_was_written_for_and_no_other() -> None:
+    """An older producer has one epoch for all its transactions; the numbers of their ends tell them apart."""
+    state = state_of(header(0, 0, is_transactional=True))
+    assert not is_repeated(state, marker_header(1), numbered(20))
+    state.apply(marker_header(1), numbered(20))
+    assert is_repeated(state, marker_header(2), numbered(20)), "nothing is open"
+    assert is_repeated(state, marker_header(2), numbered(10))
+    state.apply(header(2, 1, is_transactional=True))
+    for old in (numbered(20), numbered(10)):
+        with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+            is_repeated(state, marker_header(3), old)
+    assert not is_repeated(state, marker_header(3), numbered(30))
+    assert not is_repeated(state, marker_header(3), numbered(10, coordinator_epoch=4)), "of a later coordinator"
+    assert not is_repeated(state, marker_header(3)), "Kafka and administrators give none"
+
+
+def test_the_number_of_a_decision_does_not_fall_within_a_coordinator_epoch() -> None:
+    state = state_of(header(0, 0, is_transactional=True))
+    for marker, expected in ((numbered(20), 20), (MARKER, 20), (numbered(30), 30), (numbered(25), 30)):
+        state.apply(marker_header(1), marker)
+        assert state.producers[5].decision_offset == expected
+    state.apply(header(2, 1, is_transactional=True))
+    assert state.producers[5].decision_offset == 30
+    state.apply(marker_header(3), numbered(7, coordinator_epoch=4))
+    assert state.producers[5].decision_offset == 7
+
+
+def test_a_marker_of_kip_890_is_above_the_epoch_of_its_transaction() -> None:
+    """KIP-1228; the same epoch with nothing open is a repetition (KAFKA-19999)."""
+    state = state_of(header(0, 0, is_transactional=True))
+    with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+        is_repeated(state, marker_header(1), version=2)
+    assert not is_repeated(state, marker_header(1, epoch=1), version=2)
+    state.apply(marker_header(1, epoch=1), MARKER)
+    assert is_repeated(state, marker_header(2, epoch=1), version=2)
+    state.apply(header(2, 0, epoch=1, is_transactional=True))
+    with pytest.raises(KafkaError, match="INVALID_PRODUCER_EPOCH"):
+        is_repeated(state, marker_header(3, epoch=1), version=2)
+
+
+def test_a_snapshot_keeps_the_number_of_a_decision_where_kafka_does_not_look() -> None:
+    state = state_of(header(0, 0, is_transactional=True), header(1, 1, is_transactional=True))
+    state.apply(marker_header(2), numbered(20))
+    data = encode_snapshot(state.producers)
+    assert parse_snapshot(data)[5].decision_offset == 20
+    *_, (producer_id, last) = snapshot_entries(data)
+    assert (producer_id, last.producer_epoch, last.batches[0].last_offset) == (5, 0, 1), "Kafka takes the last one"
 
 
 def test_a_marker_with_a_new_epoch_makes_the_producer_start_anew() -> None:
@@ -186,7 +248,7 @@ def test_silent_producers_are_forgotten_but_not_with_an_open_transaction() -> No
 
 def test_a_snapshot_keeps_the_remembered_batches_of_each_producer() -> None:
     state = state_of(*(header(2 * number, 2 * number, count=2) for number in range(7)))
-    again = ProducerState(parse_snapshot(state.to_snapshot()))
+    again = ProducerState(parse_snapshot(encode_snapshot(state.producers)))
     assert again.producers == state.producers
     assert len(again.producers[5].batches) == REMEMBERED_BATCHES
 
@@ -195,7 +257,7 @@ def test_the_newest_entry_of_a_producer_stands_last_in_a_snapshot() -> None:
     """Kafka takes the last one of several and knows what it would have written itself."""
     state = state_of(header(0, 0), header(1, 1), header(2, 2))
     state.apply(stored_batch(3, producer_id=6, is_transactional=True).header)
-    entries = list(snapshot_entries(state.to_snapshot()))
+    entries = list(snapshot_entries(encode_snapshot(state.producers)))
     assert [(producer_id, entry.batches[-1].last_offset) for producer_id, entry in entries] == [
         (5, 0),
         (5, 1),
@@ -210,17 +272,17 @@ def test_a_snapshot_has_the_state_of_a_producer_beside_its_batches() -> None:
     state = state_of(header(0, 0, count=3), header(3, 3, count=2))
     state.apply(stored_batch(5, producer_id=6, base_sequence=MAX_SEQUENCE, count=2, is_transactional=True).header)
     state.apply(header(7, 0, epoch=4, is_control=True))
-    again = ProducerState(parse_snapshot(state.to_snapshot()))
+    again = ProducerState(parse_snapshot(encode_snapshot(state.producers)))
     timestamp = FIRST_TIMESTAMP_MS + 6
     assert again.producers[6] == ProducerEntry(
         0, (SequencedBatch(MAX_SEQUENCE, 0, 5, 6, timestamp),), timestamp, -1, current_txn_first_offset=5
     )
     assert again.producers[5] == ProducerEntry(4, (), FIRST_TIMESTAMP_MS + 7)
-    assert again.to_snapshot() == state.to_snapshot()
+    assert encode_snapshot(again.producers) == encode_snapshot(state.producers)
 
 
 def test_a_damaged_snapshot_is_refused_at_every_bit() -> None:
-    data = state_of(header(0, 0)).to_snapshot()
+    data = encode_snapshot(state_of(header(0, 0)).producers)
     for at in range(len(data)):
         damaged = bytearray(data)
         damaged[at] ^= 4
@@ -237,7 +299,7 @@ def test_markers_of_made_up_producers_are_not_remembered_beyond_the_limit(monkey
     state = ProducerState()
     markers = [stored_batch(n, producer_id=n, is_transactional=True, is_control=True).header for n in range(5)]
     for marker in markers:
-        state.check_coordinators(marker, MARKER)
+        assert not is_repeated(state, marker)
         state.stage(marker, MARKER)
     assert [state.latest(n) is not None for n in range(5)] == [True, True, True, False, False]
     assert state.stages_transactions
