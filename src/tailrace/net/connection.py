@@ -24,8 +24,8 @@ MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 """A longer frame is from a peer that does not speak the protocol: `HTTP` reads as 1.2 GB, a TLS alert as 352 MB."""
 
 NEGOTIATED_WITH = 3
-"""ApiVersions version asked first. Later ones only change rules for features, which this client does not read, and
-some servers answer a version they do not know in an unreadable form."""
+"""ApiVersions version asked first. A later one only adds supported features that begin at 0, which this client does not
+read, and some servers answer a version they do not know in an unreadable form."""
 
 _SCRATCH_BYTES = 64 * 1024
 _ANY_VERSION = 0x7FFF
@@ -98,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._watchdog: asyncio.TimerHandle | None = None
         self._fault: KafkaError | None = None
         self._versions: dict[int, tuple[int, int]] = {}
+        self._features: dict[str, int] = {}
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._scratch_filled = 0
         # A frame longer than its arrived part gets memory of its own, and the socket writes right into it.
@@ -207,6 +208,10 @@ class Connection(asyncio.BufferedProtocol):
         low, high = self._versions.get(api_of(request_type).key, (0, -1))
         return low <= max(version, low) <= min(high, api_of(request_type).max_version)
 
+    def feature_level(self, name: str) -> int:
+        """The level of this feature that the cluster had finalized when the connection was made (KIP-584); 0: none."""
+        return self._features.get(name, 0)
+
     async def ask(
         self, request: object, response_type: type[R], *, timeout_ms: int, max_version: int = _ANY_VERSION
     ) -> R:
@@ -298,6 +303,7 @@ class Connection(asyncio.BufferedProtocol):
             detail = f"{self.address} refused ApiVersions with error {response.error_code}"
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
         self._versions = {api.api_key: (api.min_version, api.max_version) for api in response.api_keys}
+        self._features = {feature.name: feature.max_version_level for feature in response.finalized_features}
 
 
 class ConnectionRefused(KafkaError):

@@ -10,7 +10,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import Address, Connection, connect, parse_addresses
 from tailrace.net.pool import ConnectionPool
 from tailrace.protocol.headers import decode_request_header, encode_response
-from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse
+from tailrace.protocol.messages.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
 from tailrace.protocol.messages.groups import ListGroupsRequest, ListGroupsResponse
 from tailrace.protocol.messages.membership import HeartbeatRequest, HeartbeatResponse
 from tailrace.protocol.messages.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
@@ -70,6 +70,24 @@ def _with_server(serve: Serve, use: Callable[[Address], Awaitable[None]]) -> Non
 
 async def _connect(address: Address) -> Connection:
     return await connect(address, client_id="test", timeout_ms=30_000)
+
+
+def test_levels_of_features_are_those_of_the_cluster_at_the_time() -> None:
+    level = FinalizedFeatureKey(name="transaction.version", max_version_level=2, min_version_level=2)
+
+    async def serve(peer: ServerEnd) -> None:
+        _, version, correlation_id = await peer.request()
+        offered = ApiVersion(api_key=18, min_version=0, max_version=4)
+        peer.answer(ApiVersionsResponse(api_keys=(offered,), finalized_features=(level,)), version, correlation_id)
+        await peer.request()
+
+    async def use(address: Address) -> None:
+        connection = await _connect(address)
+        assert connection.feature_level("transaction.version") == 2
+        assert connection.feature_level("group.version") == 0
+        connection.close()
+
+    _with_server(serve, use)
 
 
 def test_the_highest_common_version_is_taken() -> None:
