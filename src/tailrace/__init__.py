@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch, SharedConsumer
     from tailrace.client.consumer_metrics import MetricName
     from tailrace.client.errors import LogTruncation
-    from tailrace.client.group.committed_offsets import OffsetAndMetadata
+    from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
     from tailrace.client.outgoing import RecordMetadata
     from tailrace.client.reading.records_ahead import ConsumerRecord
@@ -39,6 +39,7 @@ __all__ = (
     "Admin",
     "ClientMetadata",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "CorruptRecords",
     "Done",

@@ -25,7 +25,7 @@ from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.consumer_metrics import MetricName
 from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.errors import LogTruncation, several
-from tailrace.client.group.committed_offsets import OffsetAndMetadata
+from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.loop_thread import Facade, blocking, loop_thread
 from tailrace.client.outgoing import Headers, RecordMetadata
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 __all__ = (
     "Admin",
     "Consumer",
+    "ConsumerGroupMetadata",
     "ConsumerRecord",
     "CorruptRecords",
     "Done",
@@ -448,6 +449,10 @@ class Consumer(Facade[AsyncConsumer]):
     def position(self, topic_partition: TopicPartition) -> int | None:
         """The offset of the next record that `poll` will return; None while it is not decided."""
         return self._client.get().position(topic_partition)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """See `AsyncConsumer.group_metadata`."""
+        return self._client.get().group_metadata()
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""

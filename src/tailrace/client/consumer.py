@@ -11,7 +11,6 @@ from tailrace.client.errors import check_count, several
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
 from tailrace.client.group.committed_offsets import (
-    OUTSIDE,
     ConsumerGroupMetadata,
     OffsetAndMetadata,
     commit_group_offsets,
@@ -337,7 +336,7 @@ class AsyncConsumer:
         if ranges is not None and offsets is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "commit offsets or ranges, not both at once")
         if ranges is not None:
-            return await progress.commit(ranges, member=self._identity(), timeout_ms=COMMIT_TIMEOUT_MS)
+            return await progress.commit(ranges, member=self.group_metadata(), timeout_ms=COMMIT_TIMEOUT_MS)
         if offsets is None:
             self._drop_auto_commit()
         elif self._committing is not None:
@@ -364,17 +363,21 @@ class AsyncConsumer:
     async def _commit(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
     ) -> None:
-        assert self._group is not None, "only a member of a group commits"
-        member = self._identity() if offsets else OUTSIDE
-        await commit_group_offsets(self._router, self._group, offsets, member=member, timeout_ms=timeout_ms)
+        if offsets:
+            member = ConsumerGroupMetadata(self._group or "") if self._initial_topics else self.group_metadata()
+            await commit_group_offsets(self._router, member.group_id, offsets, member=member, timeout_ms=timeout_ms)
 
-    def _identity(self) -> ConsumerGroupMetadata:
-        """The author of a commit. Raises KafkaError UNKNOWN_MEMBER_ID while this member is out of its group."""
-        if self._member is None or not self._is_subscribed:
-            return OUTSIDE
-        if self._member.identity.generation_id < 0:
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """The group and this member of it, for `Producer.send_offsets_to_transaction`; no member with `assign`.
+
+        Raises KafkaError: UNKNOWN_MEMBER_ID while this member is out of its group, INVALID_GROUP_ID without a group.
+        """
+        self._progress_of_group()
+        member = self._member if self._is_subscribed else None
+        identity = member.identity if member is not None else ConsumerGroupMetadata(self._group or "")
+        if self._has_lost_partitions or self._initial_topics or (member and identity.generation_id < 0):
             raise self._not_a_member()  # to the coordinator it would be a client outside the group
-        return self._member.identity
+        return identity
 
     def _next_offsets(self) -> dict[TopicPartition, int]:
         """The offset of the next record to return, in each partition where it is decided."""

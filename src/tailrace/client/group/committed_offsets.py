@@ -33,8 +33,9 @@ class OffsetAndMetadata(NamedTuple):
 
 
 class ConsumerGroupMetadata(NamedTuple):
-    """The author of a commit: a member in its generation; the default is a client outside the group."""
+    """The author of a commit: a member of a group in its generation; by default a client outside the group."""
 
+    group_id: str = ""
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None

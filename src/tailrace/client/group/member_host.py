@@ -154,8 +154,9 @@ class GroupMember:
     @property
     def identity(self) -> committed_offsets.ConsumerGroupMetadata:
         """The author of commits now."""
+        machine = self._machine
         return committed_offsets.ConsumerGroupMetadata(
-            self._machine.generation_id, self._machine.member_id, self._group_instance_id
+            self._group, machine.generation_id, machine.member_id, self._group_instance_id
         )
 
     def subscribe(self, topics: Iterable[str]) -> None:

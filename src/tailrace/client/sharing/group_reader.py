@@ -62,7 +62,7 @@ class GroupReader(AsyncConsumer):
 
         Raises KafkaError FENCED_STATE_EPOCH if the offset was reset since its progress was read.
         """
-        await self._progress_of_group().cut(name, offset, member=self._identity())
+        await self._progress_of_group().cut(name, offset, member=self.group_metadata())
 
     def is_displaced(self, name: TopicPartition) -> bool:
         """Whether the log did not have the offset at which reading was to go on, and a reset or a truncation has moved
