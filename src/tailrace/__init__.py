@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
     from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch, SharedConsumer
     from tailrace.client.consumer_metrics import MetricName
-    from tailrace.client.errors import LogTruncation
+    from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, LogTruncation, ProducerFenced
     from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
     from tailrace.client.outgoing import RecordMetadata
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
     from tailrace.client.sharing.shared_record import SharedRecord
     from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
+    from tailrace.client.transactions.producer_transaction import TransactionPhase
     from tailrace.model import __version__
     from tailrace.model.committed_progress import Rectangle
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = (
+    "AbortableTransactionError",
     "Admin",
     "ClientMetadata",
     "Consumer",
@@ -44,6 +46,7 @@ __all__ = (
     "CorruptRecords",
     "Done",
     "ErrorCode",
+    "FatalTransactionError",
     "HeldKey",
     "KafkaError",
     "KeyProgress",
@@ -56,6 +59,7 @@ __all__ = (
     "Outcome",
     "PartitionView",
     "Producer",
+    "ProducerFenced",
     "RackAwareReplicaSelector",
     "RangeBudget",
     "RangedFetch",
@@ -70,6 +74,7 @@ __all__ = (
     "SharingMetrics",
     "Skip",
     "TopicPartition",
+    "TransactionPhase",
     "__version__",
 )
 

@@ -1,4 +1,4 @@
-"""The Python blocks of docs/python.md and docs/spark.md run as they stand, but for the port and for a directory."""
+"""The Python blocks of these pages run as they stand, but for the port and for a directory."""
 
 import re
 import time
@@ -40,6 +40,15 @@ def test_python(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert "UNKNOWN_TOPIC_OR_PARTITION" in output
     assert "topic='orders'" in output.splitlines()[-1]  # the last block, for asyncio
     assert names["rows"] == len(names["records"]) > 0
+
+
+def test_transactions(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for block in _blocks("guides/transactions.md"):
+        exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"'), names)
+    assert capsys.readouterr().out.splitlines()[-1] == "b'TEA 0' b'TEA 99'"
+    with Admin(cluster.bootstrap_servers) as admin:
+        assert {each.offset for each in admin.group_offsets("billing").values()} == {100}
 
 
 @pytest.mark.spark

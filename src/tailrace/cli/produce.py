@@ -17,7 +17,7 @@ from tailrace.cli.waiting import TroubleNotice, on_first_signal, without_client_
 from tailrace.client.accumulator import StickyPartitioner
 from tailrace.client.blocking import Producer
 from tailrace.client.outgoing import RecordMetadata
-from tailrace.client.producer import parse_codec
+from tailrace.client.record_checks import parse_codec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.protocol.records.record import BatchBuilder

@@ -9,34 +9,35 @@ import atexit
 import logging
 import os
 import sys
-import threading
 import weakref
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from itertools import chain
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.admin.topics import NewTopic
+from tailrace.client.blocking_producer import Producer
 from tailrace.client.consumer import AsyncConsumer
 from tailrace.client.consumer_metrics import MetricName
-from tailrace.client.delivery import DeliveryFuture
-from tailrace.client.errors import LogTruncation, several
+from tailrace.client.errors import (
+    AbortableTransactionError,
+    FatalTransactionError,
+    LogTruncation,
+    ProducerFenced,
+    several,
+)
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.loop_thread import Facade, blocking, loop_thread
-from tailrace.client.outgoing import Headers, RecordMetadata
-from tailrace.client.producer import AsyncProducer, PrebuiltBatch, Unsent, stamp_of
+from tailrace.client.outgoing import RecordMetadata
 from tailrace.client.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
-from tailrace.client.record_checks import check_partition, check_topic
 from tailrace.client.sharing.blocking_consumer import SharedConsumer
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
 from tailrace.client.sharing.shared_record import SharedRecord
 from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
+from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = (
+    "AbortableTransactionError",
     "Admin",
     "Consumer",
     "ConsumerGroupMetadata",
@@ -54,6 +56,7 @@ __all__ = (
     "CorruptRecords",
     "Done",
     "ErrorCode",
+    "FatalTransactionError",
     "HeldKey",
     "KafkaError",
     "KeyProgress",
@@ -64,6 +67,7 @@ __all__ = (
     "OffsetAndMetadata",
     "Outcome",
     "Producer",
+    "ProducerFenced",
     "RangeBudget",
     "RangedFetch",
     "RecordMetadata",
@@ -74,194 +78,13 @@ __all__ = (
     "SharingMetrics",
     "Skip",
     "TopicPartition",
+    "TransactionPhase",
 )
 
 _log = logging.getLogger(__name__)
 
-EXIT_FLUSH_S = 5.0
-"""The longest wait for records that were not flushed, at the end of the interpreter."""
-
 _EXIT_STOP_S = 2.0
 """The longest wait for a consumer to stop at the end of the interpreter; that needs no answer from a server."""
-
-_ENQUEUE_AT_ONCE = 2_000
-"""The most records that one turn of the loop passes on, so that answers do not wait long."""
-
-
-class Producer(Facade[AsyncProducer]):
-    """See `tailrace.client.producer.AsyncProducer`, whose settings it takes.
-
-    The end of a `with` block, `flush` and `close` raise KafkaError if records have failed whose futures were never
-    read. An exception of the block itself is raised unchanged, with a note of the records.
-    """
-
-    def __init__(self, bootstrap_servers: str, *, max_block_ms: int = 60_000, **settings: Any) -> None:
-        # Refuse bad settings here and not at the first record.
-        made = AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
-        self._buffer_memory = made.buffer_memory
-        self._max_block_ms = max_block_ms
-        self._reset()
-
-        def make() -> AsyncProducer:
-            self._reset()
-            client = AsyncProducer(bootstrap_servers, max_block_ms=max_block_ms, **settings)
-            client.on_release = self._released
-            client.start()
-            return client
-
-        super().__init__(make)
-        _producers.add(self)
-
-    def _reset(self) -> None:
-        self._space = threading.Condition(threading.Lock())
-        self._buffered_bytes = 0
-        self._waiters = 0
-        self._inbox: deque[Unsent | PrebuiltBatch] = deque()
-        self._is_scheduled = False
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None = None,
-        *,
-        key: bytes | None = None,
-        partition: int | None = None,
-        headers: Headers | None = (),
-        timestamp: int | None = None,
-    ) -> "Future[RecordMetadata]":
-        """Hand over a record; the result of the future is its place, or KafkaError.
-
-        Blocks only while buffer.memory is full, max.block.ms at most. A future cannot be cancelled. Raises TypeError,
-        or KafkaError (MESSAGE_TOO_LARGE, INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts.
-        """
-        client = self._client.get()
-        record = client.checked(topic, partition, key, value, headers)
-        stamp = stamp_of(timestamp)
-        completion = DeliveryFuture(client.failures)
-        self._hand_over(
-            client, Unsent(topic, partition, record.key, record.value, record.headers, stamp, record.cost, completion)
-        )
-        return completion
-
-    def send_batch(self, topic: str, partition: int, payload: Buffer) -> "Future[RecordMetadata]":
-        """Hand over a whole record batch (format v2, offsets from 0); the future's offset is its first record's."""
-        check_topic(topic)
-        check_partition(partition)
-        client = self._client.get()
-        completion = DeliveryFuture(client.failures)
-        self._hand_over(client, PrebuiltBatch(topic, partition, payload, len(payload), completion))
-        return completion
-
-    def partition_count(self, topic: str) -> int:
-        """The number of partitions of the topic now, or when the cluster last answered; may create the topic."""
-        return loop_thread().call(self._client.get().partition_count(topic))
-
-    def _hand_over(self, client: AsyncProducer, item: Unsent | PrebuiltBatch) -> None:
-        with self._space:
-            is_full = self._buffered_bytes + item.cost > self._buffer_memory and self._buffered_bytes
-            # A callback of a future runs on the loop's thread, which frees the space: it may not wait.
-            if is_full and not loop_thread().is_current:
-                self._wait_for_space(item.cost)
-            self._buffered_bytes += item.cost
-            self._inbox.append(item)
-            if self._is_scheduled:
-                return
-            self._is_scheduled = True
-        loop_thread().loop.call_soon_threadsafe(self._take_over, client)
-
-    def _wait_for_space(self, cost: int) -> None:
-        self._waiters += 1
-        has_space = self._space.wait_for(
-            lambda: not self._buffered_bytes or self._buffered_bytes + cost <= self._buffer_memory,
-            timeout=self._max_block_ms / 1000,
-        )
-        self._waiters -= 1
-        if not has_space:
-            detail = f"buffer.memory {self._buffer_memory} stayed full for max.block.ms {self._max_block_ms}"
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
-
-    def _take_over(self, client: AsyncProducer) -> None:
-        """On the loop: pass records on, in order."""
-        self._is_scheduled = False
-        inbox = self._inbox
-        for _ in range(min(len(inbox), _ENQUEUE_AT_ONCE)):
-            client.enqueue(inbox.popleft())
-        if inbox and not self._is_scheduled:
-            self._is_scheduled = True
-            loop_thread().loop.call_soon(self._take_over, client)
-
-    def _released(self, cost: int) -> None:
-        """On the loop: these bytes of buffer.memory are free again."""
-        with self._space:
-            self._buffered_bytes -= cost
-            if self._waiters:
-                self._space.notify_all()
-
-    @property
-    def trouble(self) -> KafkaError | None:
-        """The fault that keeps records from being written, while it is retried; None without one."""
-        return self._client.get().trouble
-
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if fault is None:
-            self.close()
-            return
-        try:
-            self.close()
-        except KafkaError as unreported:
-            fault.add_note(f"also, by this producer: {unreported}")
-
-    def flush(self) -> None:
-        """Return when every record handed over so far is written.
-
-        Raises KafkaError if records have failed whose futures were never read: their number, and the first fault. Each
-        failure is reported once.
-        """
-        client = self._client.get()
-        loop_thread().call(self._settle(client))
-        client.failures.raise_unreported()
-
-    async def _settle(self, client: AsyncProducer) -> None:
-        while self._inbox:
-            client.enqueue(self._inbox.popleft())
-        await client.settle()
-
-    def close(self) -> None:
-        """Flush, then close the connections; then raises as `flush` does. May be called again."""
-        client = self._client.existing()
-        if self._inbox and client is not None:
-            loop_thread().call(self._settle(client))
-        super().close()
-
-    def close_at_exit(self) -> None:
-        """Flush for a few seconds: the interpreter ends, and with it the background thread."""
-        client = self._client.existing()
-        if client is None:
-            return
-        try:
-            asyncio.run_coroutine_threadsafe(self._finish(client), loop_thread().loop).result(EXIT_FLUSH_S)
-        except TimeoutError:
-            what = f"{self._buffered_bytes} bytes of records"
-            _log.error("%s were not written before the interpreter ended: call flush() or close()", what)
-        except KafkaError as unreported:
-            _log.error("%s", unreported)
-
-    async def _finish(self, client: AsyncProducer) -> None:
-        await self._settle(client)
-        await client.close()
-
-
-_producers: "weakref.WeakSet[Producer]" = weakref.WeakSet()
-
-
-@atexit.register
-def _close_at_exit() -> None:
-    for producer in list(_producers):
-        producer.close_at_exit()
-    for consumer in list(_consumers):
-        consumer.abandon_at_exit()
 
 
 class Admin(Facade[AsyncAdmin]):
@@ -476,3 +299,9 @@ async def _metrics(client: AsyncConsumer) -> dict[MetricName, int]:
 
 
 _consumers: "weakref.WeakSet[Consumer]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    for consumer in list(_consumers):
+        consumer.abandon_at_exit()

@@ -75,8 +75,11 @@ class WriteFailures:
         return ticket
 
     def log(self, fault: BaseException) -> None:
-        """Log a warning of a counted failure, unless its topic had one less than 30 s ago."""
-        if not isinstance(fault, RecordNotWritten):
+        """Log a warning of a counted failure, unless its topic had one less than 30 s ago.
+
+        Records that an abort drops at the wish of the application are no news.
+        """
+        if not isinstance(fault, RecordNotWritten) or fault.code is ErrorCode.OPERATION_NOT_ATTEMPTED:
             return
         count = self._unlogged.pop(fault.topic, 0) + fault.records
         if self._warnings.admits(fault.topic, time.monotonic_ns() // 1_000_000):

@@ -28,6 +28,27 @@ class LogTruncation(KafkaError):
         self.diverging_offset = diverging_offset
 
 
+class AbortableTransactionError(KafkaError):
+    """The open transaction cannot be committed: call `abort_transaction`, then the producer goes on with the next one.
+
+    `code` is that of the error which the transaction met.
+    """
+
+
+class FatalTransactionError(KafkaError):
+    """A transactional producer cannot go on: close it. Another one with its transactional id may.
+
+    The other one's `init_transactions` aborts the transaction that is open, if there is one.
+    """
+
+
+class ProducerFenced(FatalTransactionError):
+    """Another producer with this transactional id has begun, or the transaction was open beyond its time-out.
+
+    Close this producer, and make another one only if no other process is to have the transactional id.
+    """
+
+
 def code_of(number: int) -> ErrorCode:
     """The code of this number; UNKNOWN_SERVER_ERROR for a code of a newer server."""
     try:

@@ -1,12 +1,13 @@
-"""An outgoing batch of records, and the futures of its records. Pure."""
+"""An outgoing record, or batch of records, and the futures of its records. Pure."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import read_header, stamp_producer
 from tailrace.protocol.records.record import BatchBuilder, Record, read_records
+from tailrace.protocol.schema import Buffer
 
 _RECORD_OVERHEAD = 24
 
@@ -47,11 +48,44 @@ class Completion(Protocol):
     def set_exception(self, exception: BaseException, /) -> None: ...
 
 
+class Unsent(NamedTuple):
+    """A record of the caller."""
+
+    topic: str
+    partition: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp: int
+    cost: int
+    completion: Completion
+
+
+class PrebuiltBatch(NamedTuple):
+    """A whole record batch of the caller."""
+
+    topic: str
+    partition: int
+    payload: Buffer
+    cost: int
+    completion: Completion
+
+    @property
+    def records_count(self) -> int:
+        """The count in its header; 1 for bytes that are no batch."""
+        try:
+            return max(1, read_header(self.payload).records_count)
+        except CorruptRecords:
+            return 1
+
+
 class Identity(NamedTuple):
-    """The identity of an idempotent producer."""
+    """The identity of an idempotent producer, or of a transactional one."""
 
     producer_id: int
     producer_epoch: int
+    is_transactional: bool = False
+    """Whether its batches belong to transactions."""
 
 
 def record_cost(key: bytes | None, value: bytes | None, headers: Headers) -> int:
@@ -157,6 +191,7 @@ class OutgoingBatch:
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch,
             base_sequence=base_sequence,
+            is_transactional=identity.is_transactional,
         )
 
     def succeed(self, base_offset: int, log_append_time_ms: int) -> None:

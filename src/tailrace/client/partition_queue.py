@@ -114,8 +114,8 @@ class PartitionQueue:
         self.most_in_flight = 1
         self._last_written = -1
         if self.identity is not None:
-            producer_id, epoch = self.identity
-            self.identity = Identity(producer_id, epoch + 1) if epoch < _MAX_EPOCH else None
+            epoch = self.identity.producer_epoch
+            self.identity = Identity(self.identity.producer_id, epoch + 1) if epoch < _MAX_EPOCH else None
         for batch in self.retrying:
             batch.identity = None
             batch.may_be_written = False

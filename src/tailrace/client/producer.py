@@ -1,92 +1,42 @@
 """The producer: gathers records into batches, sends them to the leaders, and returns the offset of each."""
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from random import randrange
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from tailrace.client.accumulator import Accumulator, StickyPartitioner
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.delivery import AwaitedDelivery, WriteFailures
-from tailrace.client.outgoing import Completion, Headers, RecordMetadata, RecordNotWritten
-from tailrace.client.record_checks import CheckedRecord, check_partition, check_record, check_topic
+from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
+from tailrace.client.outgoing import Headers, PrebuiltBatch, RecordMetadata, RecordNotWritten, Unsent
+from tailrace.client.record_checks import (
+    CheckedRecord,
+    check_partition,
+    check_record,
+    check_topic,
+    parse_acks,
+    parse_codec,
+    stamp_of,
+)
 from tailrace.client.router import Router
 from tailrace.client.sender import Sender
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.client.transactions.host import TransactionHost
+from tailrace.client.transactions.producer_transaction import TransactionPhase
+from tailrace.client.transactions.scope import TransactionScope
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.schema import Buffer
 
 UNKNOWN_TOPIC_WAIT_MS = 5_000
 """The longest wait for an unknown topic: a broker that creates topics does so soon after the first request."""
 
-_ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
-
 Partitioner = Callable[[str, bytes | None, int], int]
 """(topic, key, number of partitions) -> partition."""
-
-
-def parse_codec(name: str | Codec | None) -> Codec:
-    """The codec of this name; none for None. Raises KafkaError(UNSUPPORTED_COMPRESSION_TYPE) that lists the names."""
-    if name is None or isinstance(name, Codec):
-        return name or Codec.NONE
-    try:
-        return Codec[name.upper()]
-    except KeyError:
-        known = ", ".join(codec.name.lower() for codec in Codec)
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {name!r}; known are {known}") from None
-
-
-def parse_acks(acks: str | int) -> int:
-    """-1 for `all`. Raises KafkaError(INVALID_REQUIRED_ACKS)."""
-    if str(acks) not in _ACKS:
-        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks!r}; say all, 1 or 0")
-    return _ACKS[str(acks)]
-
-
-def stamp_of(timestamp: int | None) -> int:
-    """The timestamp in ms since 1970, now for None. Raises KafkaError(INVALID_TIMESTAMP)."""
-    if timestamp is None:
-        return time.time_ns() // 1_000_000
-    if not isinstance(timestamp, int) or not 0 <= timestamp < 2**63:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, f"timestamp {timestamp!r}; say milliseconds since 1970")
-    return timestamp
-
-
-class Unsent(NamedTuple):
-    """A record of the caller."""
-
-    topic: str
-    partition: int | None
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    timestamp: int
-    cost: int
-    completion: Completion
-
-
-class PrebuiltBatch(NamedTuple):
-    """A whole record batch of the caller."""
-
-    topic: str
-    partition: int
-    payload: Buffer
-    cost: int
-    completion: Completion
-
-    @property
-    def records_count(self) -> int:
-        """The count in its header; 1 for bytes that are no batch."""
-        try:
-            return max(1, read_header(self.payload).records_count)
-        except CorruptRecords:
-            return 1
 
 
 class AsyncProducer:
@@ -97,6 +47,12 @@ class AsyncProducer:
 
     A failed record is reported once: by its future if that is awaited, otherwise by the next `flush` or `close`, also
     at the end of an `async with` block, as one KafkaError for all of them. The log `tailrace.client` has warnings.
+
+    With `transactional_id` all records belong to transactions: `init_transactions` once, then `async with
+    producer.transaction()` for each. The coordinator aborts one that is open for `transaction_timeout_ms`. Errors are
+    AbortableTransactionError (abort, and go on), FatalTransactionError (close; ProducerFenced is one), or a KafkaError
+    INVALID_TXN_STATE for calls in a wrong order. A call that runs out of time (max.block.ms) or is cancelled is called
+    again: `transaction_phase` tells which one.
     """
 
     def __init__(
@@ -113,6 +69,8 @@ class AsyncProducer:
         max_block_ms: int = 60_000,
         max_request_size: int = 1_048_576,
         idempotent: bool | None = None,
+        transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
         partitioner: Partitioner | None = None,
         client_id: str = "tailrace-producer",
     ) -> None:
@@ -120,6 +78,9 @@ class AsyncProducer:
         self._idempotent = self._acks == -1 if idempotent is None else idempotent
         if self._idempotent and self._acks != -1:
             raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks={acks}: an idempotent producer needs acks=all")
+        if transactional_id is not None and not (self._idempotent and transactional_id):
+            detail = "transactional_id needs at least one character, and an idempotent producer with acks=all"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
         self._router = Router(bootstrap_servers, client_id=client_id, request_timeout_ms=request_timeout_ms)
         self._accumulator = Accumulator(
             batch_size=batch_size,
@@ -144,6 +105,17 @@ class AsyncProducer:
         self._is_closing = False
         self.failures = WriteFailures()
         """The failed records whose futures have not been read."""
+        self._transactions: TransactionHost | None = None
+        if transactional_id is not None:
+            self._transactions = TransactionHost(
+                self._router,
+                transactional_id,
+                transaction_timeout_ms=transaction_timeout_ms,
+                max_block_ms=max_block_ms,
+                settle=self.settle,
+                drop=self._drop_parked,
+                failures=self.failures,
+            )
         self.on_release: Callable[[int], None] | None = None
         """Called with the bytes of buffer.memory that are free again, for a facade with a count of its own."""
 
@@ -171,6 +143,7 @@ class AsyncProducer:
                 acks=self._acks,
                 idempotent=self._idempotent,
                 on_release=self._release,
+                transactions=self._transactions,
             )
             self._spawn(self._run(self._sender))
 
@@ -203,9 +176,10 @@ class AsyncProducer:
         Without `partition` the key decides (murmur2, as in every Kafka client); without a key, one partition is filled
         after another. `timestamp` is ms since 1970, now by default. Waits while buffer.memory is full, max.block.ms at
         most, then raises KafkaError(REQUEST_TIMED_OUT). Raises TypeError, or KafkaError (MESSAGE_TOO_LARGE,
-        INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts.
+        INVALID_TOPIC_EXCEPTION, ...), for a record that no cluster accepts; with a transactional id also outside of a
+        transaction (INVALID_TXN_STATE), and in one that has failed.
         """
-        self._check_started()
+        self.check_ready()
         record = self.checked(topic, partition, key, value, headers)
         stamp = stamp_of(timestamp)
         completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
@@ -219,6 +193,12 @@ class AsyncProducer:
         """The record, checked as far as a client can; raises as `send` does. From any thread."""
         return check_record(topic, partition, key, value, headers, max_request_size=self._max_request_size)
 
+    def check_ready(self) -> None:
+        """Raises KafkaError while this producer takes no records. From any thread."""
+        self._check_started()
+        if self._transactions is not None:
+            self._transactions.machine.check_send()
+
     def _check_started(self) -> None:
         if self._sender is None:
             detail = "this producer has not been started: use `async with Producer(...)`, or call start()"
@@ -229,7 +209,7 @@ class AsyncProducer:
 
         The future's offset is that of its first record. Order with records sent one by one is kept.
         """
-        self._check_started()
+        self.check_ready()
         check_topic(topic)
         check_partition(partition)
         completion = AwaitedDelivery(self.failures, loop=asyncio.get_running_loop())
@@ -287,6 +267,9 @@ class AsyncProducer:
         if self._fault is not None:
             self._refuse(item, self._fault)
             return
+        if self._transactions is not None and self._transactions.machine.phase is not TransactionPhase.IN_TRANSACTION:
+            self._fail(item, self._transactions.machine.refusal("send"))  # it belongs to no transaction
+            return
         info = None if item.topic in self._parked else self._router.view.find(item.topic)
         if info is None:
             self._park(item)
@@ -301,7 +284,9 @@ class AsyncProducer:
         parked.append(item)
 
     async def _resolve(self, topic: str) -> None:
-        async def attempt() -> TopicInfo:
+        async def attempt() -> TopicInfo | None:
+            if not self._parked[topic]:
+                return None  # they were dropped with their transaction
             # A partition without a leader does not hold back the others: the sender waits for its leader.
             await self._router.ensure_fresh((topic,), allow_auto_create=True)
             return self._router.view.topic(topic)
@@ -313,6 +298,7 @@ class AsyncProducer:
                 self._refuse(item, fault)
             return
         for item in self._parked.pop(topic):
+            assert info is not None, "an item has waited for it"
             self._accept(item, info)
         assert self._sender is not None, "start() comes before the first record"
         self._sender.wake()
@@ -366,6 +352,12 @@ class AsyncProducer:
         return partition
 
     def _refuse(self, item: Unsent | PrebuiltBatch, fault: KafkaError) -> None:
+        """Fail an item of the open transaction."""
+        if self._transactions is not None:
+            self._transactions.machine.batch_failed(fault, is_numbered=False)
+        self._fail(item, fault)
+
+    def _fail(self, item: Unsent | PrebuiltBatch, fault: KafkaError) -> None:
         if not item.completion.done():
             partition = -1 if item.partition is None else item.partition
             records = item.records_count if isinstance(item, PrebuiltBatch) else 1
@@ -413,12 +405,87 @@ class AsyncProducer:
             self._flushing.remove(released)
             self._accumulator.end_flush()
 
+    # transactions
+
+    @property
+    def transaction_phase(self) -> TransactionPhase | None:
+        """The phase of a transactional producer; None without a transactional id."""
+        return None if self._transactions is None else self._transactions.machine.phase
+
+    def _transactional(self) -> TransactionHost:
+        if self._transactions is None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "this producer has no transactions: give it a transactional_id")
+        self._check_started()
+        return self._transactions
+
+    async def init_transactions(self) -> None:
+        """Register the transactional id: once, before the first transaction.
+
+        An open transaction of another producer with this id is aborted, one that is being committed is awaited, and
+        that producer is fenced. Raises KafkaError after max.block.ms: call it again.
+        """
+        await self._transactional().initialize()
+
+    async def begin_transaction(self) -> None:
+        """Open a transaction; what is sent from now on belongs to it."""
+        await self._transactional().begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int], group_metadata: ConsumerGroupMetadata
+    ) -> None:
+        """Commit offsets of a consumer's group with the transaction: of each partition the next record to read.
+
+        `group_metadata` is that of the consumer that has read the records. Raises AbortableTransactionError when the
+        consumer is no member of its group any more (KIP-447), and when the call is not done within max.block.ms; a
+        cancelled call too leaves a transaction that can only be aborted.
+        """
+        wanted = {
+            name: OffsetAndMetadata(offset) if isinstance(offset, int) else offset for name, offset in offsets.items()
+        }
+        await self._transactional().send_offsets(wanted, group_metadata)
+
+    async def commit_transaction(self) -> None:
+        """Commit all records and offsets of the transaction, when all its records are written.
+
+        Raises AbortableTransactionError if a record is not. After another KafkaError (max.block.ms is over, no
+        coordinator), and after a cancelled call, the outcome is open: call it again, with nothing else in between.
+        """
+        await self._transactional().commit()
+
+    async def abort_transaction(self) -> None:
+        """Abort the transaction: drop its unsent records, whose futures fail, and wait for answers under way.
+
+        Its failed records are reported by nothing else then. Raises KafkaError after max.block.ms: call it again.
+        """
+        await self._transactional().abort()
+
+    def transaction(self) -> TransactionScope:
+        """A transaction for an `async with` block: committed at its end, aborted by an exception, which is raised on.
+
+        A commit that fails with AbortableTransactionError is aborted too, and raised.
+        """
+        return TransactionScope(self)
+
+    def _drop_parked(self) -> None:
+        assert self._transactions is not None, "only a transaction is aborted"
+        for parked in self._parked.values():
+            for item in parked:
+                self._fail(item, self._transactions.machine.error())
+            parked.clear()
+        if self._sender is not None:
+            self._sender.wake()
+
     async def close(self) -> None:
-        """Flush, then close the connections; then raises as `flush` does. May be called again."""
+        """Flush, then close the connections; then raises as `flush` does. May be called again.
+
+        An open transaction is aborted first, as by Kafka's clients.
+        """
         if self._is_closing:
             return
         self._is_closing = True
         self._fault = self._fault or KafkaError(ErrorCode.NETWORK_EXCEPTION, "this producer is closed")
+        if self._transactions is not None and self._sender is not None:
+            await self._transactions.close()
         await self.settle()
         if self._sender is not None:
             self._sender.stop()

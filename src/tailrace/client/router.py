@@ -257,13 +257,14 @@ class Router:
         ask: Callable[[Connection], Awaitable[T]],
         *,
         key_type: int = GROUP_COORDINATOR,
+        use: str = "",
         timeout_ms: int | None = None,
     ) -> T:
         """The result of `ask` on a connection to the coordinator of this name, which is looked up again if it moves."""
 
         async def attempt() -> T:
             try:
-                return await ask(await self.coordinator_connection(name, key_type=key_type))
+                return await ask(await self.coordinator_connection(name, use, key_type=key_type))
             except KafkaError as fault:
                 if fault.code in _REASK_COORDINATOR:
                     self.forget_coordinator(name, key_type=key_type)

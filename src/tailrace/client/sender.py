@@ -12,6 +12,8 @@ from tailrace.client.errors import check, code_of
 from tailrace.client.outgoing import Identity, OutgoingBatch
 from tailrace.client.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.client.router import Router
+from tailrace.client.transactions.host import TransactionHost
+from tailrace.client.transactions.producer_transaction import EPOCH_OF_EACH
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -32,8 +34,11 @@ MAX_IN_FLIGHT_PER_NODE = 5
 _USE = "produce"
 _LAST_WITH_NAMES = 12
 """From version 13 Produce names topics by id."""
+_LAST_WITH_ADDITIONS = 11
+"""From version 12 a Produce adds its partitions to the transaction (KIP-890)."""
 _IDENTITY = "identity"
-"""The name of a job; `_describing` and `_connecting` give the names of the other jobs."""
+_ADDITIONS = "partitions of the transaction"
+"""The names of jobs; `_describing` and `_connecting` give those of the others."""
 _AGAIN = (BatchOutcome.RETRY, BatchOutcome.BEHIND, BatchOutcome.DOUBT, BatchOutcome.RENEW)
 _STALE = (
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -54,12 +59,14 @@ class Sender:
         acks: int,
         idempotent: bool,
         on_release: Callable[[int], None],
+        transactions: TransactionHost | None = None,
     ) -> None:
         self._router = router
         self._accumulator = accumulator
         self._acks = acks
         self._idempotent = idempotent
         self._on_release = on_release
+        self._transactions = transactions
         self._identity: Identity | None = None
         self._identity_cluster: str | None = None
         """The cluster of the identity."""
@@ -125,15 +132,15 @@ class Sender:
             self._finish(batch, self._expired(batch))
         if self._troubles:
             self._forget_troubles()
+        if self._transactions is not None and self._transactions.machine.is_doomed:
+            self.fail_all(self._transactions.machine.error())
+            return
         ready = list(self._accumulator.ready(now_ms))
         if not ready:
             return
-        if self._identity is not None and self._identity_cluster != self._router.view.cluster_id:
-            # Another producer may have this id there, and the broker would drop the records as repetitions.
-            self._identity = None
-            self._accumulator.restart()
-        if self._idempotent and self._identity is None:
-            self._start(_IDENTITY, self._obtain_identity)
+        if self._transactions is not None:
+            ready = self._admitted(ready, self._transactions)
+        elif not self._has_identity():
             return
         by_leader: dict[BrokerAddress, list[PartitionQueue]] = defaultdict(list)
         for queue in ready:
@@ -143,12 +150,41 @@ class Sender:
         for leader, queues in by_leader.items():
             self._send_to(leader, queues, now_ms)
 
+    def _has_identity(self) -> bool:
+        """Whether there is an identity of this cluster, or none is needed; if not, it is being asked for."""
+        if self._identity is not None and self._identity_cluster != self._router.view.cluster_id:
+            # Another producer may have this id there, and the broker would drop the records as repetitions.
+            self._identity = None
+            self._accumulator.restart()
+        if self._idempotent and self._identity is None:
+            self._start(_IDENTITY, self._obtain_identity)
+            return False
+        return True
+
+    def _admitted(self, queues: list[PartitionQueue], transactions: TransactionHost) -> list[PartitionQueue]:
+        """Those whose partitions are in the transaction; the others are being added."""
+        machine, cluster = transactions.machine, self._router.view.cluster_id
+        if self._identity is None:
+            self._identity_cluster = cluster
+        elif self._identity_cluster != cluster:
+            detail = "another cluster answers at the address of the one that had this producer"
+            machine.give_up(KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID, detail))
+            self.wake()
+            return []
+        if self._identity != machine.identity:
+            self._accumulator.restart()
+            self._identity = machine.identity
+        admitted = [queue for queue in queues if machine.admits(queue.topic_partition)]
+        if machine.has_wanted:
+            self._start(_ADDITIONS, transactions.add_partitions)
+        return admitted
+
     def _forget_troubles(self) -> None:
         """Keep only the faults of nodes that lead partitions with unsent records."""
         incomplete = self._accumulator.incomplete
         met: set[TopicPartition | str] = {*incomplete, *(_describing(topic) for topic, _ in incomplete)}
         if incomplete:
-            met.add(_IDENTITY)
+            met |= {_IDENTITY, _ADDITIONS}
         for partition in incomplete:
             with suppress(KafkaError):  # it has no leader
                 met.add(_connecting(self._router.view.leader(partition)))
@@ -192,7 +228,10 @@ class Sender:
         for batch in batches:
             topic, index = batch.topic_partition
             topics[topic].append(PartitionProduceData(index=index, records=batch.payload))
+        transaction = None if self._transactions is None else self._transactions.machine
+        is_older = transaction is not None and transaction.version < EPOCH_OF_EACH
         request = ProduceRequest(
+            transactional_id=None if transaction is None else transaction.transactional_id,
             acks=self._acks,
             timeout_ms=self._router.request_timeout_ms,
             topic_data=tuple(TopicProduceData(name=name, partition_data=tuple(each)) for name, each in topics.items()),
@@ -205,7 +244,7 @@ class Sender:
                 request,
                 ProduceResponse,
                 timeout_ms=self._router.request_timeout_ms,
-                max_version=_LAST_WITH_NAMES,
+                max_version=_LAST_WITH_ADDITIONS if is_older else _LAST_WITH_NAMES,
             )
         except KafkaError as fault:
             self._settle_all(batches, fault)
@@ -276,6 +315,8 @@ class Sender:
             queue.split(batch)
             return
         verdict = queue.verdict(batch, code)
+        if verdict is BatchOutcome.RENEW and self._transactions is not None:
+            verdict = BatchOutcome.FAIL  # only the coordinator gives a transaction another identity
         now_ms = self._router.now_ms()
         if fault is not None:
             self._last_fault = fault
@@ -305,6 +346,8 @@ class Sender:
         self, batch: OutgoingBatch, fault: KafkaError | None, answer: PartitionProduceResponse | None = None
     ) -> None:
         if fault is not None:
+            if self._transactions is not None:
+                self._transactions.machine.batch_failed(fault, is_numbered=batch.identity is not None)
             batch.fail(fault)
         elif answer is None:
             batch.succeed(-1, -1)

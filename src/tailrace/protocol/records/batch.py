@@ -312,9 +312,18 @@ def stamp_log_append_time(buffer: bytearray | memoryview, position: int, now_ms:
 
 
 def stamp_producer(
-    buffer: bytearray | memoryview, position: int, *, producer_id: int, producer_epoch: int, base_sequence: int
+    buffer: bytearray | memoryview,
+    position: int,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    is_transactional: bool = False,
 ) -> None:
-    """Give the batch at `position` to a producer, in place, with a new checksum: a retry after an epoch bump."""
+    """Give the batch at `position` to a producer, or to its transaction, in place, with a new checksum."""
+    if is_transactional:
+        (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_AT)
+        _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | TRANSACTIONAL)
     _PRODUCER.pack_into(buffer, position + _PRODUCER_AT, producer_id, producer_epoch, base_sequence)
     seal(buffer, position)
 

@@ -156,6 +156,13 @@ def test_stamping_a_producer_gives_a_batch_that_is_taken() -> None:
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (9, 2, 4)
 
 
+def test_stamping_a_transactional_producer_marks_the_batch() -> None:
+    buffer = build_batch(RECORDS)
+    stamp_producer(buffer, 0, producer_id=9, producer_epoch=2, base_sequence=4, is_transactional=True)
+    assert validate_produced(buffer, produce_version=9).is_transactional
+    assert [record.value for record in read_records(buffer)] == [record.value for record in RECORDS]
+
+
 def test_sequence_numbers_wrap_from_the_largest_to_zero() -> None:
     builder = BatchBuilder(producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)
     for _ in range(4):
