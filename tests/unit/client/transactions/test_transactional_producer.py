@@ -351,6 +351,27 @@ def test_an_abort_drops_what_is_unsent_and_waits_for_what_is_under_way(play: Pla
     assert identities(nodes)[-1] == ((PRODUCER_ID, 0, 1) if version == 1 else (PRODUCER_ID, 1, 0))
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_record_that_waits_for_space_is_refused_once_its_transaction_ends(play: Play, version: int) -> None:
+    async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
+        async with begun(producer):
+            nodes.hold(ProduceRequest)
+            first = await producer.send("orders", b"x" * 100, partition=0)
+            waiting = asyncio.ensure_future(producer.send("orders", b"y" * 100, partition=0))
+            await nodes.arrival(ProduceRequest)
+            committing = asyncio.ensure_future(producer.commit_transaction())
+            await asyncio.sleep(0)
+            assert producer.transaction_phase is TransactionPhase.COMMITTING
+            nodes.release(ProduceRequest)
+            await committing
+            assert (await first).offset == 0
+            with pytest.raises(KafkaError) as refused:
+                await (await waiting)
+            assert refused.value.code is E.INVALID_TXN_STATE
+
+    assert len(play(scene, version=version, buffer_memory=150).batches) == 1
+
+
 def test_an_abort_comes_after_the_answer_about_partitions(play: Play) -> None:
     async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
         async with begun(producer):
