@@ -16,18 +16,22 @@ import confluent_kafka
 import pytest
 
 import tailrace
-from crash.transactional_copier import GROUP, SOURCE, TARGET
+from crash.transactional_copier import GROUP, OF_ONE_TRANSACTION, SOURCE, TARGET
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from tailrace.testing import Cluster
 
 SECONDS = 60.0
-RECORDS = 400
+RECORDS = 2_000
 VALUES = [b"%d" % number for number in range(RECORDS)]
 OF_ALL = ("Produce 2", "TxnOffsetCommit 2", "EndTxn 2")
 OF_OLDER = ("AddPartitionsToTxn 2", "AddOffsetsToTxn 2")
-ROUNDS = int(os.environ.get("KILLS", "4"))
+ROUNDS = int(os.environ.get("KILLS", "3"))
+IMPATIENT = {
+    "group.min.session.timeout.ms": "1000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+}
 REPLICATED = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -39,9 +43,9 @@ REPLICATED = {
 pytestmark = pytest.mark.crash
 
 
-def _copier(servers: str, *moment: str) -> "subprocess.Popen[bytes]":
+def _copier(servers: str, moment: str = "", *, name: str = "copier") -> "subprocess.Popen[bytes]":
     path = os.pathsep.join([str(Path(__file__).parent.parent), str(Path(tailrace.__file__).parent.parent)])
-    command = [sys.executable, "-m", "crash.transactional_copier", servers, str(RECORDS), *moment]
+    command = [sys.executable, "-m", "crash.transactional_copier", servers, str(RECORDS), name, moment]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stderr=subprocess.PIPE)
 
 
@@ -114,17 +118,22 @@ def _check_copies(servers: str) -> None:
 
 @pytest.fixture
 def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
-    """One node with this transaction.version."""
-    with Cluster(directory=tmp_path) as cluster:
+    """So many nodes with this transaction.version."""
+    brokers, version = request.param
+    with Cluster(
+        brokers=brokers, directory=tmp_path, config=IMPATIENT | (REPLICATED if brokers > 1 else {})
+    ) as cluster:
         with Admin(cluster.bootstrap_servers) as admin:
-            if request.param < 2:
-                admin.update_features({"transaction.version": request.param}, upgrade_type=UpgradeType.SAFE_DOWNGRADE)
-            assert admin.describe_features().finalized.get("transaction.version", 0) == request.param
+            if version < 2:
+                admin.update_features({"transaction.version": version}, upgrade_type=UpgradeType.SAFE_DOWNGRADE)
+            assert admin.describe_features().finalized.get("transaction.version", 0) == version
         yield cluster
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("cluster", "requests"), [(1, (*OF_ALL, *OF_OLDER)), (2, OF_ALL)], indirect=["cluster"])
+@pytest.mark.parametrize(
+    ("cluster", "requests"), [((1, 1), (*OF_ALL, *OF_OLDER)), ((1, 2), OF_ALL)], indirect=["cluster"]
+)
 def test_a_worker_dies_before_and_behind_each_request(cluster: Cluster, requests: Sequence[str]) -> None:
     """Each process commits one transaction and dies in its second one, but for those that die at their begin."""
     servers = cluster.bootstrap_servers
@@ -139,30 +148,65 @@ def test_a_worker_dies_before_and_behind_each_request(cluster: Cluster, requests
 
 
 @pytest.mark.timeout(600)
-def test_a_worker_goes_on_while_its_coordinators_die(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cluster", [(3, 1), (3, 2)], indirect=True)
+def test_a_worker_goes_on_while_its_coordinators_die(cluster: Cluster) -> None:
     """The node that coordinates its transactions dies each time; the group's is often the same."""
-    with Cluster(brokers=3, directory=tmp_path, config=REPLICATED) as cluster:
-        servers = cluster.bootstrap_servers
-        _fill(servers, 3)
-        copier = _copier(servers)
-        try:
-            with Admin(servers) as admin:
-                for number in range(1, ROUNDS + 1):
-                    _await_progress(admin, number * RECORDS // (ROUNDS + 2), copier)
-                    victim = admin.describe_transaction("copier").coordinator_id
-                    cluster.kill(victim)
-                    cluster.start(victim)
-        finally:
-            code, errors = _ended(copier)
-        assert code == 0, errors
-        _check_copies(servers)
+    servers = cluster.bootstrap_servers
+    _fill(servers, 3)
+    copier = _copier(servers)
+    try:
+        with Admin(servers) as admin:
+            for number in range(1, ROUNDS + 1):
+                _await_progress(admin, number * RECORDS // (ROUNDS + 2), copier)
+                victim = admin.describe_transaction("copier").coordinator_id
+                cluster.kill(victim)
+                cluster.start(victim)
+    finally:
+        code, errors = _ended(copier)
+    assert code == 0, errors
+    _check_copies(servers)
 
 
-def _await_progress(admin: Admin, offset: int, copier: "subprocess.Popen[bytes]") -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("cluster", [(1, 1), (1, 2)], indirect=True)
+def test_a_worker_that_was_stopped_commits_nothing_of_another_ones_partition(cluster: Cluster) -> None:
+    """One at a time has the partition. It stops beyond its session, in whatever it was doing, and goes on later."""
+    servers = cluster.bootstrap_servers
+    _fill(servers, 1)
+    copiers = [_copier(servers, name=name) for name in ("one", "two")]
+    ended: list[tuple[int, str]] = []
+    try:
+        with Admin(servers) as admin:
+            for number in (1, 2):
+                _await_progress(admin, number * RECORDS // 5, *copiers)
+                stopped = copiers[_active(admin)]
+                stopped.send_signal(signal.SIGSTOP)
+                _await_progress(admin, number * RECORDS // 5 + 2 * OF_ONE_TRANSACTION, *copiers)
+                stopped.send_signal(signal.SIGCONT)
+    finally:
+        for copier in copiers:
+            copier.send_signal(signal.SIGCONT)
+            ended.append(_ended(copier))
+    assert [code for code, _ in ended] == [0, 0], ended
+    _check_copies(servers)
+
+
+def _active(admin: Admin) -> int:
+    """The worker that has the partition now."""
+    deadline = time.monotonic() + SECONDS
+    while True:
+        (group,) = admin.describe_groups([GROUP])
+        owners = [member.group_instance_id for member in group.members if SOURCE in member.assignment]
+        if owners:
+            return ("one", "two").index(owners[0] or "")
+        assert time.monotonic() < deadline, "the group gives the partition to neither"
+
+
+def _await_progress(admin: Admin, offset: int, *copiers: "subprocess.Popen[bytes]") -> None:
     deadline = time.monotonic() + SECONDS
     while True:
         committed = admin.group_offsets(GROUP).get(SOURCE)
         if committed is not None and committed.offset >= offset:
             return
-        assert copier.poll() is None, "it ended"
+        assert all(copier.poll() is None for copier in copiers), "one has ended"
         assert time.monotonic() < deadline, f"no progress beyond {committed}"

@@ -1,7 +1,8 @@
 """A worker that copies each record of a topic once, as docs/guides/transactions.md has it, until the end of the topic.
 
-It kills itself at the moment that its last argument names, such as `answered EndTxn 2`: the second answer to EndTxn has
-come, and nothing of the client has seen it. Without one it copies to the end.
+Its name is its transactional id and its group instance. It kills itself at the moment that its last argument names,
+such as `answered EndTxn 2`: the second answer to EndTxn has come, and nothing of the client has seen it. Without a
+moment it copies to the end.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from tailrace.net.connection import Connection
 
 SOURCE, TARGET, GROUP = TopicPartition("source", 0), TopicPartition("target", 0), "copiers"
 OF_ONE_TRANSACTION = 10
+SESSION_MS = 3_000
+TRANSACTION_MS = 5_000
 
 
 def dying(moment: str) -> AbstractContextManager[object]:
@@ -66,7 +69,7 @@ def go_back(consumer: Consumer, records: list[ConsumerRecord]) -> None:
         consumer.seek(SOURCE, records[0].offset)
 
 
-def copy_with_new_clients(servers: str, end: int) -> bool:
+def copy_with_new_clients(servers: str, end: int, name: str) -> bool:
     """Whether all is copied; if not, the next clients go on behind what is committed."""
     reading = Consumer(
         servers,
@@ -76,10 +79,13 @@ def copy_with_new_clients(servers: str, end: int) -> bool:
         enable_auto_commit=False,
         auto_offset_reset="earliest",
         max_poll_records=OF_ONE_TRANSACTION,
-        group_instance_id="copier",  # its next process takes its place at once
+        group_instance_id=name,  # its next process takes its place at once
+        session_timeout_ms=SESSION_MS,
+        heartbeat_interval_ms=SESSION_MS // 6,
     )
+    producing = Producer(servers, transactional_id=name, transaction_timeout_ms=TRANSACTION_MS)
     try:
-        with reading as consumer, Producer(servers, transactional_id="copier") as producer:
+        with reading as consumer, producing as producer:
             copy(consumer, producer, end)
     except KafkaError as fault:
         sys.stderr.write(f"{fault}\n")
@@ -87,10 +93,10 @@ def copy_with_new_clients(servers: str, end: int) -> bool:
     return True
 
 
-def main(servers: str, end: str, moment: str = "") -> None:
+def main(servers: str, end: str, name: str, moment: str = "") -> None:
     """Copy, or die."""
     with dying(moment):
-        while not copy_with_new_clients(servers, int(end)):
+        while not copy_with_new_clients(servers, int(end), name):
             pass
 
 
