@@ -3,9 +3,12 @@
 Each partition is read by our consumer and by confluent-kafka, both at read_committed.
 """
 
+import asyncio
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+from unittest.mock import patch
 from uuid import uuid4
 
 import confluent_kafka
@@ -14,6 +17,7 @@ import pytest
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
 from interop.librdkafka import DEADLINE_S, wait_until
+from tailrace import aio
 from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, RangedFetch
 from tailrace.client.errors import AbortableTransactionError, ProducerFenced
@@ -21,6 +25,8 @@ from tailrace.client.group.committed_offsets import OffsetAndMetadata
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.testing import Cluster
 
@@ -212,6 +218,52 @@ def test_a_batch_that_the_broker_refuses_costs_its_transaction_alone(
     partition = TopicPartition(name, 0)
     assert _read_by_us(bootstrap, partition, _stable_end(bootstrap, partition)) == [b"0", b"1", b"2"]
     assert _values(bootstrap, topic) == [[], [b"0", b"1", b"2"]]
+
+
+@contextmanager
+def _first_answer_lost(kind: type[Any], get_task: Callable[[], "asyncio.Task[None] | None"]) -> Iterator[None]:
+    """Inside, the task is cancelled when the first request of this type is answered, and does not see the answer."""
+    send, seen = Connection.send, 0
+
+    def lossy(connection: Connection, request: object, *arguments: Any, **options: Any) -> "asyncio.Future[Any]":
+        nonlocal seen
+        answer: asyncio.Future[Any] = send(connection, request, *arguments, **options)
+        if isinstance(request, kind):
+            seen += 1
+            task = get_task()
+            if seen == 1 and task is not None:
+                answer.add_done_callback(lambda _: task.cancel())  # before the callbacks of the client
+        return answer
+
+    with patch.object(Connection, "send", lossy):
+        yield
+
+
+async def _call_twice(kind: type[Any], call: Callable[[], Awaitable[None]]) -> None:
+    task: asyncio.Task[None] | None = None
+    with _first_answer_lost(kind, lambda: task):
+        task = asyncio.ensure_future(call())
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await call()
+
+
+def test_calls_whose_answer_is_lost_are_carried_on(bootstrap: str, topic: str) -> None:
+    """The coordinator has decided then, and recognises the repetition."""
+
+    async def run() -> None:
+        async with aio.Producer(bootstrap, transactional_id=f"t-{uuid4()}") as producer:
+            await _call_twice(InitProducerIdRequest, producer.init_transactions)
+            for number in range(4):
+                await producer.begin_transaction()
+                await producer.send(topic, b"%d" % number, partition=0)
+                await producer.flush()
+                end = producer.abort_transaction if number % 2 else producer.commit_transaction
+                await _call_twice(EndTxnRequest, end)
+            assert producer.transaction_phase is TransactionPhase.READY
+
+    asyncio.run(run())
+    assert _values(bootstrap, topic) == [[b"0", b"2"], []]
 
 
 def test_a_second_producer_fences_the_first(bootstrap: str, topic: str) -> None:
