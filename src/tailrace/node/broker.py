@@ -268,6 +268,7 @@ class RunningBroker:
         session, alive = self._session, self._metadata.image.alive_brokers()
         assert session is not None, "the broker was started"
         self.broker.replicas.periodic_work.stop()
+        self.broker.coordination.checkpoints.stop()
         self._hang_watch.stop()
         if not is_needed:
             _logger.info("event=nothing-handed-over broker=%d reason=the cluster stops", self._id)

@@ -23,11 +23,13 @@ from tailrace.storage.batch_file import AppendBatch, ReadLimits, ReadResult
 from tailrace.storage.closed_logs import ClosedLog, ClosedSegment, reload
 from tailrace.storage.compaction.compaction import Compaction, Compactions
 from tailrace.storage.compaction.plan import Cleanable
+from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.file_system import File, FileSystem, parent
 from tailrace.storage.flush import Flushes, FlushTicket
 from tailrace.storage.flushed_note import FlushedNote
 from tailrace.storage.keys.batch_slots import BatchSlots
 from tailrace.storage.keys.key_ends import KeyEnds, Question, StepWork
+from tailrace.storage.log_checkpoint import LogCheckpoint
 from tailrace.storage.log_producers import LogProducers
 from tailrace.storage.readable_log import ReadableLog, TimestampOffset
 from tailrace.storage.recovery import Loader
@@ -66,6 +68,7 @@ class Log(ReadableLog):
         "_on_offline",
         "_on_write_outcome",
         "_writes_fail",
+        "checkpoint",
         "first_dirty_offset",
         "flushed_offset",
         "good_end_offset",
@@ -116,6 +119,8 @@ class Log(ReadableLog):
         )
         self._note = FlushedNote(directory, files=files)
         self._key_ends: KeyEnds | None = None
+        self.checkpoint: LogCheckpoint | None = None
+        """Of a coordinator; None for all other logs."""
         if damage is None and not loaded.report.clean and self.flushed_offset > 0:
             self._note.write(self.flushed_offset, loaded.epochs_crc)  # recovery has made it durable: no flush follows
         # After a crash the caches of a clean close are still to be written, even if nothing else happens.
@@ -207,6 +212,22 @@ class Log(ReadableLog):
         log = cls(directory, loaded, files=files, config=config)
         log.first_dirty_offset = closed.first_dirty_offset
         return log
+
+    def keep_checkpoint(self) -> str:
+        """Keep a coordinator's checkpoint beside this log; returns the reason if the one that was there is dropped.
+
+        To be called before anything is appended. Raises StorageError.
+        """
+        self.checkpoint = LogCheckpoint.open(self._directory, files=self._files)
+        contradiction = self.checkpoint.contradiction(
+            self.epochs,
+            log_start_offset=self.log_start_offset,
+            log_end_offset=self.log_end_offset,
+            first_dirty_offset=self.first_dirty_offset,
+        )
+        if contradiction:
+            self.checkpoint.drop()
+        return contradiction
 
     @property
     def failure(self) -> str:
@@ -599,6 +620,8 @@ class Log(ReadableLog):
                 # The log starts inside the batch that goes.
                 self.truncate_fully_and_start_at(self.log_start_offset)
                 return
+            if self.checkpoint is not None:
+                self.checkpoint.cut(end_offset)
             self._note.lower(min(end_offset, self.flushed_offset))
             self._segments.remove_after(at + 1)
             segment.remove_index_files()
@@ -641,6 +664,8 @@ class Log(ReadableLog):
         self._key_ends = None
         self._is_changed = True
         try:
+            if self.checkpoint is not None:
+                self.checkpoint.cut(-1)
             self._note.lower(0)
             self._log_producers.remove_snapshots_above(-1)
             self._flushes.forget_removed_files()
@@ -747,8 +772,12 @@ class Log(ReadableLog):
             now_ms,
             first_dirty_offset=self.first_dirty_offset,
             log_start_offset=self.log_start_offset,
-            end_offset=end_offset,
+            end_offset=min(end_offset, self._compaction_bound),
         )
+
+    @property
+    def _compaction_bound(self) -> int:
+        return LAST_OFFSET if self.checkpoint is None else self.checkpoint.compaction_bound
 
     def begin_compaction(self, now_ms: int, *, end_offset: int, memory_bytes: int) -> Compaction | None:
         """Begin a compaction, which keeps the last record of each key; None if nothing is dirty. One at a time.
@@ -764,7 +793,7 @@ class Log(ReadableLog):
             now_ms,
             first_dirty_offset=self.first_dirty_offset,
             log_start_offset=self.log_start_offset,
-            durable_end=min(end_offset, self.flushed_offset),
+            durable_end=min(end_offset, self.flushed_offset, self._compaction_bound),
             before_swap=self._before_swap,
             on_broken=self._fail,
             memory_bytes=memory_bytes,

@@ -131,6 +131,11 @@ class ReadableLog:
     def segment_count(self) -> int:
         return len(self._segments)
 
+    def size_from(self, offset: int) -> int:
+        """The bytes of the batches from the one with this offset on. Raises CorruptRecords, StorageError."""
+        first, *later = self._segments.from_offset(offset)
+        return first.size_bytes - first.locate(offset) + sum(segment.size_bytes for segment in later)
+
     def read(self, limits: ReadLimits, end_offset: int | None = None) -> ReadResult:
         """Whole batches from the one that contains the offset, all below `end_offset`, from one segment (KIP-74).
 

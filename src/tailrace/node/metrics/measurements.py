@@ -26,6 +26,7 @@ from tailrace.replication.outcomes import Traffic
 from tailrace.replication.partition import Partition
 from tailrace.server.assembly.broker import Broker
 from tailrace.server.assembly.replicas import LocalReplicas
+from tailrace.server.coordination.checkpoint_keeper import CheckpointCounts
 from tailrace.server.dispatch import Dispatcher
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.partitions.log_directory import KeptLogs
@@ -150,6 +151,7 @@ class BrokerMeasurements:
     waiting_produces: int
     flushes: FlushMeasure
     scrubs: ScrubMeasure
+    checkpoints: CheckpointCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,7 @@ async def measure_broker(parts: BrokerParts, *, max_partitions: int) -> BrokerMe
         waiting_produces=len(broker.deadlines) - fetches,
         flushes=parts.flush_thread.measure,
         scrubs=broker.replicas.periodic_work.scrubber.measure,
+        checkpoints=broker.coordination.checkpoints.counts,
     )
 
 

@@ -79,6 +79,9 @@ def _broker(broker: BrokerMeasurements) -> Iterator[Metric]:
     yield _counter("tailrace_log_scrub_passes", f"Passes {what}.", (), [((), scrubs.passes)])
     yield _counter("tailrace_log_scrub_damaged_logs", f"Damage found {what}.", (), [((), scrubs.damaged_logs)])
     yield _counter("tailrace_log_scrub_indexes", f"Wrong indexes {what}.", (), [((), scrubs.indexes_rebuilt)])
+    name, counts = "tailrace_coordinator_checkpoints", broker.checkpoints
+    yield _counter(f"{name}_written", "Checkpoints of coordinators' logs written.", (), [((), counts.written)])
+    yield _counter(f"{name}_failed", "Checkpoints that could not be written.", (), [((), counts.failed)])
 
 
 def _traffic(broker: BrokerMeasurements) -> Iterator[Metric]:

@@ -59,6 +59,16 @@ class LeaderChangeMessage:
     """A voter that voted for this leader."""
 
 
+@struct
+class CheckpointedLog:
+    """The log that a checkpoint stands beside, and how its records are to be read. Ours."""
+
+    format_version: Int16 = 0
+    topic_id: Uuid
+    partition: Int32
+    log_start_offset: Int64
+
+
 @message(name="SnapshotHeaderRecord", versions="0", flexible="0+")
 class SnapshotHeaderRecord:
     """The first record of a snapshot."""
@@ -66,6 +76,8 @@ class SnapshotHeaderRecord:
     version: Int16 = 0
     last_contained_log_timestamp: Int64
     """When the last record that the snapshot stands for was appended, ms since 1970."""
+    checkpointed_log: CheckpointedLog | None = field(versions="0+", tag=10_000, nullable="0+", default=None)
+    """Of a coordinator's log; None in a snapshot of the metadata. Ours: Kafka passes over the tag."""
 
 
 @message(name="SnapshotFooterRecord", versions="0", flexible="0+")

@@ -166,6 +166,7 @@ class Broker:
         """Start the periodic work: in-sync replicas, retention, compaction, checkpoints."""
         self.replicas.keeper.start()
         self.replicas.periodic_work.start()
+        self.coordination.checkpoints.start()
 
     def stop(self) -> None:
         """Stop the proposals of in-sync replicas, the reports of failures and the repairs."""

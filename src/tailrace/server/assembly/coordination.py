@@ -1,14 +1,16 @@
 """The coordinators of one broker, and the handlers of groups and transactions."""
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from tailrace.metadata.image import ClusterImage, full_delta
 from tailrace.metadata.views import Views
+from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.protocol.messages import consumer_groups, groups, membership, offsets, transactions
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
+from tailrace.server.coordination.checkpoint_keeper import CheckpointKeeper
 from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
 from tailrace.server.dispatch import HandlerTable, by_api
 from tailrace.server.groups.commits import OffsetCommitHandler
@@ -86,12 +88,22 @@ class Coordination:
             marker_writer=self.marker_sender,
             clock=clock,
         )
+        self.checkpoints: Final = CheckpointKeeper(
+            partitions, names=self._coordinated_partitions, disk=ports.syncing_disk, clock=clock
+        )
+        """Lets coordinators take over at once, here and on other brokers."""
         self.verifier: Final = TransactionChannel(
             broker_id=broker_id, image=self._image, coordinators=self.transactions, peer=ports.peers, clock=clock
         )
 
     def _image(self) -> ClusterImage:
         return self._controller.image
+
+    def _coordinated_partitions(self) -> Iterator[TopicPartition]:
+        for name in INTERNAL_TOPICS:
+            topic = self._image().topics.get(name)
+            for number in () if topic is None else topic.partitions:
+                yield TopicPartition(name, number)
 
     def _shares_keys(self) -> bool:
         return self._allows_key_sharing and self._controller.image.knows_key_sharing
@@ -114,6 +126,7 @@ class Coordination:
 
     def close(self) -> None:
         """Answer all waiting requests, and stop coordinating."""
+        self.checkpoints.stop()
         self.transactions.close()
         self.groups.close()
 

@@ -1,7 +1,7 @@
-"""The log of one coordinator partition, for its host: replay in slices, appends, and waiting for their commit.
+"""The log of one coordinator partition, for its host: its load, appends, and waiting for their commit.
 
-1. Replay gives committed records only, in order, and takes one slice per turn of the event loop. A damaged log goes
-   offline, so that another replica leads the partition and has the coordinator.
+1. A load gives committed records only, in order (`load`). A damaged log goes offline, so that another replica leads the
+   partition and has the coordinator.
 2. An append has two reports: to the machine when it is complete, as committed or as not in the log; and to the caller,
    at the latest when `offsets.commit.timeout.ms` is over.
 3. `when_committed` holds an answer back until all earlier appends are complete. If one of them failed, the answer may
@@ -11,16 +11,14 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
-from tailrace.protocol.records.batch import check_crc, iter_batches
-from tailrace.protocol.records.control import EndTransactionMarker, read_marker
-from tailrace.protocol.records.record import Record, read_records
-from tailrace.replication.outcomes import READ_UNCOMMITTED, Appended, PartitionRead
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.protocol.records.control import EndTransactionMarker
+from tailrace.replication.outcomes import Appended
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED, Verification
+from tailrace.server.coordination.load import Decode, Load, OnMarker
 from tailrace.server.ports import Clock
 from tailrace.server.waiters import Deadlines
-from tailrace.storage import ReadLimits
 
 R = TypeVar("R")
 
@@ -28,11 +26,6 @@ KeyValue = tuple[bytes, bytes | None]
 Outcome = Callable[[KafkaError | None], None]
 """Called once: with None for success, or with the error that the client is to see."""
 
-OnMarker = Callable[[int, EndTransactionMarker], None]
-"""Called with a producer id and the end of a transaction of that producer."""
-
-_SLICE_BYTES = 64 * 1024
-"""Of a replay, per turn: some hundred records, a few milliseconds."""
 _BATCH_BYTES = 512 * 1024
 """One append is cut into batches of about this size; Kafka's max.message.bytes is 1 MiB."""
 
@@ -110,7 +103,7 @@ class CoordinatorLog(Generic[R]):
         partition: Partition,
         *,
         encode: Callable[[R], KeyValue],
-        decode: Callable[[Record, int], R | None],
+        decode: Decode[R],
         on_marker: OnMarker = lambda producer_id, marker: None,
         clock: Clock,
         deadlines: Deadlines,
@@ -129,39 +122,30 @@ class CoordinatorLog(Generic[R]):
         self._timeout_ms = timeout_ms
         self._writes: dict[_Write, None] = {}
         """Not complete, oldest first."""
+        self._load: Load[R] | None = None
         self._is_closed = False
 
-    def replay(
-        self, apply: Callable[[R], None], on_done: Callable[[], None], on_failed: Callable[[KafkaError], None]
+    def load(
+        self, apply: Callable[[R], object], on_done: Callable[[], None], on_failed: Callable[[KafkaError], None]
     ) -> None:
         """Call `apply` with every record that the log has now, once it is committed; never before this has returned."""
 
-        def on_record(record: Record, producer_id: int) -> None:
-            decoded = self._decode(record, producer_id)
-            if decoded is not None:
-                apply(decoded)
+        self._load = Load(
+            self.partition,
+            clock=self.clock,
+            decode=self._decode,
+            apply=apply,
+            on_marker=self._on_marker,
+            on_done=on_done,
+            on_failed=on_failed,
+        )
+        self._load.begin()
 
-        replay = _Replay(self.partition, on_record, self._on_marker)
-
-        def slice_() -> None:
-            if self._is_closed:
-                return
-            try:
-                is_done = replay.read_slice()
-            except KafkaError as fault:
-                on_failed(fault)
-                return
-            if is_done:
-                on_done()
-            else:
-                # Called at once if the next slice is committed already.
-                self.partition.when_high_watermark_reaches(replay.offset + 1, go_on)
-
-        def go_on(failure: KafkaError | None) -> None:
-            if failure is None:
-                self.clock.call_soon(slice_)
-
-        self.clock.call_soon(slice_)
+    @property
+    def loaded_from(self) -> int:
+        """The offset from which the load reads the log: behind a checkpoint, or the log start."""
+        assert self._load is not None, "nothing was loaded"
+        return self._load.from_offset
 
     def append(
         self, records: Sequence[R], outcome: Outcome, *, within: InTransaction = IN_NONE, is_atomic: bool = False
@@ -258,52 +242,11 @@ class CoordinatorLog(Generic[R]):
     def close(self, error: KafkaError) -> None:
         """Call all waiting callbacks with this error; no further report follows."""
         self._is_closed = True
+        if self._load is not None:
+            self._load.close()
         writes, self._writes = self._writes, {}
         for write in writes:
             self._complete_all(write.waiting, error)
-
-
-class _Replay:
-    """A replay and its position, the next offset to read."""
-
-    def __init__(self, partition: Partition, on_record: Callable[[Record, int], None], on_marker: OnMarker) -> None:
-        self._partition = partition
-        self.offset = partition.log.log_start_offset
-        self._end_offset = partition.log.log_end_offset
-        self._on_record = on_record
-        self._on_marker = on_marker
-
-    def read_slice(self) -> bool:
-        """Pass on the next records, if any are committed; True at the end of the replay."""
-        if self.offset >= self._end_offset:
-            return True
-        read = self._read()
-        for position, header in iter_batches(read.records):
-            if header.is_control:
-                marker = read_marker(memoryview(read.records)[position:], header)
-                if marker is not None and header.base_offset >= self.offset:
-                    self._on_marker(header.producer_id, marker)
-            else:
-                producer_id = header.producer_id if header.is_transactional else -1
-                for record in read_records(read.records, position):
-                    if record.offset >= self.offset:
-                        self._on_record(record, producer_id)
-            self.offset = header.end_offset
-        return self.offset >= self._end_offset
-
-    def _read(self) -> PartitionRead:
-        """The next batches, with checked CRCs. Damage takes this replica offline: another one may be undamaged."""
-        log = self._partition.log
-        try:
-            read = self._partition.read(ReadLimits(self.offset, _SLICE_BYTES, READ_UNCOMMITTED))
-            for position, header in iter_batches(read.records):
-                check_crc(read.records, position, header)
-        except (CorruptRecords, StorageError) as fault:
-            if not log.is_offline and not (isinstance(fault, StorageError) and fault.is_shortage):
-                reason = f"its coordinator cannot read it at {self.offset}: {fault.detail}"
-                log.condemn(reason, offset=self.offset)
-            raise
-        return read
 
 
 def _batches(records: Sequence[R], encoded: Sequence[KeyValue]) -> Iterator[tuple[Sequence[R], Sequence[KeyValue]]]:

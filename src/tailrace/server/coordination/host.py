@@ -85,6 +85,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         self._clock = log.clock
         self._timers: list[Timer] = []
         self._log = log
+        self._begun_ms = 0
         log.on_committed, log.on_discarded = self._committed, self._discarded
 
     @abstractmethod
@@ -116,14 +117,17 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
 
     def load(self) -> None:
         """Read the log, then serve."""
-        self._log.replay(self._machine.apply, self._loaded, self._load_failed)
+        self._begun_ms = self._clock.monotonic_ms()
+        self._log.load(self._machine.apply, self._loaded, self._load_failed)
 
     def _loaded(self) -> None:
         self.state = HostState.ACTIVE
         self._activated()
         count, name = self.key_count, self.partition.topic_partition
         level = logging.INFO if count else logging.DEBUG  # a new cluster has 50 empty ones
-        _logger.log(level, "event=coordinator-loaded partition=%s %s=%d", name, self._keys, count)
+        took_ms = self._clock.monotonic_ms() - self._begun_ms
+        line = "event=coordinator-loaded partition=%s %s=%d from_offset=%d ms=%d"
+        _logger.log(level, line, name, self._keys, count, self._log.loaded_from, took_ms)
 
     def _load_failed(self, fault: KafkaError) -> None:
         self.state = HostState.FAILED

@@ -103,7 +103,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         log: CoordinatorLog[GroupLogRecord] = CoordinatorLog(
             partition,
             encode=encode_record,
-            decode=_decode,
+            decode=decode_log_record,
             on_marker=self._load_marker,
             clock=clock,
             deadlines=deadlines,
@@ -313,7 +313,7 @@ def _as_of_partition(code: ErrorCode) -> ErrorCode:
     return code
 
 
-def _decode(record: Record, producer_id: int) -> GroupLogRecord | None:
+def decode_log_record(record: Record, producer_id: int) -> GroupLogRecord | None:
     """The machine's record; an offset in a transaction is pending until the marker."""
     decoded = decode_record(record.key, record.value)
     if producer_id >= 0 and isinstance(decoded, OffsetRecord) and decoded.value is not None:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId, TopicId, format_topic_id
-from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.partitions import INTERNAL_TOPICS, PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.replication.outcomes import Traffic, not_leader
 from tailrace.replication.partition import Partition
@@ -297,12 +297,14 @@ class PartitionTable:
                 now_ms=self._clock.now_ms(),
                 leader_epoch=state.leader_epoch,
             )
+            return self._put(topic_partition, state, config, log)
         except KafkaError as fault:
             self.faults.report_not_opened(topic_partition, fault)
             raise
-        return self._put(topic_partition, state, config, log)
 
     def _put(self, topic_partition: TopicPartition, state: PartitionState, config: TopicConfig, log: Log) -> Partition:
+        if topic_partition.topic in INTERNAL_TOPICS:
+            _keep_checkpoint(topic_partition, log)
         partition = Partition(
             topic_partition,
             topic_id=state.topic_id,
@@ -454,6 +456,16 @@ class PartitionTable:
             leader_epoch=known.leader_epoch,
             broker_id=self._broker_id,
         )
+
+
+def _keep_checkpoint(topic_partition: TopicPartition, log: Log) -> None:
+    try:
+        contradiction = log.keep_checkpoint()
+    except StorageError:
+        log.close(clean=False)
+        raise
+    if contradiction:
+        _logger.warning("event=checkpoint-dropped partition=%s reason=%s", topic_partition, contradiction)
 
 
 def _must_note_gaps(dormant: Dormant, config: TopicConfig) -> bool:

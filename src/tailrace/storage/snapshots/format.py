@@ -19,6 +19,7 @@ from tailrace.model.ids import LeaderEpoch
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, check_crc, read_header
 from tailrace.protocol.records.control import (
+    CheckpointedLog,
     ControlType,
     ControlValue,
     KRaftVersionRecord,
@@ -55,6 +56,17 @@ class SnapshotHeader(NamedTuple):
     last_contained_ms: int
     """When the last record that the snapshot stands for was appended, ms since 1970."""
     control: tuple[HeaderControl, ...] = ()
+    log: CheckpointedLog | None = None
+    """The coordinator's log that this is a checkpoint of; None in a snapshot of the metadata."""
+
+
+class KeyedRecord(NamedTuple):
+    """A record of a checkpoint: a log's record with its key, and its producer if its transaction is open; -1: none."""
+
+    key: bytes | None
+    value: bytes | None
+    producer_id: int = -1
+    producer_epoch: int = -1
 
 
 class SnapshotBatch(NamedTuple):
@@ -81,7 +93,9 @@ def parse_snapshot_name(name: str) -> OffsetAndEpoch | None:
 
 def header_batch(header: SnapshotHeader, *, leader_epoch: int) -> bytearray:
     """The first batch."""
-    values: list[ControlValue] = [SnapshotHeaderRecord(last_contained_log_timestamp=header.last_contained_ms)]
+    values: list[ControlValue] = [
+        SnapshotHeaderRecord(last_contained_log_timestamp=header.last_contained_ms, checkpointed_log=header.log)
+    ]
     values += header.control
     return build_control_batch(values, timestamp=header.last_contained_ms, leader_epoch=leader_epoch)
 
@@ -180,9 +194,8 @@ def read_snapshot_header(content: memoryview) -> SnapshotHeader:
     value = decode_control(first.key, first.value)
     if not isinstance(value, SnapshotHeaderRecord):
         raise CorruptRecords("the first record is no SnapshotHeaderRecord")
-    return SnapshotHeader(
-        value.last_contained_log_timestamp, _header_control([decode_control(one.key, one.value) for one in others])
-    )
+    control = _header_control([decode_control(one.key, one.value) for one in others])
+    return SnapshotHeader(value.last_contained_log_timestamp, control, value.checkpointed_log)
 
 
 def _header_control(values: Sequence[ControlValue | None]) -> tuple[HeaderControl, ...]:

@@ -15,6 +15,7 @@ from tailrace.storage.snapshots.format import (
     MAX_BATCH_BYTES,
     PART_SUFFIX,
     SNAPSHOT_SUFFIX,
+    KeyedRecord,
     SnapshotBatch,
     SnapshotHeader,
     footer_batch,
@@ -146,7 +147,7 @@ class SnapshotWriter:
         self._header = header
         self._next_offset = 0
         self._write(header_batch(header, leader_epoch=part.id.epoch), 1 + len(header.control))
-        self._builder = self._new_builder()
+        self._builder = self._new_builder(-1, -1)
 
     @property
     def size_bytes(self) -> int:
@@ -158,14 +159,23 @@ class SnapshotWriter:
 
         Raises MESSAGE_TOO_LARGE for a record that no batch can hold, and StorageError.
         """
+        self.append_records(KeyedRecord(None, value) for value in values)
+
+    def append_records(self, records: Iterable[KeyedRecord]) -> None:
+        """As `append`, with keys. Those of a producer are in batches of its transaction."""
         timestamp = self._header.last_contained_ms
-        for value in values:
-            size = record_size_bound(None, value)
+        for key, value, producer_id, producer_epoch in records:
+            size = record_size_bound(key, value)
             if size > MAX_BATCH_BYTES - _HEADROOM:
-                raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a record of {len(value)} bytes for {self.part.path}")
+                raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes for {self.part.path}")
             if self._builder.count and self._builder.size_bytes + size > _BATCH_BYTES:
                 self._write_batch()
-            self._builder.append(timestamp, None, value)
+            builder = self._builder
+            if producer_id != builder.producer_id or producer_epoch != builder.producer_epoch:
+                if builder.count:
+                    self._write_batch()
+                builder = self._builder = self._new_builder(producer_id, producer_epoch)
+            builder.append(timestamp, key, value)
             self.records_count += 1
 
     def seal(self) -> None:
@@ -178,12 +188,19 @@ class SnapshotWriter:
         self._write(footer, 1)
 
     def _write_batch(self) -> None:
-        self._write(self._builder.build(), self._builder.count)
-        self._builder = self._new_builder()
+        builder = self._builder
+        self._write(builder.build(), builder.count)
+        self._builder = self._new_builder(builder.producer_id, builder.producer_epoch)
 
     def _write(self, batch: bytearray, count: int) -> None:
         self.part.append(batch)
         self._next_offset += count
 
-    def _new_builder(self) -> BatchBuilder:
-        return BatchBuilder(base_offset=self._next_offset, leader_epoch=self.part.id.epoch)
+    def _new_builder(self, producer_id: int, producer_epoch: int) -> BatchBuilder:
+        return BatchBuilder(
+            base_offset=self._next_offset,
+            leader_epoch=self.part.id.epoch,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            is_transactional=producer_id >= 0,
+        )

@@ -60,7 +60,8 @@ def measuring(table: PartitionTable) -> Generator[None, None, BrokerMeasurements
         coordination=SimpleNamespace(
             groups=SimpleNamespace(
                 active_hosts=list, shared_offsets=SimpleNamespace(max_rectangles=1, cut_partitions=0)
-            )
+            ),
+            checkpoints=SimpleNamespace(counts=None),
         ),
         polls=(),
         deadlines=(),
