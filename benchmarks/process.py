@@ -40,14 +40,14 @@ class Process:
 
     def __init__(self, command: Sequence[str], *, output: Path, environment: Mapping[str, str] | None = None) -> None:
         self._command = list(command)
-        self._output = output
+        self.output_file = output
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; it need not answer yet."""
         assert self._process is None, "it runs already"
-        with self._output.open("ab") as output:
+        with self.output_file.open("ab") as output:
             # A node of ours and the mock end when this pipe closes, so that not even kill -9 leaves one behind.
             self._process = subprocess.Popen(
                 self._command,
@@ -69,7 +69,7 @@ class Process:
 
     def output(self) -> str:
         """All that it has written so far."""
-        return self._output.read_text(errors="replace")
+        return self.output_file.read_text(errors="replace")
 
     def cpu_seconds(self) -> float:
         """User and system time so far, in steps of 10 ms."""

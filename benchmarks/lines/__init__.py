@@ -27,6 +27,7 @@ from benchmarks.lines import (
     session_requests,
     snapshots,
     start,
+    take_over,
 )
 from benchmarks.rounds import Rounds
 
@@ -168,6 +169,13 @@ LINES = {
         warm_ups=1,
         size=lanes.DEFAULT,
         experiment=KIP_X,
+    ),
+    take_over.NAME: Line(
+        "a coordinator takes over a log of so many MB: with its checkpoint, and without",
+        take_over.measure,
+        rounds=3,
+        warm_ups=0,
+        size=take_over.DEFAULT_MEGABYTES,
     ),
     failover.NAME: Line(
         "a leader is killed so many times: produce resumes",
