@@ -207,6 +207,10 @@ class KeyRangeReads:
             return self._share(partition, key, ranges, readers, start, batches, split)
         return None
 
+    def may_split_large(self, partition: Partition, limits: ReadLimits) -> bool:
+        """Whether the one batch with this offset is being split, or may be."""
+        return self.large.has_room or self.large.find(key_of(partition, limits), limits.offset) is not None
+
     def split_large(
         self,
         partition: Partition,
@@ -217,8 +221,8 @@ class KeyRangeReads:
     ) -> Part | None:
         """As `split`, for the one batch with the offset of the limits, whatever its size; None if it needs more steps.
 
-        Raises KafkaError as `read`, and CorruptRecords if the batch is not as its header says. The ranges have whole
-        slots.
+        It `may_split_large`, and the ranges have whole slots. Raises KafkaError as `read`, and CorruptRecords if the
+        batch is not as its header says.
         """
         key, offset = key_of(partition, limits), limits.offset
         large = self.large.find(key, offset)
@@ -227,8 +231,8 @@ class KeyRangeReads:
             readers = self.splits.wanted(key, ranges, chunk.next_offset)
             stored = memoryview(chunk.records)
             large = self.large.begin(key, stored, read_header(stored), readers)
-        split = None if large is None else self.large.go_on(large, lambda: budget.is_over)
-        if large is None or split is None:
+        split = self.large.go_on(large, lambda: budget.is_over)
+        if split is None:
             return None
         size_bytes = large.header.size_bytes
         budget.left_bytes -= size_bytes

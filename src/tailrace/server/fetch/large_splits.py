@@ -66,11 +66,15 @@ class LargeSplits:
         """The split of the batch with this offset."""
         return next((one for one in self._running if one.has(key, offset)), None)
 
-    def begin(self, key: Hashable, stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> LargeSplit | None:
-        """Begin the split of this batch for these readers; None if too many others are on their way."""
-        self.drop_idle()
-        if len(self._running) >= MOST_RUNNING:
-            return None
+    @property
+    def has_room(self) -> bool:
+        """Whether another one may begin."""
+        return len(self._running) < MOST_RUNNING
+
+    def begin(self, key: Hashable, stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> LargeSplit:
+        """Begin the split of this batch for these readers."""
+        if not self._running:
+            self._look_later()
         begun = LargeSplit(key, stored, header, readers)
         self._running.append(begun)
         return begun
@@ -94,10 +98,15 @@ class LargeSplits:
             self._running.remove(large)
             raise
 
-    def drop_idle(self) -> None:
+    def _look_later(self) -> None:
+        self._clock.call_at(self._clock.monotonic_ms() + IDLE_MS, self._drop_idle)
+
+    def _drop_idle(self) -> None:
         """Give up the splits that no fetch goes on with, and their memory."""
         oldest_ms = self._clock.monotonic_ms() - IDLE_MS
-        self._running = [one for one in self._running if one.used_ms >= oldest_ms]
+        self._running = [one for one in self._running if one.used_ms > oldest_ms]
+        if self._running:
+            self._look_later()
 
 
 def _is_aligned(one: KeyRange) -> bool:

@@ -279,7 +279,7 @@ def _refuse(error: KafkaError, version: int) -> None:
 
 def _end_is_unknown(partition: Partition) -> KafkaError:
     return KafkaError(
-        ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being indexed; ask again"
+        ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being looked at; ask again"
     )
 
 

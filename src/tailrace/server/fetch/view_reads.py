@@ -61,7 +61,8 @@ class ViewReads:
     ) -> ViewRead | None:
         """The batches of the view partition within the limits, with `read` for what is not at hand.
 
-        None: its end is not known yet. Raises KafkaError as `read`, and CORRUPT_MESSAGE (2).
+        None: its end is not known yet, or its next batch waits until others are split. Raises KafkaError as `read`, and
+        CORRUPT_MESSAGE (2).
         """
         end_offset = partition.readable_end(limits.isolation)
         high_watermark = self.ends.end(partition, key_range, partition.high_watermark, budget)
@@ -87,6 +88,8 @@ class ViewReads:
             self.scanned.keep(where, limits.offset, end_offset)
             return ViewRead(b"", max(start, end_offset), True, False, high_watermark, stable_end)
         got = self._scan(_ViewScan(partition, key_range, limits, read, budget), start)
+        if got is None:
+            return None
         found, records_end = got.found, got.records_end
         if found and (records_end > view_end or got.scanned_to >= view_end > records_end):
             found, records_end = _ended_at(found, view_end), view_end
@@ -100,21 +103,31 @@ class ViewReads:
             stable_end,
         )
 
-    def _scan(self, scan: "_ViewScan", start: int) -> KeyRangeRead:
-        """The batches from `start` on, until there are some, or the limits or the readable end are reached."""
+    def _scan(self, scan: "_ViewScan", start: int) -> KeyRangeRead | None:
+        """The batches from `start` on, until there are some, or the limits or the readable end are reached.
+
+        None if there is no room for the split of the first one.
+        """
         position, limits = start, scan.limits
         while True:
             got = self._key_reads.read(
                 scan.partition, (scan.key_range,), _at(limits, position), scan.read, scan.budget
             ) or self._read_large(scan, position)
+            if got is None:
+                return None if position == start else KeyRangeRead((), position, None, position)
             found = _without_done(got.found, limits.offset, scan.key_range)
             if found or got.reaches_end or scan.budget.is_spent or got.scanned_to == position:
                 return got._replace(found=found)
             position = got.scanned_to
 
-    def _read_large(self, scan: "_ViewScan", position: int) -> KeyRangeRead:
-        """The part of the one batch that has this offset, whatever its size. Raises KafkaError CORRUPT_MESSAGE (2)."""
+    def _read_large(self, scan: "_ViewScan", position: int) -> KeyRangeRead | None:
+        """The part of the one batch that has this offset, whatever its size; None if there is no room for its split.
+
+        Raises KafkaError CORRUPT_MESSAGE (2).
+        """
         limits, partition, ranges = _at(scan.limits, position), scan.partition, (scan.key_range,)
+        if not self._key_reads.may_split_large(partition, limits):
+            return None
         try:
             part = self._key_reads.split_large(partition, limits, ranges, scan.read, scan.budget)
         except CorruptRecords as fault:

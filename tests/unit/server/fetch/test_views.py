@@ -577,16 +577,50 @@ def test_a_large_batch_ends_with_its_last_record(slow_node: ViewNode) -> None:
     assert late.offsets == [40]
 
 
-def test_splits_that_no_fetch_goes_on_with_make_room(slow_node: ViewNode) -> None:
+@pytest.fixture
+def many_large(slow_node: ViewNode) -> ViewNode:
+    """A node on which as many splits as may be are on their way; there are more large batches."""
     for _ in range(2 * large_splits.MOST_RUNNING):
         slow_node.write(*KEYS)
-    large = slow_node.broker.readable_views.reads._key_reads.large
-    for number in range(2 * large_splits.MOST_RUNNING):
+    for number in range(large_splits.MOST_RUNNING):
         slow_node.fetch_views(VIEW, {0: number * len(KEYS)})
-    assert len(large) == large_splits.MOST_RUNNING
-    slow_node.clock.advance(large_splits.IDLE_MS + 1)
-    slow_node.fetch_views(VIEW, {0: 7 * len(KEYS)})
-    assert len(large) == 1
+    return slow_node
+
+
+def running(node: ViewNode) -> int:
+    return len(node.broker.readable_views.reads._key_reads.large)
+
+
+def test_a_large_batch_waits_until_others_are_split(many_large: ViewNode) -> None:
+    """Its reader is not answered at once, to ask again and again, and nothing is read for it."""
+    next_batch = large_splits.MOST_RUNNING * len(KEYS)
+    before_ms = many_large.clock.monotonic_ms()
+    waiting = many_large.fetch_views(VIEW, {0: next_batch}, max_wait_ms=100)
+    assert not waiting.is_answered
+    assert many_large.clock.monotonic_ms() - before_ms < 4, "no step was taken"
+    many_large.clock.advance(101)
+    assert waiting.fetched.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    first = ViewReader(many_large, VIEW, 0)
+    while not first.position:
+        first.fetch()
+    reader = ViewReader(many_large, VIEW, 0)
+    reader.position = next_batch
+    while reader.position == next_batch:
+        reader.fetch()
+    assert reader.offsets == offsets_of(KEYS, 0, 4, first=next_batch)
+
+
+def test_splits_that_no_fetch_goes_on_with_are_given_up(many_large: ViewNode) -> None:
+    assert running(many_large) == large_splits.MOST_RUNNING
+    many_large.clock.advance(2 * large_splits.IDLE_MS + 100)
+    assert not running(many_large)
+
+
+def test_a_split_that_fetches_go_on_with_stays(many_large: ViewNode) -> None:
+    many_large.clock.advance(large_splits.IDLE_MS)
+    many_large.fetch_views(VIEW, {0: 0})
+    many_large.clock.advance(large_splits.IDLE_MS)
+    assert running(many_large) == 1
 
 
 def test_a_batch_that_no_reader_would_unpack_is_corrupt(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
