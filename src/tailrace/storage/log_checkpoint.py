@@ -41,7 +41,7 @@ class CheckpointDraft:
 
     def __init__(self, bound: int) -> None:
         self.bound: Final = bound
-        """It will end here or later: so no compaction may go further."""
+        """It is made of records from here on: so no compaction may go further."""
         self.is_void = False
         """Whether the log has been cut meanwhile: the checkpoint must not be used."""
 
@@ -173,7 +173,7 @@ class LogCheckpoint:
         self._readers.discard(reader)
 
     def begin(self, bound: int) -> CheckpointDraft:
-        """Begin another one, which will end at `bound`, below which all is committed, or later. One at a time."""
+        """Begin another one, of records from `bound` on. One at a time."""
         assert self._draft is None, f"{self._directory}: another checkpoint is being made"
         self._draft = CheckpointDraft(bound)
         return self._draft

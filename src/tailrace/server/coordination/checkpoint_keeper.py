@@ -73,7 +73,8 @@ class _Making:
         self.writer: SnapshotWriter | None = None
         self._end_offset = partition.high_watermark
         self._log = log_of_checkpoint(partition)
-        self._draft = checkpoint.begin(self._end_offset)
+        # A value that was read must not lose its tombstone before that is read too. A compaction waits for seconds.
+        self._draft = checkpoint.begin(self._log.log_start_offset)
 
     def check(self) -> None:
         """Raises _Void if it is of no use any more."""
@@ -125,11 +126,13 @@ class _Making:
         return self.checkpoint.finish(self._draft, self.writer.part)
 
     def give_up(self) -> None:
-        """Remove what was written."""
+        """Remove what was written, under whichever name it has."""
         self.checkpoint.abandon()
         if self.writer is not None:
             try:
                 self.writer.part.discard()
+                if self.writer.part.id != self.checkpoint.id:
+                    self.checkpoint.remove_file(self.writer.part.id)  # it may have its name, and be not durable
             except StorageError as fault:
                 _logger.warning("event=checkpoint-part-not-removed fault=%s", fault)
 
@@ -174,8 +177,8 @@ class CheckpointKeeper:
         self._config = config or CheckpointConfig()
         self._timer: Timer | None = None
         self._making: _Making | None = None
-        self._known_ends: dict[TopicPartition, int] = {}
-        """By partition, the log end at which no checkpoint was due."""
+        self._known_ends: dict[TopicPartition, tuple[int, int]] = {}
+        """By partition, the log end and the high watermark at which no checkpoint was due."""
         self._put_off: dict[TopicPartition, int] = {}
         """By partition, the time before which nothing is tried."""
         self._is_stopped = True
@@ -222,7 +225,7 @@ class CheckpointKeeper:
             partition = self._table.awake(*name)
             if partition is None or partition.is_closed or partition.log.is_offline:
                 continue
-            is_unchanged = self._known_ends.get(name) == partition.log.log_end_offset
+            is_unchanged = self._known_ends.get(name) == _ends_of(partition)
             if not is_unchanged and self._put_off.get(name, now_ms) <= now_ms:
                 yield partition
 
@@ -235,7 +238,7 @@ class CheckpointKeeper:
         end = partition.high_watermark
         if begin < end and log.size_from(begin) - log.size_from(end) >= needed:
             return True
-        self._known_ends[partition.topic_partition] = log.log_end_offset
+        self._known_ends[partition.topic_partition] = _ends_of(partition)
         return False
 
     def _slice(self, making: _Making, steps: Iterator[None]) -> None:
@@ -317,6 +320,10 @@ class CheckpointKeeper:
         _logger.warning("event=checkpoint-failed partition=%s fault=%s action=load-from-log", name, fault)
         if fault.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER and not partition.is_closed:
             drop_checkpoint(partition, "it bounds compactions, and no newer one could be written")
+
+
+def _ends_of(partition: Partition) -> tuple[int, int]:
+    return partition.log.log_end_offset, partition.high_watermark
 
 
 def _remove(checkpoint: LogCheckpoint, former: OffsetAndEpoch) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tailrace.model.errors import StorageError
 from tailrace.protocol.messages.groups import FindCoordinatorRequest
 from tailrace.protocol.records.batch import read_header
+from tailrace.server.coordination.checkpoint_keeper import _Making
 from tailrace.storage import ReadLimits
 from tailrace.storage.log_checkpoint import LogCheckpoint
 from tailrace.testing.disk import SimulatedDisk
@@ -230,6 +231,53 @@ def test_a_failed_sync_of_a_checkpoint_is_no_failure_of_the_log_directory(
     path.commit("g", 2)
     assert path.load() == ({"g": [2]}, 0)
     assert _checkpoints(disk) == []
+
+
+def test_a_checkpoint_whose_directory_is_not_synced_is_removed(
+    disk: SimulatedDisk, path: CheckpointPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its name, and the keeper has given it up: compactions would go beyond it."""
+    rename, sync_dir = disk.rename, disk.sync_dir
+    renamed: list[str] = []
+
+    def noted(source: str, target: str) -> None:
+        rename(source, target)
+        if target.endswith(".checkpoint"):
+            renamed.append(target)
+
+    def failing(directory: str) -> None:
+        if renamed and directory == DIRECTORY:
+            raise StorageError("the directory cannot be synced", errno.EIO)
+        sync_dir(directory)
+
+    monkeypatch.setattr(disk, "rename", noted)
+    monkeypatch.setattr(disk, "sync_dir", failing)
+    path.commit("g", *range(10))
+    assert path.look() is None
+    assert renamed
+    assert _checkpoints(disk) == []
+
+
+def test_a_high_watermark_that_rises_makes_a_checkpoint_due(
+    path: CheckpointPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records are there at a look, and committed only later: nothing is appended any more."""
+    with monkeypatch.context() as patched:
+        patched.setattr(type(path.partition), "high_watermark", 0)
+        path.commit("g", *range(10))
+        assert path.look() is None
+    assert path.look() == 10
+
+
+def test_a_compaction_waits_for_a_checkpoint_that_reads_the_log(disk: SimulatedDisk) -> None:
+    """A tombstone that is removed behind a value which was read would bring the value back."""
+    path = CheckpointPath(disk, min_log_bytes=1 << 40)
+    path.commit("g", 1, None)
+    making = _Making(path.partition, path.checkpoint, path.clock)
+    next(making.steps())
+    assert path.checkpoint.compaction_bound == path.partition.log.log_start_offset
+    making.give_up()
+    assert path.checkpoint.compaction_bound > path.partition.log.log_end_offset
 
 
 def test_a_load_comes_to_its_end_if_the_log_ends_in_a_gap(disk: SimulatedDisk, path: CheckpointPath) -> None:
