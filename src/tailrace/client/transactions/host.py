@@ -182,7 +182,9 @@ class TransactionHost:
         machine = self.machine
         partitions, group = machine.take_wanted(), machine.unanswered_group
         if partitions:
-            await self._asked(TransactionCall.PARTITIONS, self._add(partitions))
+            # Not for the whole time of the call: when a partition stays unknown there is another way to the end.
+            adding = self._add(partitions, timeout_ms=self._max_block_ms // 2)
+            await self._asked(TransactionCall.PARTITIONS, adding)
         elif group is not None:
             await self._asked(TransactionCall.GROUP, self._add_group(group))
 

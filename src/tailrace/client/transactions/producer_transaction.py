@@ -232,6 +232,8 @@ class ProducerTransaction:
 
     def _judge(self, call: TransactionCall, fault: KafkaError) -> TransactionVerdict:
         verdict = verdict_of(call, fault.code)
+        if self.phase is TransactionPhase.ABORTING and fault.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            verdict = TransactionVerdict.ABORT  # a topic that was deleted: its partition will never be added
         if verdict is TransactionVerdict.FENCED:
             self.give_up(fault, fenced=True)
         elif verdict is TransactionVerdict.FATAL:

@@ -406,6 +406,24 @@ def test_partitions_that_may_have_been_added_are_asked_for_again_before_the_abor
     assert nodes.names == ["InitProducerId v5", "AddPartitionsToTxn v3", "AddPartitionsToTxn v3", "EndTxn v4"]
 
 
+def test_a_topic_that_is_deleted_before_its_partition_was_added_does_not_hold_the_abort_back(play: Play) -> None:
+    """Before version 2: the coordinator will never add it. The next epoch ends whatever is open."""
+
+    async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
+        nodes.refuse(AddPartitionsToTxnRequest, *[E.UNKNOWN_TOPIC_OR_PARTITION] * 100_000)
+        async with begun(producer):
+            lost = await producer.send("orders", b"1", partition=0)
+            with pytest.raises(KafkaError):
+                await lost
+            await producer.abort_transaction()
+        assert producer.transaction_phase is TransactionPhase.READY
+
+    nodes = play(scene, version=1, max_block_ms=1_500, delivery_timeout_ms=500, request_timeout_ms=200)
+    assert not nodes.requests(EndTxnRequest)
+    named = [(each.producer_id, each.producer_epoch) for each in nodes.requests(InitProducerIdRequest)]
+    assert named == [(-1, -1), (PRODUCER_ID, 0)]
+
+
 def test_a_close_aborts_what_is_open_and_reports_none_of_its_records(play: Play) -> None:
     async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
         async with begun(producer):
