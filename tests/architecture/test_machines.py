@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.coordinators.groups.events import Event as GroupEvent
     from tailrace.coordinators.groups.records import GroupLogRecord
     from tailrace.coordinators.transactions.commands import Command, Response
-    from tailrace.coordinators.transactions.records import TransactionRecord
+    from tailrace.coordinators.transactions.records import CoordinatorRecord
     from tailrace.metadata.commands import ControllerCommand, ControllerResponse
     from tailrace.metadata.image import ClusterImage, ImageDelta
     from tailrace.metadata.records import MetadataRecord
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     _group: Machine[GroupEvent, GroupEffect] = cast(GroupMembership, None)
     _groups: KeyedMachine[str, GroupEvent, GroupEffect] = cast(GroupCoordinator, None)
     _offsets: StagedMachine[GroupCommand, GroupLogRecord, tuple[ErrorCode, ...]] = cast(GroupCoordinator, None)
-    _transactions: StagedMachine[Command, TransactionRecord, Response] = cast(TransactionCoordinator, None)
+    _transactions: StagedMachine[Command, CoordinatorRecord, Response] = cast(TransactionCoordinator, None)
     _controller: SteppedMachine[ControllerCommand, MetadataRecord, ControllerResponse, ClusterImage, ImageDelta] = cast(
         ControllerMachine, None
     )

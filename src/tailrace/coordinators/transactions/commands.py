@@ -19,6 +19,8 @@ class InitializeProducer:
     expected_producer_epoch: int = NO_EXPECTATION
     fresh_producer_id: int = NO_PRODUCER_ID
     """A new producer id: needed if the answer is NeedsProducerId."""
+    fresh_producer_epoch: int = 0
+    """Its first epoch: above 0 if it belonged to a member of the same sink before."""
 
     @property
     def is_resumed(self) -> bool:
@@ -72,7 +74,49 @@ class ForgetUnused:
     transactional_id: str
 
 
-Command = InitializeProducer | AddPartitions | EndTransaction | CompleteTransaction | AbortTimedOut | ForgetUnused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkMemberIdentity:
+    """A member as its task has reported it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSink:
+    """Commit a batch of a sink: the transactions of these members, and no other."""
+
+    sink_id: str
+    run: str
+    batch: int
+    origin: str | None = None
+    """The place where the writer keeps its progress; None: it makes no claim."""
+    takes_over: bool = False
+    """The origin replaces that of the sink."""
+    members: tuple[SinkMemberIdentity, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSink:
+    """End members of a sink that can never commit; to be repeated until there are none."""
+
+    sink_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetSink:
+    """Delete one sink if it had no commit for `transactional.id.expiration.ms`."""
+
+    sink_id: str
+
+
+ProducerCommand = (
+    InitializeProducer | AddPartitions | EndTransaction | CompleteTransaction | AbortTimedOut | ForgetUnused
+)
+"""A command about one transactional id."""
+SinkCommand = CommitSink | SweepSink | ForgetSink
+Command = ProducerCommand | SinkCommand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +142,15 @@ class Completed:
     """The command is complete."""
 
 
-Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Completed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkCommitted:
+    """The batch is decided."""
+
+    is_repetition: bool
+    """By an earlier command."""
+
+
+Response = ProducerIdentity | NeedsProducerId | AbortedFirst | Completed | SinkCommitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

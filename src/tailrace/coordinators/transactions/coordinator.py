@@ -1,14 +1,15 @@
-"""All transactional ids of one partition of `__transaction_state`: a replicated machine.
+"""All transactional ids and sinks of one partition of `__transaction_state`: a replicated machine.
 
 1. A transactional id changes by `apply` and `commit` only, each time to the state in one record.
-2. At most one record of a transactional id is staged. Other requests get CONCURRENT_TRANSACTIONS (51) then, as with
-   Kafka. So every decision reads the committed state, and its answer waits for its own record alone.
+2. At most one record of a transactional id, or of a sink, is staged. Other requests get CONCURRENT_TRANSACTIONS (51)
+   then, as with Kafka. So every decision reads the committed state, and its answer waits for its own record alone.
 3. A prepared transaction ends by its decision: only CompleteTransaction changes it.
+4. A member of a sink commits by the decision of its batch only (`sinks`). When its end is complete, it is deleted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import assert_never
+from typing import Final, assert_never
 
 from tailrace.coordinators.config import TransactionConfig
 from tailrace.coordinators.transactions.commands import (
@@ -16,18 +17,25 @@ from tailrace.coordinators.transactions.commands import (
     AbortTimedOut,
     AddPartitions,
     Command,
+    CommitSink,
     Completed,
     CompleteTransaction,
     EndTransaction,
+    ForgetSink,
     ForgetUnused,
     InitializeProducer,
     ListedTransactions,
     MarkersToWrite,
     NeedsProducerId,
+    ProducerCommand,
     ProducerIdentity,
     Response,
+    SinkCommand,
+    SweepSink,
 )
-from tailrace.coordinators.transactions.records import TransactionRecord
+from tailrace.coordinators.transactions.records import CoordinatorRecord, SinkRecord, TransactionRecord
+from tailrace.coordinators.transactions.refusals import concurrent, fenced
+from tailrace.coordinators.transactions.sinks import Sinks
 from tailrace.coordinators.transactions.transaction import (
     LAST_EPOCH,
     NO_EPOCH,
@@ -39,8 +47,9 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import EPOCH_PER_TRANSACTION, NO_PRODUCER_ID
 from tailrace.model.machines import Decision
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import find_member, is_of_sink
 
-TransactionDecision = Decision[TransactionRecord, Response]
+TransactionDecision = Decision[CoordinatorRecord, Response]
 
 _DONE = Completed()
 
@@ -51,22 +60,49 @@ class TransactionCoordinator:
     def __init__(self, *, config: TransactionConfig) -> None:
         self._config = config
         self._transactions: dict[str, Transaction] = {}
-        self._pending: dict[str, TransactionRecord] = {}
+        self._pending: dict[str, CoordinatorRecord] = {}
+        self.sinks: Final = Sinks(
+            self._transactions, self._pending, expiration_ms=config.transactional_id_expiration_ms
+        )
 
     @property
     def transactions(self) -> Mapping[str, Transaction]:
         """By transactional id, as committed. Read only."""
         return self._transactions
 
-    def apply(self, record: TransactionRecord) -> None:
+    def apply(self, record: CoordinatorRecord) -> None:
         """Apply one committed record. The only place where a transaction changes."""
-        if record.transaction is None:
-            self._transactions.pop(record.transactional_id, None)
+        if isinstance(record, SinkRecord):
+            self.sinks.apply(record)
+            return
+        transactional_id, transaction = record.transactional_id, record.transaction
+        self.sinks.members.changed(transactional_id, self._transactions.get(transactional_id), transaction)
+        if transaction is None:
+            self._transactions.pop(transactional_id, None)
         else:
-            self._transactions[record.transactional_id] = record.transaction
+            self._transactions[transactional_id] = transaction
 
     def decide(self, command: Command, now_ms: int) -> TransactionDecision:
-        """The record, if there is one, and the answer. Raises KafkaError with Kafka's code."""
+        """The records, which have to be committed together, and the answer. Raises KafkaError with Kafka's code."""
+        if isinstance(command, SinkCommand):
+            return self._decide_of_sink(command, now_ms)
+        return self._decide_of_producer(command, now_ms)
+
+    def _decide_of_sink(self, command: SinkCommand, now_ms: int) -> TransactionDecision:
+        match command:
+            case CommitSink():
+                decision = self.sinks.commit(command, now_ms)
+                return Decision(records=decision.records, response=decision.response)
+            case SweepSink():
+                return Decision(records=self.sinks.swept(command.sink_id, now_ms), response=_DONE)
+            case ForgetSink():
+                is_unused = self.sinks.is_unused(command.sink_id, now_ms)
+                records = (SinkRecord(sink_id=command.sink_id, sink=None),) if is_unused else ()
+                return Decision(records=records, response=_DONE)
+            case _:
+                assert_never(command)
+
+    def _decide_of_producer(self, command: ProducerCommand, now_ms: int) -> TransactionDecision:
         transactional_id = command.transactional_id
         transaction = self._transactions.get(transactional_id)
         is_pending = transactional_id in self._pending
@@ -75,14 +111,18 @@ class TransactionCoordinator:
         match command:
             case InitializeProducer():
                 self._check_timeout(command)
+                self.sinks.check_initialize(transactional_id)
                 following, answer = initialize(transaction, command, is_pending=is_pending, now_ms=now_ms)
             case AddPartitions():
                 following = self._with_partitions(command, now_ms)
             case EndTransaction():
                 known = self._known(transactional_id)
+                _check_may_end(command)
                 following, answer = end(known, command, is_pending=is_pending, now_ms=now_ms)
             case CompleteTransaction():
                 if transaction is not None and transaction.state.is_prepared and not is_pending:
+                    if find_member(transactional_id) is not None:
+                        return _decision(transactional_id, None)
                     following = transaction.completed(now_ms=now_ms)
             case AbortTimedOut():
                 if transaction is not None and not is_pending and _is_timed_out(transaction, now_ms):
@@ -115,19 +155,19 @@ class TransactionCoordinator:
             for partition in command.partitions
         }
 
-    def stage(self, records: Iterable[TransactionRecord]) -> None:
+    def stage(self, records: Iterable[CoordinatorRecord]) -> None:
         """Add appended records, which are not committed yet."""
         for record in records:
             assert record.transactional_id not in self._pending, f"{record.transactional_id!r} has a change under way"
             self._pending[record.transactional_id] = record
 
-    def commit(self, records: Sequence[TransactionRecord]) -> None:
+    def commit(self, records: Sequence[CoordinatorRecord]) -> None:
         """Staged records are committed."""
         for record in records:
             self.apply(record)
         self.discard(records)
 
-    def discard(self, records: Iterable[TransactionRecord]) -> None:
+    def discard(self, records: Iterable[CoordinatorRecord]) -> None:
         """Remove staged records: they are committed, or not in the log."""
         for record in records:
             del self._pending[record.transactional_id]
@@ -186,6 +226,7 @@ class TransactionCoordinator:
             raise fenced(command.transactional_id, transaction, command.producer_epoch)
         if transaction.state.is_prepared:
             raise concurrent(command.transactional_id)
+        self.sinks.check_writes(command.transactional_id)
         return transaction
 
     def _with_partitions(self, command: AddPartitions, now_ms: int) -> Transaction | None:
@@ -207,6 +248,13 @@ class TransactionCoordinator:
     def _is_unused(self, transaction: Transaction, now_ms: int) -> bool:
         is_old = now_ms - transaction.updated_at_ms >= self._config.transactional_id_expiration_ms
         return transaction.state.is_idle and is_old
+
+
+def _check_may_end(command: EndTransaction) -> None:
+    if command.is_commit and is_of_sink(command.transactional_id):
+        raise KafkaError(
+            ErrorCode.INVALID_TXN_STATE, f"{command.transactional_id!r} commits with its batch alone, by CommitSink"
+        )
 
 
 def _is_timed_out(transaction: Transaction, now_ms: int) -> bool:
@@ -259,7 +307,10 @@ def _created(command: InitializeProducer, now_ms: int) -> Initialized:
     if command.fresh_producer_id == NO_PRODUCER_ID:
         return None, NeedsProducerId()
     created = Transaction(
-        producer_id=command.fresh_producer_id, producer_epoch=0, timeout_ms=command.timeout_ms, updated_at_ms=now_ms
+        producer_id=command.fresh_producer_id,
+        producer_epoch=command.fresh_producer_epoch,
+        timeout_ms=command.timeout_ms,
+        updated_at_ms=now_ms,
     )
     return created, _identity(created)
 
@@ -340,19 +391,6 @@ def end(transaction: Transaction, command: EndTransaction, *, is_pending: bool, 
     if _is_same_end(transaction, command):
         return None, _identity(transaction)
     raise _invalid(transaction, command)
-
-
-def fenced(transactional_id: str, transaction: Transaction, producer_epoch: int) -> KafkaError:
-    """PRODUCER_FENCED: a newer instance has replaced the producer, or the transaction has timed out."""
-    return KafkaError(
-        ErrorCode.PRODUCER_FENCED,
-        f"epoch {producer_epoch} of {transactional_id!r} is fenced: its present epoch is {transaction.producer_epoch}",
-    )
-
-
-def concurrent(transactional_id: str) -> KafkaError:
-    """CONCURRENT_TRANSACTIONS: another change has to be complete first."""
-    return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last change of {transactional_id!r} is not complete")
 
 
 def _is_retry(transaction: Transaction, command: EndTransaction) -> bool:

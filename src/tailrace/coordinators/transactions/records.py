@@ -1,16 +1,22 @@
-"""Records of `__transaction_state`, in Kafka's formats: the state of each transactional id.
+"""Records of `__transaction_state`, in Kafka's formats: the state of each transactional id, and of each sink.
 
 A key starts with an int16, 0; a value with an int16, its version. A null value is a tombstone. Other keys are skipped.
 Version 0 of a value is only read; the fields of KIP-890 have their defaults then.
+
+The record of a sink (decision 0063) is that of a transactional id that has no producer and no transaction, with a
+tagged field. So Kafka's tools read it as Empty.
 """
 
 import struct as binary
 from dataclasses import dataclass
 from itertools import groupby
 
+from tailrace.coordinators.transactions.sink import Sink
 from tailrace.coordinators.transactions.transaction import NO_EPOCH, TRANSITIONS, Transaction, TransactionState
 from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
+from tailrace.model.ids import NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import sink_key, sink_of_key
 from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, encode_bytes, field, message, struct
 
 _PREFIX = binary.Struct(">h")
@@ -28,6 +34,16 @@ class TransactionLogKey:
 class PartitionsSchema:
     topic: str
     partition_ids: tuple[Int32, ...]
+
+
+@struct
+class SinkSchema:
+    """The state of a sink: see `Sink`."""
+
+    last_batch: Int64
+    run: str
+    past_runs: tuple[Int64, ...]
+    origin: str | None
 
 
 @message(versions="0-1", flexible="1+")
@@ -48,6 +64,8 @@ class TransactionLogValue:
     client_transaction_version: Int16 = field(versions="1+", tag=2, default=0)
     last_producer_epoch: Int16 = field(versions="1+", tag=10_000, default=NO_EPOCH)
     """Ours: Kafka keeps it in memory, so that a retry after a change of the coordinator is fenced (KIP-360)."""
+    sink: SinkSchema | None = field(versions="1+", tag=10_010, default=None)
+    """Ours: only in the record of a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +76,75 @@ class TransactionRecord:
     transaction: Transaction | None
 
 
-def encode_record(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkRecord:
+    """The new state of a sink; None: it is deleted."""
+
+    sink_id: str
+    sink: Sink | None
+
+    @property
+    def transactional_id(self) -> str:
+        """The key."""
+        return sink_key(self.sink_id)
+
+
+CoordinatorRecord = TransactionRecord | SinkRecord
+
+
+def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
     """The record as key and value of a log record."""
     key = _PREFIX.pack(TRANSACTION_KEY) + encode_bytes(
         TransactionLogKey(transactional_id=record.transactional_id), TRANSACTION_KEY
     )
-    if record.transaction is None:
+    if isinstance(record, SinkRecord):
+        value = None if record.sink is None else _sink_value(record.sink)
+    else:
+        value = None if record.transaction is None else _value(record.transaction)
+    if value is None:
         return key, None
-    return key, _PREFIX.pack(_VALUE_VERSION) + encode_bytes(_value(record.transaction), _VALUE_VERSION)
+    return key, _PREFIX.pack(_VALUE_VERSION) + encode_bytes(value, _VALUE_VERSION)
+
+
+_RECORD_BYTES = 160
+"""All of a record beside its texts and partitions: the fields of fixed size, with tags, 21 of the record's own."""
+_TOPIC_BYTES = 10
+_PARTITION_BYTES = 4
+_LONGEST_SIGN = 4
+"""Bytes of a character in UTF-8."""
+
+
+def most_bytes(record: CoordinatorRecord) -> int:
+    """The bytes that the record takes in a batch at the most, without encoding it."""
+    size = _RECORD_BYTES + _text_bytes(record.transactional_id)
+    if isinstance(record, SinkRecord):
+        if record.sink is not None:
+            size += (
+                _text_bytes(record.sink.run) + _text_bytes(record.sink.origin or "") + 8 * len(record.sink.past_runs)
+            )
+    elif record.transaction is not None:
+        partitions = record.transaction.partitions
+        topics = {partition.topic for partition in partitions}
+        size += _PARTITION_BYTES * len(partitions) + sum(_TOPIC_BYTES + _text_bytes(topic) for topic in topics)
+    return size
+
+
+def _text_bytes(text: str) -> int:
+    return len(text) if text.isascii() else _LONGEST_SIGN * len(text)
+
+
+def _sink_value(sink: Sink) -> TransactionLogValue:
+    schema = SinkSchema(last_batch=sink.last_batch, run=sink.run, past_runs=sink.past_runs, origin=sink.origin)
+    return TransactionLogValue(
+        producer_id=NO_PRODUCER_ID,
+        producer_epoch=NO_EPOCH,
+        transaction_timeout_ms=0,
+        transaction_status=TransactionState.EMPTY,
+        transaction_partitions=None,
+        transaction_last_update_timestamp_ms=sink.updated_at_ms,
+        transaction_start_timestamp_ms=-1,
+        sink=schema,
+    )
 
 
 def _value(transaction: Transaction) -> TransactionLogValue:
@@ -89,22 +168,40 @@ def _value(transaction: Transaction) -> TransactionLogValue:
     )
 
 
-def decode_record(key: Buffer | None, value: Buffer | None) -> TransactionRecord | None:
-    """The record; None for an unknown kind. Raises CorruptRecords."""
+def decode_record(key: Buffer | None, value: Buffer | None) -> CoordinatorRecord | None:
+    """The record; None for an unknown kind. Raises CorruptRecords.
+
+    A record that has a sink's key and no sink is of an unknown kind: older brokers give such ids to any producer.
+    """
     try:
         if key is None:
             raise MalformedMessage("a record without a key")
         if _leading_int16(key) != TRANSACTION_KEY:
             return None
         transactional_id = decode(TransactionLogKey, TRANSACTION_KEY, key, _PREFIX.size).transactional_id
-        transaction = None if value is None else _transaction(value)
+        stored = None if value is None else decode(TransactionLogValue, _leading_int16(value), value, _PREFIX.size)
+        sink_id = sink_of_key(transactional_id)
+        if sink_id is None:
+            transaction = None if stored is None else _transaction(stored)
+            return TransactionRecord(transactional_id=transactional_id, transaction=transaction)
     except KafkaError as fault:
         raise CorruptRecords(f"a record of the transaction topic cannot be read: {fault.detail}") from None
-    return TransactionRecord(transactional_id=transactional_id, transaction=transaction)
+    if stored is None:
+        return SinkRecord(sink_id=sink_id, sink=None)
+    return None if stored.sink is None else SinkRecord(sink_id=sink_id, sink=_sink(stored, stored.sink))
 
 
-def _transaction(value: Buffer) -> Transaction:
-    stored = decode(TransactionLogValue, _leading_int16(value), value, _PREFIX.size)
+def _sink(stored: TransactionLogValue, schema: SinkSchema) -> Sink:
+    return Sink(
+        last_batch=schema.last_batch,
+        run=schema.run,
+        past_runs=schema.past_runs,
+        origin=schema.origin,
+        updated_at_ms=stored.transaction_last_update_timestamp_ms,
+    )
+
+
+def _transaction(stored: TransactionLogValue) -> Transaction:
     if stored.transaction_status not in TRANSITIONS:
         raise MalformedMessage(f"the state {stored.transaction_status}")
     return Transaction(

@@ -141,6 +141,15 @@ class Transaction:
             last_producer_epoch=self.producer_epoch if is_resumed else NO_EPOCH,
         )
 
+    def sealed(self, *, is_commit: bool, now_ms: int) -> "Transaction":
+        """The end of a sink's member is decided, with the next epoch, which fences its producer in all partitions."""
+        return replace(
+            self.prepared(is_commit=is_commit, now_ms=now_ms),
+            producer_epoch=self.producer_epoch + 1,
+            last_producer_epoch=NO_EPOCH,
+            client_version=EPOCH_PER_TRANSACTION,
+        )
+
     def completed(self, *, now_ms: int) -> "Transaction":
         """All markers are written."""
         is_commit = self.state is TransactionState.PREPARE_COMMIT

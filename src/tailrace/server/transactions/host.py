@@ -26,8 +26,14 @@ from tailrace.coordinators.transactions.commands import (
     NeedsProducerId,
     Response,
 )
-from tailrace.coordinators.transactions.coordinator import TransactionCoordinator, concurrent
-from tailrace.coordinators.transactions.records import TransactionRecord, decode_record, encode_record
+from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
+from tailrace.coordinators.transactions.records import (
+    CoordinatorRecord,
+    SinkRecord,
+    decode_record,
+    encode_record,
+)
+from tailrace.coordinators.transactions.refusals import concurrent
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
@@ -65,7 +71,7 @@ class MarkerWriter(Protocol):
         ...
 
 
-class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord, Response]):
+class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord, Response]):
     """The coordinator of one partition, by transactional id."""
 
     def __init__(
@@ -80,7 +86,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         waiting_requests: WaitingRequests,
     ) -> None:
         self.machine = TransactionCoordinator(config=config)
-        log = CoordinatorLog(
+        log = CoordinatorLog[CoordinatorRecord](
             partition,
             encode=encode_record,
             decode=lambda record, _: decode_record(record.key, record.value),
@@ -151,16 +157,18 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, TransactionRecord
         """
         self._next.add(command, on_done, request)
 
-    def _committed(self, records: Sequence[TransactionRecord]) -> None:
+    def _committed(self, records: Sequence[CoordinatorRecord]) -> None:
         super()._committed(records)
         for record in records:
+            if isinstance(record, SinkRecord):
+                continue
             if record.transaction is not None and record.transaction.state.is_prepared:
                 # Later: the answers to the writes of this turn come first, and a marker is another write.
                 self._clock.call_soon(partial(self._write_markers, record.transactional_id))
             else:
                 self._ended(record.transactional_id)
 
-    def _discarded(self, records: Sequence[TransactionRecord]) -> None:
+    def _discarded(self, records: Sequence[CoordinatorRecord]) -> None:
         super()._discarded(records)
         for record in records:
             self._next.ended(record.transactional_id)

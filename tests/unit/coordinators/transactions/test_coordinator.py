@@ -67,7 +67,7 @@ def outcome(
     except KafkaError as refusal:
         return None, refusal.code
     (record,) = decision.records or (None,)
-    return (None if record is None else record.transaction), decision.response
+    return (record.transaction if isinstance(record, TransactionRecord) else None), decision.response
 
 
 INITIALIZE = InitializeProducer(transactional_id="pay", timeout_ms=5_000)

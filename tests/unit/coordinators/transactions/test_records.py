@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.coordinators.transactions.records import TransactionRecord, decode_record, encode_record
+from tailrace.coordinators.transactions.records import (
+    CoordinatorRecord,
+    SinkRecord,
+    TransactionRecord,
+    decode_record,
+    encode_record,
+    most_bytes,
+)
+from tailrace.coordinators.transactions.sink import MOST_PAST_RUNS, Sink
 from tailrace.coordinators.transactions.transaction import TRANSITIONS, Transaction, TransactionState
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import sink_key
 
 IDS = st.integers(-1, 2**62)
 EPOCHS = st.integers(-1, 2**15 - 1)
@@ -75,7 +84,7 @@ def test_version_0_is_read() -> None:
         "0000" + "0000000000000fa0" + "0003" + "0000ea60" + "04" + "00000000" + "00000000000007d0" + "00000000000003e8"
     )
     record = decode_record(bytes.fromhex("00000003") + b"pay", value)
-    assert record is not None
+    assert isinstance(record, TransactionRecord)
     assert record.transaction == Transaction(
         producer_id=4000,
         producer_epoch=3,
@@ -101,3 +110,62 @@ def test_a_state_that_is_in_no_log_is_corruption(state: int) -> None:
 def test_any_bytes_are_a_record_or_corrupt(key: bytes | None, value: bytes | None) -> None:
     with contextlib.suppress(CorruptRecords):
         decode_record(key, value)
+
+
+RUNS = st.text("abc019._-", min_size=1, max_size=12)
+SINKS = st.builds(
+    Sink,
+    last_batch=st.integers(0, 2**63 - 1),
+    run=RUNS,
+    past_runs=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=MOST_PAST_RUNS).map(tuple),
+    origin=st.none() | st.text(max_size=40),
+    updated_at_ms=TIMES,
+)
+
+
+@given(sink_id=RUNS, sink=st.none() | SINKS)
+def test_a_sink_is_read_as_it_was_written(sink_id: str, sink: Sink | None) -> None:
+    record = SinkRecord(sink_id=sink_id, sink=sink)
+    assert decode_record(*encode_record(record)) == record
+
+
+def test_the_record_of_a_sink_is_an_empty_transactional_id_with_a_tag_of_ours() -> None:
+    sink = Sink(last_batch=5, run="r2", past_runs=(7,), origin="/checkpoint", updated_at_ms=2_000)
+    key, value = encode_record(SinkRecord(sink_id="orders", sink=sink))
+    assert key.hex() == "0000" + "0016" + b"__tailrace_sink/orders".hex()
+    assert value is not None
+    assert value.hex() == "".join(
+        (
+            "0001",  # version 1
+            "ffffffffffffffff",  # no producer
+            "ffff",
+            "00000000",  # no timeout
+            "00" + "00",  # Empty, no partitions
+            "00000000000007d0",  # last update
+            "ffffffffffffffff",  # no start
+            "01" + "9a4e",  # one tag: 10,010
+            "22" + "01",  # 34 bytes: there is a sink
+            "0000000000000005" + "03" + b"r2".hex() + "02" + "0000000000000007" + "0c" + b"/checkpoint".hex() + "00",
+        )
+    )
+
+
+def test_a_sinks_key_without_a_sink_is_passed_over() -> None:
+    """An older broker has given the id to a producer."""
+    stray = Transaction(producer_id=4, producer_epoch=0, timeout_ms=1, updated_at_ms=1)
+    record = TransactionRecord(transactional_id=sink_key("orders"), transaction=stray)
+    assert decode_record(*encode_record(record)) is None
+
+
+@given(
+    record=st.builds(
+        TransactionRecord,
+        transactional_id=st.text(min_size=1, max_size=40),
+        transaction=st.none() | transactions(),
+    )
+    | st.builds(SinkRecord, sink_id=RUNS, sink=st.none() | SINKS)
+)
+def test_a_record_takes_no_more_than_its_bound(record: CoordinatorRecord) -> None:
+    key, value = encode_record(record)
+    of_a_record = 21  # length, attributes, deltas, lengths of key and value, headers, at their longest
+    assert len(key) + len(value or b"") + of_a_record <= most_bytes(record)

@@ -1,0 +1,49 @@
+"""A sink: the batches that it has taken, and from which runs. A value; each step returns another (pure)."""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+MOST_PAST_RUNS: Final = 128
+"""The runs that a sink remembers to refuse them. A run that has been followed by more than these is a new one again."""
+LONGEST_ORIGIN: Final = 1_000
+"""Characters of the text that says where the writer of a sink keeps its progress."""
+NO_BATCH: Final = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    """The state of a sink in the log, from its first batch on."""
+
+    last_batch: int
+    """All batches up to this one are decided."""
+    run: str
+    """The current run: no run has followed it."""
+    past_runs: tuple[int, ...] = ()
+    """Digests of runs that were followed, the oldest first; bounded."""
+    origin: str | None = None
+    """The place where its writer keeps its progress; None: no writer has named one."""
+    updated_at_ms: int
+    """ms since 1970."""
+
+    def has_followed(self, run: str) -> bool:
+        """Whether another run has followed this one."""
+        return run != self.run and run_digest(run) in self.past_runs
+
+    def advanced(self, *, batch: int, run: str, origin: str | None, now_ms: int) -> "Sink":
+        """The batch is decided, and the run is the current one."""
+        return replace(
+            self,
+            last_batch=max(batch, self.last_batch),
+            run=run,
+            past_runs=self.past_runs if run == self.run else (*self.past_runs, run_digest(self.run))[-MOST_PAST_RUNS:],
+            origin=self.origin if origin is None else origin,
+            updated_at_ms=now_ms,
+        )
+
+
+@lru_cache(maxsize=1_024)
+def run_digest(run: str) -> int:
+    """64 bits that tell this run from others."""
+    return int.from_bytes(blake2b(run.encode(), digest_size=8).digest(), "big", signed=True)
