@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 
 from tailrace.metadata.records import (
     FIRST_WITH_KEY_SHARING,
+    FIRST_WITH_SINKS,
     NO_LEADER_CHANGE,
     NO_RECOVERY_CHANGE,
     RECOVERING,
@@ -179,6 +180,11 @@ class ClusterImage:
     def knows_key_sharing(self) -> bool:
         """Whether all brokers know key ranges and committed ranges (KIP-X)."""
         return (self.metadata_version or 0) >= FIRST_WITH_KEY_SHARING
+
+    @property
+    def knows_sinks(self) -> bool:
+        """Whether all brokers know sinks (decision 0063)."""
+        return (self.metadata_version or 0) >= FIRST_WITH_SINKS
 
     def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
         """Every partition of the cluster."""

@@ -30,6 +30,7 @@ from tailrace.protocol.messages import (
     quorum,
     registrations,
     replicas,
+    sinks,
     topics,
     transactions,
 )
@@ -214,6 +215,8 @@ _ROWS: Final = (
     _api(quorum.RemoveRaftVoterRequest, forwarding=ForwardingKind.CHANGE),
     _api(quorum.UpdateRaftVoterRequest, listeners=_CONTROLLERS),
     _api(fetch_sessions.DescribeFetchSessionsRequest),
+    _api(sinks.CommitSinkRequest),
+    _api(sinks.DescribeSinksRequest, max_elements=_COSTLY),
 )
 
 

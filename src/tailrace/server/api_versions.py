@@ -2,9 +2,9 @@
 
 - The answer of an unknown version is error 35 in version 0, with the versions of ApiVersions alone (KIP-511).
 - The name and version of the client software must look like words (KIP-511), else INVALID_REQUEST.
-- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions: that of
-  key sharing once all brokers know it. Before v4 clients stumble over a feature that begins with level 0, so it is left
-  out (KAFKA-17492).
+- Features (KIP-584): metadata.version and transaction.version, supported and finalized, and our extensions: those of
+  key sharing and of sinks once all brokers know them. Before v4 clients stumble over a feature that begins with level
+  0, so it is left out (KAFKA-17492).
 """
 
 import re
@@ -27,6 +27,7 @@ from tailrace.protocol.messages.api_versions import (
 from tailrace.protocol.messages.envelope import FORWARDING_FEATURE
 from tailrace.protocol.messages.fetch import KEY_SHARING_FEATURE
 from tailrace.protocol.messages.groups import DETAILS_FEATURE
+from tailrace.protocol.messages.sinks import SINKS_FEATURE
 from tailrace.protocol.registry import Api
 from tailrace.server.context import RequestContext
 
@@ -42,6 +43,7 @@ _SUPPORTED = (
 
 _SUPPORTED_ABOVE_0 = tuple(feature for feature in _SUPPORTED if feature.min_version > 0)
 _KEY_SHARING = SupportedFeatureKey(name=KEY_SHARING_FEATURE, min_version=1, max_version=1)
+_SINKS = SupportedFeatureKey(name=SINKS_FEATURE, min_version=1, max_version=1)
 
 
 class FinalizedFeatures(NamedTuple):
@@ -52,6 +54,8 @@ class FinalizedFeatures(NamedTuple):
     """The offset of the last record of the metadata log behind them; -1 if they are unknown."""
     shares_keys: bool = False
     """Whether requests of key ranges are served here (KIP-X): all brokers know them, and they are not switched off."""
+    knows_sinks: bool = False
+    """Whether all brokers know sinks."""
 
 
 NOTHING_FINALIZED: Final = FinalizedFeatures(MappingProxyType({}), -1)
@@ -71,11 +75,11 @@ class ApiVersionsHandler:
         if context.api_version >= _FIRST_WITH_SOFTWARE:
             _check_software("client_software_name", request.client_software_name)
             _check_software("client_software_version", request.client_software_version)
-        levels, epoch, shares_keys = self._finalized()
+        levels, epoch, shares_keys, knows_sinks = self._finalized()
         supported = _SUPPORTED if context.api_version >= _FIRST_WITH_LEVEL_0 else _SUPPORTED_ABOVE_0
         return ApiVersionsResponse(
             api_keys=self._table,
-            supported_features=(*supported, _KEY_SHARING) if shares_keys else supported,
+            supported_features=(*supported, *(_KEY_SHARING,) * shares_keys, *(_SINKS,) * knows_sinks),
             finalized_features_epoch=epoch,
             finalized_features=tuple(
                 FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)

@@ -34,7 +34,7 @@ _CLUSTER = (
         "ApiVersions",
         ("versions",),
         {f"api_keys[{key}]": ONLY_HERE for key in OWN_APIS},
-        "an API of ours, for `tailrace sessions` (docs/decisions/0053-our-apis-have-keys-of-their-own.md)",
+        "APIs of ours (docs/decisions/0053-our-apis-have-keys-of-their-own.md)",
     ),
     Difference(
         "ApiVersions",
@@ -68,6 +68,7 @@ _CLUSTER = (
             "supported_features[tailrace.group.details]": ONLY_HERE,
             "supported_features[tailrace.forwarding]": ONLY_HERE,
             "supported_features[tailrace.key.sharing]": ONLY_HERE,
+            "supported_features[tailrace.sinks]": ONLY_HERE,
         },
         "the rest is no feature here; ours are for our own tools and nodes",
     ),
@@ -78,6 +79,16 @@ _CLUSTER = (
             "supported_features[metadata.version].min_version": (25, 7),
         },
         "the levels whose rules are built; no log here is older than 25",
+    ),
+    Difference(
+        "ApiVersions",
+        ("versions",),
+        {
+            "supported_features[metadata.version].max_version": (28, 27),
+            "finalized_features[metadata.version].max_version_level": (28, 27),
+            "finalized_features[metadata.version].min_version_level": (28, 27),
+        },
+        "28, which Kafka 4.2 finalizes, stands for sinks (docs/decisions/0063-a-batch-of-a-sink-is-one-decision.md)",
     ),
     Difference(
         "Metadata",

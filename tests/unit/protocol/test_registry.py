@@ -73,6 +73,8 @@ SERVED = {
     80: ("AddRaftVoter", 0, 1),
     81: ("RemoveRaftVoter", 0, 0),
     10_000: ("DescribeFetchSessions", 0, 0),
+    10_001: ("CommitSink", 0, 0),
+    10_002: ("DescribeSinks", 0, 0),
 }
 SERVED_BY_CONTROLLERS_ALONE = {
     52: ("Vote", 0, 2),
@@ -103,7 +105,11 @@ def test_controllers_serve_what_their_own_listener_is_for_and_what_brokers_bring
 
 def test_the_keys_of_our_own_apis_are_far_from_kafkas() -> None:
     """Kafka's last key is below 100."""
-    assert {key: api.name for key, api in OWN_APIS.items()} == {10_000: "DescribeFetchSessions"}
+    assert {key: api.name for key, api in OWN_APIS.items()} == {
+        10_000: "DescribeFetchSessions",
+        10_001: "CommitSink",
+        10_002: "DescribeSinks",
+    }
     assert max(APIS.keys() - OWN_APIS.keys()) < 100
 
 
@@ -140,7 +146,7 @@ def test_only_fetch_may_have_more_elements_than_others_and_what_is_costly_per_el
         *("DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"),
         *("DescribeGroups", "DeleteGroups", "ConsumerGroupDescribe"),
         *("FindCoordinator", "LeaveGroup", "OffsetDelete"),
-        *("AddPartitionsToTxn", "WriteTxnMarkers", "DescribeTransactions"),
+        *("AddPartitionsToTxn", "WriteTxnMarkers", "DescribeTransactions", "DescribeSinks"),
     }
 
 

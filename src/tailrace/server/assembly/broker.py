@@ -129,7 +129,8 @@ class Broker:
     def finalized_features(self) -> FinalizedFeatures:
         """The finalized features of the cluster, as of the last metadata record that this node has applied."""
         image = self.metadata.image
-        return FinalizedFeatures(image.features, self.metadata.applied_end_offset - 1, self._key_reads.is_enabled)
+        epoch = self.metadata.applied_end_offset - 1
+        return FinalizedFeatures(image.features, epoch, self._key_reads.is_enabled, image.knows_sinks)
 
     def new_session(
         self, registration: RegisterBroker, *, applied: Applied, on_fatal: Callable[[KafkaError], None]

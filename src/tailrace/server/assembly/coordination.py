@@ -8,7 +8,7 @@ from typing import Final
 from tailrace.metadata.image import ClusterImage, full_delta
 from tailrace.metadata.views import Views
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
-from tailrace.protocol.messages import consumer_groups, groups, membership, offsets, transactions
+from tailrace.protocol.messages import consumer_groups, groups, membership, offsets, sinks, transactions
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.coordination.checkpoint_keeper import CheckpointKeeper
 from tailrace.server.coordination.find_coordinator import FindCoordinatorHandler
@@ -35,6 +35,7 @@ from tailrace.server.transactions.producer_requests import (
     EndTxnHandler,
 )
 from tailrace.server.transactions.queries import DescribeTransactionsHandler, ListTransactionsHandler
+from tailrace.server.transactions.sinks import CommitSinkHandler, DescribeSinksHandler
 from tailrace.server.waiters import Deadlines
 
 
@@ -108,6 +109,9 @@ class Coordination:
     def _shares_keys(self) -> bool:
         return self._allows_key_sharing and self._controller.image.knows_key_sharing
 
+    def _knows_sinks(self) -> bool:
+        return self._controller.image.knows_sinks
+
     def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
         return self._controller.image.group_overrides(group_id)
 
@@ -170,7 +174,7 @@ class Coordination:
         return by_api(
             {
                 transactions.InitProducerIdRequest: InitProducerIdHandler(
-                    producer_ids=self.producer_ids, coordinators=service
+                    producer_ids=self.producer_ids, coordinators=service, knows_sinks=self._knows_sinks
                 ),
                 transactions.AddPartitionsToTxnRequest: AddPartitionsToTxnHandler(
                     coordinators=service, controller=controller
@@ -190,6 +194,8 @@ class Coordination:
                 transactions.WriteTxnMarkersRequest: WriteTxnMarkersHandler(
                     partitions=self._partitions, clock=clock, deadlines=deadlines, pending_offsets=self.groups
                 ),
+                sinks.CommitSinkRequest: CommitSinkHandler(coordinators=service, knows_sinks=self._knows_sinks),
+                sinks.DescribeSinksRequest: DescribeSinksHandler(coordinators=service),
             }
         )
 

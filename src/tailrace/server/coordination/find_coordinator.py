@@ -13,6 +13,7 @@ from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicSp
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from tailrace.model.sinks import coordinator_key
 from tailrace.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
@@ -107,7 +108,9 @@ class FindCoordinatorHandler:
         topic = image.topics.get(topic_name)
         if topic is None:
             return _none(key, f"{topic_name} could not be created yet")
-        number = coordinator_partition(key, len(topic.partitions))
+        # A group may have any name, that of a member of a sink too.
+        hashed = coordinator_key(key) if topic_name == TRANSACTION_STATE_TOPIC else key
+        number = coordinator_partition(hashed, len(topic.partitions))
         broker = image.brokers.get(topic.partitions[number].leader)
         endpoint = None if broker is None else broker.endpoint(listener_name)
         if broker is None or endpoint is None:

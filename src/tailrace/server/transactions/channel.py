@@ -14,6 +14,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import EPOCH_PER_TRANSACTION, NO_LEADER, BrokerId
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC, TopicPartition
+from tailrace.model.sinks import coordinator_key
 from tailrace.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -81,7 +82,8 @@ class TransactionChannel:
         topic = image.topics.get(TRANSACTION_STATE_TOPIC)
         if topic is None:
             return NO_LEADER
-        return topic.partitions[coordinator_partition(transactional_id, len(topic.partitions))].leader
+        number = coordinator_partition(coordinator_key(transactional_id), len(topic.partitions))
+        return topic.partitions[number].leader
 
     def _verify_here(self, request: VerificationRequest, on_done: OnVerified) -> None:
         command = AddPartitions(

@@ -5,6 +5,8 @@
    transaction is complete.
 2. A producer that begins its next transaction before that waits for the end of the last one (`next_transactions`).
 3. After a loss of leadership the next coordinator writes the markers again, with its newer epoch.
+4. The records of one decision are one record batch, so that a log has all of them or none: see decision 0063.
+5. Members of a sink that no decision commits are ended after its decision, and again by the next coordinator.
 """
 
 import logging
@@ -18,13 +20,16 @@ from tailrace.coordinators.transactions.commands import (
     AbortTimedOut,
     AddPartitions,
     Command,
+    CommitSink,
     CompleteTransaction,
     EndTransaction,
+    ForgetSink,
     ForgetUnused,
     InitializeProducer,
     MarkersToWrite,
     NeedsProducerId,
     Response,
+    SweepSink,
 )
 from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
 from tailrace.coordinators.transactions.records import (
@@ -37,12 +42,15 @@ from tailrace.coordinators.transactions.refusals import concurrent
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
+from tailrace.model.sinks import coordinator_key, find_member, sink_of_key
 from tailrace.replication.partition import Partition
-from tailrace.server.coordination.coordinator_log import CoordinatorLog
+from tailrace.server.coordination.coordinator_log import IN_NONE, CoordinatorLog, InTransaction, Outcome
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService
 from tailrace.server.ports import Clock, Timer
 from tailrace.server.transactions.markers import DecisionNumber
 from tailrace.server.transactions.next_transactions import NextTransactions, OnDone, QueuedRequest, WaitingRequests
+from tailrace.server.transactions.sink_commits import SinkCommits
+from tailrace.server.transactions.sink_producers import SinkProducers
 from tailrace.server.waiters import Deadlines
 
 OnProducerId = Callable[[ProducerId | KafkaError], None]
@@ -110,18 +118,24 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             waiting_requests=waiting_requests,
         )
 
+        self._sink_commits = SinkCommits(
+            submit=self.submit, is_complete=self.machine.sinks.is_complete, deadlines=deadlines
+        )
+        self._sink_producers = SinkProducers()
+
     def has(self, key: str) -> bool:
-        return key in self.machine.transactions
+        return key in self.machine.transactions or sink_of_key(key) in self.machine.sinks.known
 
     @property
     def key_count(self) -> int:
-        return len(self.machine.transactions)
+        return len(self.machine.transactions) + len(self.machine.sinks.known)
 
     def _activated(self) -> None:
         """Write the markers of the ends that were decided before."""
         known = self.machine.transactions
         for transactional_id in [name for name, transaction in known.items() if transaction.state.is_prepared]:
             self._write_markers(transactional_id)
+        self.decide_until_done([SweepSink(sink_id=sink_id) for sink_id in self.machine.sinks.members.sinks])
         config = self._config
         self._repeat(config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_timed_out)
         self._repeat(config.transaction_remove_expired_transaction_cleanup_interval_ms, self._forget_unused)
@@ -134,10 +148,22 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self._decide(command, partial(self._decided, command, on_done))
 
     def _decided(self, command: Command, on_done: OnDone, outcome: Response | KafkaError) -> None:
-        if isinstance(outcome, NeedsProducerId):
-            self._allocate_producer_id(partial(self._submit_with, command, on_done))
-        else:
+        if not isinstance(outcome, NeedsProducerId):
             on_done(outcome)
+        elif (reusing := self._with_used_producer(command)) is not None:
+            self.submit(reusing, on_done)
+        else:
+            self._allocate_producer_id(partial(self._submit_with, command, on_done))
+
+    def _with_used_producer(self, command: Command) -> InitializeProducer | None:
+        """The command with a producer that another member of the sink had; None if there is none, or for any other."""
+        if not isinstance(command, InitializeProducer) or command.transactional_id in self.machine.transactions:
+            return None
+        member = find_member(command.transactional_id)
+        used = None if member is None else self._sink_producers.take(member.sink)
+        if used is None:
+            return None
+        return replace(command, fresh_producer_id=used.producer_id, fresh_producer_epoch=used.producer_epoch)
 
     def _submit_with(self, command: Command, on_done: OnDone, fresh: ProducerId | KafkaError) -> None:
         if isinstance(fresh, KafkaError):
@@ -157,16 +183,51 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         """
         self._next.add(command, on_done, request)
 
+    def commit_sink(self, command: CommitSink, on_done: OnDone, *, timeout_ms: int) -> None:
+        """As `submit`; answered when all members have their markers, or with REQUEST_TIMED_OUT (7)."""
+        self._sink_commits.add(command, on_done, timeout_ms)
+
+    def _append(
+        self,
+        records: Sequence[CoordinatorRecord],
+        outcome: Outcome,
+        *,
+        within: InTransaction = IN_NONE,
+        is_atomic: bool = True,
+    ) -> None:
+        super()._append(records, outcome, within=within, is_atomic=is_atomic)
+
     def _committed(self, records: Sequence[CoordinatorRecord]) -> None:
+        for record in records:
+            self._keep_producer(record)
         super()._committed(records)
         for record in records:
             if isinstance(record, SinkRecord):
-                continue
-            if record.transaction is not None and record.transaction.state.is_prepared:
+                self._sink_changed(record)
+            elif record.transaction is not None and record.transaction.state.is_prepared:
                 # Later: the answers to the writes of this turn come first, and a marker is another write.
                 self._clock.call_soon(partial(self._write_markers, record.transactional_id))
             else:
                 self._ended(record.transactional_id)
+
+    def _keep_producer(self, record: CoordinatorRecord) -> None:
+        """Keep the producer of a member that is about to be deleted."""
+        member = None if isinstance(record, SinkRecord) or record.transaction else find_member(record.transactional_id)
+        known = self.machine.transactions.get(record.transactional_id)
+        if member is not None and known is not None:
+            last = known.completed(now_ms=0) if known.state.is_prepared else known
+            self._sink_producers.add(member.sink, last.producer_id, last.producer_epoch)
+
+    def _sink_changed(self, record: SinkRecord) -> None:
+        """A batch is decided, or a run has followed another: end members that can never commit."""
+        if record.sink is None:
+            self._sink_producers.forget(record.sink_id)
+        else:
+            self._clock.call_soon(partial(self._sweep, record.sink_id))
+
+    def _sweep(self, sink_id: str) -> None:
+        if self.is_active:
+            self.decide_until_done((SweepSink(sink_id=sink_id),))
 
     def _discarded(self, records: Sequence[CoordinatorRecord]) -> None:
         super()._discarded(records)
@@ -205,6 +266,9 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         if retry is not None:
             retry.cancel()
         self._next.ended(transactional_id)
+        member = find_member(transactional_id)
+        if member is not None:
+            self._sink_commits.changed(member.sink)
 
     def _abort_timed_out(self) -> None:
         late = self.machine.timed_out(self._clock.now_ms())
@@ -213,9 +277,9 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         self.decide_until_done(AbortTimedOut(transactional_id=name) for name in late)
 
     def _forget_unused(self) -> None:
-        self.decide_until_done(
-            ForgetUnused(transactional_id=name) for name in self.machine.unused(self._clock.now_ms())
-        )
+        now_ms = self._clock.now_ms()
+        self.decide_until_done(ForgetUnused(transactional_id=name) for name in self.machine.unused(now_ms))
+        self.decide_until_done(ForgetSink(sink_id=sink_id) for sink_id in self.machine.sinks.unused(now_ms))
 
     def _closed(self) -> None:
         for retry in self._retries.values():
@@ -223,7 +287,9 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         for writing in self._writing.values():
             if writing is not None:
                 writing.cancel()
-        self._next.close(KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} has moved"))
+        moved = KafkaError(ErrorCode.NOT_COORDINATOR, f"{self.partition.topic_partition} has moved")
+        self._next.close(moved)
+        self._sink_commits.close(moved)
 
 
 def _with_producer_id(command: Command, fresh: ProducerId) -> Command:
@@ -247,7 +313,7 @@ class TransactionCoordinatorService(CoordinatorService[str, TransactionCoordinat
         super().__init__(
             TRANSACTION_STATE_TOPIC,
             noun="transactional id",
-            key_text=str,
+            key_text=coordinator_key,
             invalid_key=ErrorCode.INVALID_REQUEST,
             max_keys=config.transaction_max_ids,
             limit="transaction.max.ids",

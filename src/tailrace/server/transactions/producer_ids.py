@@ -5,6 +5,7 @@ transactional id the coordinator decides.
 """
 
 from collections import deque
+from collections.abc import Callable
 
 from tailrace.coordinators.transactions.commands import AbortedFirst, InitializeProducer, ProducerIdentity, Response
 from tailrace.metadata.broker_commands import (
@@ -16,12 +17,14 @@ from tailrace.metadata.commands import (
 )
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID, BrokerId, ProducerId
+from tailrace.model.sinks import is_of_sink
 from tailrace.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 from tailrace.server.transactions.host import OnProducerId, TransactionCoordinatorService
 from tailrace.server.transactions.producer_requests import as_version_says
+from tailrace.server.transactions.sinks import check_sinks_are_known
 
 _NO_EPOCH = -1
 _FIRST_WITH_FENCED = 4
@@ -92,9 +95,17 @@ class ProducerIdPool:
 class InitProducerIdHandler:
     """Gives idempotent and transactional producers their identity."""
 
-    def __init__(self, *, producer_ids: ProducerIdPool, coordinators: TransactionCoordinatorService) -> None:
+    def __init__(
+        self,
+        *,
+        producer_ids: ProducerIdPool,
+        coordinators: TransactionCoordinatorService,
+        knows_sinks: Callable[[], bool],
+    ) -> None:
+        """`knows_sinks`: whether all brokers know sinks now, so that their members may begin."""
         self._producer_ids = producer_ids
         self._coordinators = coordinators
+        self._knows_sinks = knows_sinks
 
     def handle(self, request: InitProducerIdRequest, context: RequestContext) -> None:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == _NO_EPOCH):
@@ -114,6 +125,8 @@ class InitProducerIdHandler:
         self._producer_ids.allocate(answer)
 
     def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
+        if is_of_sink(transactional_id):
+            check_sinks_are_known(self._knows_sinks())
         host = self._coordinators.host_of(transactional_id, check_limit=True)
         command = InitializeProducer(
             transactional_id=transactional_id,

@@ -1,0 +1,89 @@
+"""CommitSink (10001) and DescribeSinks (10002): batches of a sink, whole and once (decision 0063). APIs of ours.
+
+Both go to the coordinator of the transactional id `__tailrace_sink/<sink>`. A broker takes them when it announces the
+feature `tailrace.sinks` in ApiVersions: all brokers of its cluster know them then.
+"""
+
+from tailrace.protocol.schema import Int16, Int32, Int64, message, struct
+
+SINKS_FEATURE = "tailrace.sinks"
+
+
+@struct
+class MemberToCommit:
+    """The transaction of one task."""
+
+    transactional_id: str
+    producer_id: Int64
+    producer_epoch: Int16
+
+
+@message(api_key=10001, versions="0", flexible="0+")
+class CommitSinkRequest:
+    """Commits one batch."""
+
+    sink_id: str
+    run: str
+    batch: Int64
+    origin: str | None = None
+    """The place where the writer keeps its progress; null: it makes no claim."""
+    takes_over: bool = False
+    """The origin replaces that of the sink."""
+    timeout_ms: Int32 = 30_000
+    """The longest wait for the markers of the members; then the answer is REQUEST_TIMED_OUT (7), to be repeated."""
+    members: tuple[MemberToCommit, ...] = ()
+
+
+@message(api_key=10001, versions="0", flexible="0+")
+class CommitSinkResponse:
+    """The batch is decided, and all that it has committed can be read; or the error."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None
+    is_repetition: bool = False
+    """An earlier request has decided the batch."""
+    last_batch: Int64 = -1
+    """The last batch of the sink that is decided, also with an error; -1 if there is none, or it is unknown here."""
+
+
+@message(api_key=10002, versions="0", flexible="0+")
+class DescribeSinksRequest:
+    """Asks for the sinks that a broker coordinates, page by page, in the order of their ids."""
+
+    sink_ids: tuple[str, ...] | None = None
+    """Null: all."""
+    first_sink_id: str = ""
+    """The id at which the page begins."""
+
+
+@struct
+class DescribedSink:
+    """One sink."""
+
+    sink_id: str
+    run: str
+    """The current run; empty if no batch is decided yet."""
+    last_batch: Int64
+    """-1 if no batch is decided yet."""
+    origin: str | None
+    updated_at_ms: Int64
+    """ms since 1970 of the last decision; -1 if there is none."""
+    past_runs: Int32
+    """The runs that are refused because others have followed."""
+    open_members: Int32
+    """The attempts of tasks with an open transaction."""
+    ending_members: Int32
+    """The attempts whose end is decided, and whose markers are being written."""
+
+
+@message(api_key=10002, versions="0", flexible="0+")
+class DescribeSinksResponse:
+    """One page."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None
+    sinks: tuple[DescribedSink, ...] = ()
+    next_sink_id: str = ""
+    """The begin of the next page; empty: this is the last one."""
