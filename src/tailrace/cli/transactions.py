@@ -1,4 +1,4 @@
-"""`tailrace transactions`: list, describe, abort."""
+"""`tailrace transactions`: list, describe, abort, sinks."""
 
 import time
 from typing import Annotated
@@ -6,8 +6,10 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
+from tailrace.client.admin.sinks import SinkDescription
 from tailrace.client.admin.transactions import TransactionDescription
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import is_of_sink
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -17,6 +19,10 @@ _DESCRIBED = (
     *("CurrentTransactionStartTimeMs", "TransactionDurationMs", "TopicPartitions"),
 )
 """Both with the names of kafka-transactions."""
+_SINKS = (
+    *("Sink", "CoordinatorId", "LastBatch", "Run", "PastRuns", "UpdatedMs", "IdleMs", "OpenMembers"),
+    *("EndingMembers", "Origin"),
+)
 
 
 @app.command("list")
@@ -32,8 +38,14 @@ def list_transactions(
     running_longer_than_ms: Annotated[
         int, typer.Option(metavar="MS", help="Only transactions that have been open for longer.", show_default=False)
     ] = -1,
+    sink_members: Annotated[
+        bool, typer.Option("--sink-members", help="Also those of the tasks that write to sinks.", show_default=False)
+    ] = False,
 ) -> None:
-    """List transactional ids, each with the state of its last transaction."""
+    """List transactional ids, each with the state of its last transaction.
+
+    Those of tasks that write to a sink are left out; `tailrace transactions sinks` counts them.
+    """
     with admin_of(bootstrap_server) as admin:
         found = admin.list_transactions(
             states=states or (), producer_ids=producer_ids or (), longer_than_ms=running_longer_than_ms
@@ -46,8 +58,11 @@ def list_transactions(
             "TransactionState": each.state,
         }
         for each in found
+        if sink_members or not is_of_sink(each.transactional_id)
     ]
     show(rows, _LISTED, output)
+    if len(rows) < len(found):
+        say(f"left out: {len(found) - len(rows)} of tasks that write to sinks (--sink-members shows them)")
 
 
 @app.command()
@@ -96,3 +111,41 @@ def abort(
     say(f"aborted the transaction that began at offset {start_offset} of {topic}-{partition}")
     if output is Format.JSON:
         show([{"Topic": topic, "Partition": partition, "StartOffset": start_offset}], (), output)
+
+
+@app.command()
+def sinks(
+    sink_ids: Annotated[list[str] | None, typer.Argument(metavar="[SINK...]", show_default=False)] = None,
+    bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show sinks: the last batch that each has committed, and the run of its writer.
+
+    Open members are the transactions of tasks that write the next batch: readers of committed data wait for them. Exit
+    code 1 if a named sink is not there.
+    """
+    with admin_of(bootstrap_server) as admin:
+        found = admin.describe_sinks(None if not sink_ids else dict.fromkeys(sink_ids))
+    now_ms = int(time.time() * 1000)
+    show([_sink_row(each, now_ms) for each in found], _SINKS, output)
+    missing = [name for name in dict.fromkeys(sink_ids or ()) if name not in {each.sink_id for each in found}]
+    for name in missing:
+        say(f"there is no sink {name!r}: nothing was written to it, or not for transactional.id.expiration.ms")
+    if missing:
+        raise typer.Exit(1)
+
+
+def _sink_row(described: SinkDescription, now_ms: int) -> Row:
+    updated_at_ms = described.updated_at_ms
+    return {
+        "Sink": described.sink_id,
+        "CoordinatorId": described.coordinator_id,
+        "LastBatch": described.last_batch,
+        "Run": described.run,
+        "PastRuns": described.past_runs,
+        "UpdatedMs": updated_at_ms,
+        "IdleMs": None if updated_at_ms is None else max(now_ms - updated_at_ms, 0),
+        "OpenMembers": described.open_members,
+        "EndingMembers": described.ending_members,
+        "Origin": described.origin,
+    }

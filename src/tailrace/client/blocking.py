@@ -125,6 +125,13 @@ class Admin(Facade[AsyncAdmin]):
     describe_transaction = blocking(AsyncAdmin.describe_transaction)
     abort_transaction = blocking(AsyncAdmin.abort_transaction)
 
+    check_sinks_are_supported = blocking(AsyncAdmin.check_sinks_are_supported)
+    initialize_sink_member = blocking(AsyncAdmin.initialize_sink_member)
+    write_sink_records = blocking(AsyncAdmin.write_sink_records)
+    abort_sink_member = blocking(AsyncAdmin.abort_sink_member)
+    commit_sink = blocking(AsyncAdmin.commit_sink)
+    describe_sinks = blocking(AsyncAdmin.describe_sinks)
+
     describe_quorum = blocking(AsyncAdmin.describe_quorum)
     add_voter = blocking(AsyncAdmin.add_voter)
     remove_voter = blocking(AsyncAdmin.remove_voter)

@@ -8,6 +8,9 @@ import pytest
 
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, NewTopic
+from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import SinkMember
+from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
 from testkit.commands import CommandResult, run_command
 
@@ -93,3 +96,31 @@ def test_a_hanging_transaction_is_aborted_once(capsys: pytest.CaptureFixture[str
             codes.append(ended.value.code)
     assert codes == [0, 1]
     assert json.loads(capsys.readouterr().out) == [{"Topic": "orders", "Partition": 0, "StartOffset": 0}]
+
+
+def test_sinks_are_shown_and_their_members_are_no_flood(cluster: Cluster, run: Run) -> None:
+    with Admin(cluster.bootstrap_servers) as admin:
+        for attempt in range(3):
+            member = admin.initialize_sink_member(
+                SinkMember("copy", "r1", 1, 0, attempt), transaction_timeout_ms=600_000
+            )
+            place = TopicPartition("orders", 0)
+            admin.write_sink_records(member, place, [Record(0, 1, None, b"x")], base_sequence=0)
+        admin.commit_sink("copy", run="r1", batch=0, members=(), origin="/checkpoint")
+        listed = run("list")
+        assert {row["TransactionalId"] for row in listed.rows} == {"pay", "ship"}
+        assert "left out: 3 of tasks that write to sinks" in listed.err
+        everything = run("list", "--sink-members")
+        assert len(everything.rows) == 5
+        assert "left out" not in everything.err
+        (shown,) = json.loads(run("sinks", "-o", "json").out)
+        assert (shown["Sink"], shown["Run"], shown["LastBatch"], shown["OpenMembers"]) == ("copy", "r1", 0, 3)
+        assert (shown["Origin"], shown["PastRuns"], shown["EndingMembers"]) == ("/checkpoint", 0, 0)
+        assert shown["IdleMs"] >= 0
+        (row,) = run("sinks", "copy").rows
+        assert row["LastBatch"] == "0"
+        missing = run("sinks", "other")
+        assert missing.code == 1
+        assert "there is no sink 'other'" in missing.err
+        admin.commit_sink("copy", run="r1", batch=1, members=())
+    assert {row["TransactionalId"] for row in run("list").rows} == {"pay", "ship"}

@@ -6,7 +6,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from tailrace.client import offsets
+from tailrace.client import offsets, sinks
 from tailrace.client.admin import (
     cluster,
     configs,
@@ -20,6 +20,7 @@ from tailrace.client.admin import (
     topics,
     transactions,
 )
+from tailrace.client.admin.sinks import describe_sinks
 from tailrace.client.router import Router
 
 P = ParamSpec("P")
@@ -92,6 +93,13 @@ class AsyncAdmin:
     list_transactions = _method(transactions.list_transactions)
     describe_transaction = _method(transactions.describe_transaction)
     abort_transaction = _method(transactions.abort_transaction)
+
+    check_sinks_are_supported = _method(sinks.check_sinks_are_supported)
+    initialize_sink_member = _method(sinks.initialize_sink_member)
+    write_sink_records = _method(sinks.write_sink_records)
+    abort_sink_member = _method(sinks.abort_sink_member)
+    commit_sink = _method(sinks.commit_sink)
+    describe_sinks = _method(describe_sinks)
 
     describe_quorum = _method(quorum.describe_quorum)
     add_voter = _method(quorum.add_voter)

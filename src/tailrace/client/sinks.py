@@ -1,0 +1,248 @@
+"""Batches of a sink, whole and once (decision 0063): tasks write members, their driver commits the batch.
+
+A task calls `initialize_sink_member`, `write_sink_records` as often as it needs, and sends the `Member` to its driver.
+The driver calls `commit_sink` with the members that count, from any process. It may repeat the call, and so may its
+successor: a batch that was committed stays as it is. `abort_sink_member` ends the transaction of a task that failed
+sooner than its timeout does.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tailrace.client.errors import check, code_of
+from tailrace.client.router import GRACE_MS, TRANSACTION_COORDINATOR, Router
+from tailrace.model import __version__
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import SinkMember, check_sink, sink_key
+from tailrace.net.connection import Connection
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tailrace.protocol.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from tailrace.protocol.messages.sinks import SINKS_FEATURE, CommitSinkRequest, CommitSinkResponse, MemberToCommit
+from tailrace.protocol.messages.transactions import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+from tailrace.protocol.records.compression import Codec
+from tailrace.protocol.records.record import Record, build_batch
+
+_ADDS_PARTITIONS = 12
+"""The version of Produce whose leader adds the partition to the transaction (KIP-890); the last with topic names."""
+_LAST_BEFORE_EPOCHS = 4
+"""Of EndTxn: a member has one transaction, and needs no next epoch."""
+_FIRST_WITH_FEATURES = 3
+_ENDED = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE)
+
+
+class Member(NamedTuple):
+    """An attempt of a task: all that its driver needs to commit or abort it."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+
+
+class CommittedBatch(NamedTuple):
+    """A batch that is committed; readers of committed data see all of it."""
+
+    last_batch: int
+    """The last batch of the sink."""
+    is_repetition: bool
+    """It was committed before: the members named now are aborted, unless they are the same."""
+
+
+class SinkRefusal(KafkaError):
+    """A batch that was not committed. `last_batch` is the last one of the sink that was; -1 if it is not known."""
+
+    def __init__(self, code: ErrorCode, detail: str, last_batch: int) -> None:
+        super().__init__(code, detail)
+        self.last_batch = last_batch
+
+
+async def check_sinks_are_supported(router: Router) -> None:
+    """Raise KafkaError UNSUPPORTED_VERSION (35) if the cluster does not take batches of sinks."""
+
+    async def attempt() -> None:
+        connection = await router.any_connection()
+        request = ApiVersionsRequest(client_software_name="tailrace", client_software_version=__version__)
+        is_known = connection.version_of(ApiVersionsRequest) >= _FIRST_WITH_FEATURES
+        if is_known:
+            answer = await connection.ask(
+                request,
+                ApiVersionsResponse,
+                timeout_ms=router.request_timeout_ms,
+                max_version=_FIRST_WITH_FEATURES,
+            )
+            is_known = any(feature.name == SINKS_FEATURE for feature in answer.supported_features)
+        if not is_known:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"{connection.address} commits no batches of sinks whole: it is no Tailrace, an older one, or its "
+                "metadata.version is below 28",
+            )
+
+    await router.retry(attempt)
+
+
+async def initialize_sink_member(
+    router: Router, member: SinkMember, *, transaction_timeout_ms: int, timeout_ms: int | None = None
+) -> Member:
+    """Begin an attempt. It is aborted if its batch is not committed `transaction_timeout_ms` after its first record.
+
+    Raises KafkaError DUPLICATE_SEQUENCE_NUMBER (46) if the batch is committed already, so that there is nothing to
+    write; OUT_OF_ORDER_SEQUENCE_NUMBER (45) if a new run has begun before the sink's last batch; PRODUCER_FENCED (90)
+    if another run has followed.
+    """
+    name = member.transactional_id
+    request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=transaction_timeout_ms)
+
+    async def ask(connection: Connection) -> Member:
+        response = await connection.ask(request, InitProducerIdResponse, timeout_ms=router.request_timeout_ms)
+        check(response.error_code, f"{name!r} cannot begin: {_why(response.error_code, member)}")
+        return Member(name, response.producer_id, response.producer_epoch)
+
+    return await router.ask_coordinator(name, ask, key_type=TRANSACTION_COORDINATOR, timeout_ms=timeout_ms)
+
+
+def _why(code: int, member: SinkMember) -> str:
+    match code:
+        case ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+            return f"batch {member.batch} of sink {member.sink!r} is committed already"
+        case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return (
+                f"sink {member.sink!r} has taken later batches than {member.batch}; use the checkpoint that it was "
+                "written with, or another sink id"
+            )
+        case ErrorCode.PRODUCER_FENCED:
+            return f"another run of the writer of sink {member.sink!r} has followed {member.run!r}"
+        case ErrorCode.UNSUPPORTED_VERSION:
+            return "the cluster's metadata.version is below 28"
+        case _:
+            return "the coordinator refuses it"
+
+
+async def write_sink_records(
+    router: Router,
+    member: Member,
+    partition: TopicPartition,
+    records: Sequence[Record],
+    *,
+    base_sequence: int,
+    codec: Codec = Codec.NONE,
+    timeout_ms: int | None = None,
+) -> int:
+    """Write one batch in the member's transaction; returns its base offset.
+
+    The records of an attempt in a partition are numbered from 0 on: `base_sequence` is the number of the first one. A
+    batch that was written before is found again, so the call may be repeated. Raises KafkaError PRODUCER_FENCED (90) or
+    INVALID_PRODUCER_ID_MAPPING (49) if the batch of the member is committed, or its transaction was aborted.
+    """
+    batch = build_batch(
+        records,
+        codec=codec,
+        producer_id=member.producer_id,
+        producer_epoch=member.producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=True,
+    )
+    data = PartitionProduceData(index=partition.partition, records=batch)
+    request = ProduceRequest(
+        transactional_id=member.transactional_id,
+        acks=-1,
+        timeout_ms=router.request_timeout_ms,
+        topic_data=(TopicProduceData(name=partition.topic, partition_data=(data,)),),
+    )
+
+    async def attempt() -> int:
+        await router.ensure_fresh((partition.topic,))
+        connection = await router.leader_connection(partition)
+        response = await connection.ask(
+            request,
+            ProduceResponse,
+            timeout_ms=router.request_timeout_ms + GRACE_MS,
+            max_version=_ADDS_PARTITIONS,
+        )
+        (answered,) = response.responses[0].partition_responses
+        if answered.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            router.view.mark_stale(partition.topic)
+        check(answered.error_code, answered.error_message or f"{partition} did not take a batch of {member}")
+        return int(answered.base_offset)
+
+    return await router.retry(attempt, timeout_ms=timeout_ms)
+
+
+async def abort_sink_member(router: Router, member: Member, *, timeout_ms: int | None = None) -> None:
+    """Abort the transaction of an attempt. Does nothing if it has ended, one way or the other."""
+    request = EndTxnRequest(
+        transactional_id=member.transactional_id,
+        producer_id=member.producer_id,
+        producer_epoch=member.producer_epoch,
+        committed=False,
+    )
+
+    async def ask(connection: Connection) -> None:
+        response = await connection.ask(
+            request, EndTxnResponse, timeout_ms=router.request_timeout_ms, max_version=_LAST_BEFORE_EPOCHS
+        )
+        if response.error_code not in _ENDED:
+            check(response.error_code, f"{member.transactional_id!r} cannot be aborted")
+
+    name = member.transactional_id
+    await router.ask_coordinator(name, ask, key_type=TRANSACTION_COORDINATOR, timeout_ms=timeout_ms)
+
+
+async def commit_sink(
+    router: Router,
+    sink: str,
+    *,
+    run: str,
+    batch: int,
+    members: Sequence[Member],
+    origin: str | None = None,
+    takes_over: bool = False,
+    timeout_ms: int | None = None,
+) -> CommittedBatch:
+    """Commit the batch: all of these members, and nothing else that was written for it. Returns when readers see it.
+
+    `origin` says where the writer keeps its progress, such as its checkpoint and the id of its query; another one than
+    the sink's is refused unless it `takes_over`. Raises SinkRefusal with one of the codes of `CommitSink`
+    (docs/decisions/0063-a-batch-of-a-sink-is-one-decision.md); with a retriable code the batch may be committed or not,
+    and the call has to be repeated.
+    """
+    check_sink(sink)
+    request = CommitSinkRequest(
+        sink_id=sink,
+        run=run,
+        batch=batch,
+        origin=origin,
+        takes_over=takes_over,
+        timeout_ms=router.request_timeout_ms,
+        members=tuple(map(_to_commit, members)),
+    )
+
+    async def ask(connection: Connection) -> CommittedBatch:
+        if not connection.offers(CommitSinkRequest):
+            detail = f"{connection.address} commits no batches of sinks: it is no Tailrace, or an older one"
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
+        response = await connection.ask(request, CommitSinkResponse, timeout_ms=router.request_timeout_ms + GRACE_MS)
+        if response.error_code:
+            detail = response.error_message or f"batch {batch} of sink {sink!r} is not committed"
+            raise SinkRefusal(code_of(response.error_code), detail, response.last_batch)
+        return CommittedBatch(response.last_batch, response.is_repetition)
+
+    return await router.ask_coordinator(sink_key(sink), ask, key_type=TRANSACTION_COORDINATOR, timeout_ms=timeout_ms)
+
+
+def _to_commit(member: Member) -> MemberToCommit:
+    return MemberToCommit(
+        transactional_id=member.transactional_id,
+        producer_id=member.producer_id,
+        producer_epoch=member.producer_epoch,
+    )
