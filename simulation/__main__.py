@@ -27,6 +27,10 @@ from simulation.session_scopes import LONG_SCOPES as LONG_SESSION_SCOPES
 from simulation.session_scopes import SHORT_SCOPES as SHORT_SESSION_SCOPES
 from simulation.session_scopes import NamedScope
 from simulation.shrink import attempt, explain
+from simulation.sink_scope import SinkScope
+from simulation.sink_scopes import LONG_SCOPES as LONG_SINK_SCOPES
+from simulation.sink_scopes import SHORT_SCOPES as SHORT_SINK_SCOPES
+from simulation.sink_scopes import NamedBudget
 from simulation.small_scope import A, Explored, Model, ScopeBreach, W, explore
 from simulation.sweep import Sweep
 
@@ -82,7 +86,7 @@ def main() -> int:
     scopes = commands.add_parser("scopes", help="try every order in all scopes that end; tens of minutes")
     scopes.add_argument("--max-states", type=int, default=20_000_000)
     scopes.add_argument("--processes", type=int, default=2)
-    scopes.add_argument("--only", choices=("quorum", "sessions", "commits"), help="one kind of them")
+    scopes.add_argument("--only", choices=("quorum", "sessions", "commits", "sinks"), help="one kind of them")
     scopes.set_defaults(run=_run_scopes)
     options = parser.parse_args()
     return int(options.run(options))
@@ -189,6 +193,11 @@ def _run_scopes(options: argparse.Namespace) -> int:
             partial(_search_commits, one, options.max_states, options.processes)
             for one in (*SHORT_COMMIT_SCOPES, *LONG_COMMIT_SCOPES)
         ]
+    if options.only in (None, "sinks"):
+        searches += [
+            partial(_search_sinks, one, options.max_states, options.processes)
+            for one in (*SHORT_SINK_SCOPES, *LONG_SINK_SCOPES)
+        ]
     if options.only in (None, "quorum"):
         searches += [partial(_search, one, 3, options.max_states, 1e9, options.processes) for one in LONG_SCOPES]
     states = open_ends = 0
@@ -214,6 +223,13 @@ def _search_commits(one: CommitsScope, max_states: int, processes: int) -> Explo
     """None if a law was broken."""
     scope = CommitScope(one.kind)
     _say(f"{one.name}: {one.kind}, {one.budget}")
+    return _explored(scope, scope.start(one.budget), max_states, 1e9, processes)
+
+
+def _search_sinks(one: NamedBudget, max_states: int, processes: int) -> Explored | None:
+    """None if a law was broken."""
+    scope = SinkScope()
+    _say(f"{one.name}: {one.budget}")
     return _explored(scope, scope.start(one.budget), max_states, 1e9, processes)
 
 

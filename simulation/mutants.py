@@ -41,6 +41,7 @@ RELOADED_FOR_LOGS = (
     "simulation",
 )
 RELOADED_FOR_COMMITS = ("tailrace.coordinators", "tailrace.model.committed_progress", "simulation")
+RELOADED_FOR_SINKS = ("tailrace.coordinators", "tailrace.server.transactions", "simulation")
 WORLDS = {
     "quorum": ("raft_cluster.run_seed", RELOADED),
     "metadata": ("metadata_replicas.run_seed", RELOADED),
@@ -52,6 +53,7 @@ WORLDS = {
     "sessions": ("session_walks.run_seed", RELOADED_FOR_REPLICAS),
     "session scope": ("session_scopes.run_scope", RELOADED_FOR_REPLICAS),
     "commits": ("commit_scopes.run_scope", RELOADED_FOR_COMMITS),
+    "sinks": ("sink_scopes.run_scope", RELOADED_FOR_SINKS),
     "bad disk": ("bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
 }
