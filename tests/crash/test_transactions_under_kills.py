@@ -7,13 +7,14 @@ import os
 import random
 import threading
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 
+from crash.committed_reads import committed_values, is_nothing_open
 from tailrace.client.blocking import Admin
+from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 
 KILLS = int(os.environ.get("KILLS", "5"))
@@ -83,41 +84,7 @@ class TransactionWriter:
 
 
 def _numbers(bootstrap: str, topic: str) -> list[int]:
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"reader-of-{topic}",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "log_level": 0,
-        }
-    )
-    partition = confluent_kafka.TopicPartition(topic, 0, 0)
-    found: list[int] = []
-    try:
-        _, end_offset = consumer.get_watermark_offsets(partition, PATIENCE_S)
-        consumer.assign([partition])
-        deadline = time.monotonic() + PATIENCE_S
-        while consumer.position([partition])[0].offset < end_offset:
-            assert time.monotonic() < deadline, f"{topic} cannot be read to its stable end {end_offset}"
-            message = consumer.poll(0.5)
-            if message is not None and message.error() is None:
-                found.append(int(message.value()))
-    finally:
-        consumer.close()
-    return found
-
-
-def _is_nothing_open(bootstrap: str) -> bool:
-    ends = []
-    for isolation in ("read_committed", "read_uncommitted"):
-        settings = {"bootstrap.servers": bootstrap, "group.id": "ends", "isolation.level": isolation, "log_level": 0}
-        consumer = confluent_kafka.Consumer(settings)
-        with suppress(confluent_kafka.KafkaException):
-            where = [confluent_kafka.TopicPartition(topic, 0) for topic in TOPICS]
-            ends.append([consumer.get_watermark_offsets(each, PATIENCE_S)[1] for each in where])
-        consumer.close()
-    return len(ends) == 2 and ends[0] == ends[1]
+    return [int(value) for value in committed_values(bootstrap, TopicPartition(topic, 0))]
 
 
 REPLICATED = {
@@ -153,7 +120,7 @@ def test_a_transaction_is_there_whole_or_not_at_all(tmp_path: Path, brokers: int
         assert not writer.faults, (seed, writer.faults)
         writer.new_producer()  # the next instance aborts what the last one left open
         deadline = time.monotonic() + PATIENCE_S
-        while not _is_nothing_open(cluster.bootstrap_servers):
+        while not is_nothing_open(cluster.bootstrap_servers, [TopicPartition(topic, 0) for topic in TOPICS]):
             assert time.monotonic() < deadline, f"a transaction stays open with SEED={seed}"
             time.sleep(0.1)
         left, right = (_numbers(cluster.bootstrap_servers, topic) for topic in TOPICS)
