@@ -16,7 +16,10 @@ from interop.librdkafka import Confluent, Message, librdkafka, wait_until
 from tailrace.cli.main import main
 from tailrace.client.blocking import Admin, Consumer, NewTopic
 from tailrace.model.key_ranges import KeyRange
+from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import SinkMember
 from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.records.record import Record
 from tailrace.storage import Log, OsFiles
 from tailrace.testing import Cluster
 from testkit.batches import stored_batch
@@ -43,13 +46,14 @@ def _kafka() -> None:
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The data of a node that has seen clients, groups, transactions, topics that go, kill -9 and a clean stop."""
+    """The data of a node that has seen clients, groups, transactions, a sink, deletions, kill -9 and a stop."""
     with Cluster(directory=tmp_path_factory.mktemp("node")) as cluster:
         _create_topics(cluster)
         for round_number in range(3):
             _produce(cluster, random.Random(round_number))
             _commit(cluster, f"group-{round_number}")
             _transact(cluster, random.Random(round_number))
+            _write_to_sink(cluster, round_number)
             if round_number < 2:
                 cluster.kill() if round_number else cluster.stop()
                 cluster.restart()
@@ -97,6 +101,17 @@ def _transact(cluster: Cluster, chance: random.Random) -> None:
         producer.transact("small", messages, is_commit=chance.random() < 0.5)
 
 
+def _write_to_sink(cluster: Cluster, batch: int) -> None:
+    """A batch of a run of its own, with an attempt that is not in it, and one of the next batch that stays open."""
+    with Admin(cluster.bootstrap_servers) as admin:
+        members = [SinkMember("copy", f"r{batch}", batch, 0, attempt) for attempt in (0, 1)]
+        members.append(SinkMember("copy", f"r{batch}", batch + 1, 0, 0))
+        written = [admin.initialize_sink_member(member, transaction_timeout_ms=600_000) for member in members]
+        for member in written:
+            admin.write_sink_records(member, TopicPartition("small", 0), [Record(0, 1, None, b"x")], base_sequence=0)
+        admin.commit_sink("copy", run=f"r{batch}", batch=batch, members=written[:1], origin="/checkpoint")
+
+
 def _message(number: int, chance: random.Random) -> Message:
     return Message(
         key=None if number % 5 == 0 else f"key {number}".encode(),
@@ -135,6 +150,7 @@ def ours(directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     return dump
 
 
+_OURS = r',"(derivedCount|derivedCrc|isUnclean|lastProducerEpoch)":(\d+|true)|,"sink":\{[^}]*\}'
 DUMPS = {
     "all kinds of files": ("*/*", KINDS, ()),
     "records": ("[!_]*/*", (".log",), ("--print-data-log",)),
@@ -162,10 +178,19 @@ def test_kafkas_own_dump_finds_no_fault_and_prints_what_ours_prints(
 
 def without_our_fields(text: str) -> list[str]:
     """The lines without the tagged fields of our own, which Kafka's tools pass over."""
-    return [
-        re.sub(r',"(derivedCount|derivedCrc|isUnclean|lastProducerEpoch)":(\d+|true)', "", line)
-        for line in text.splitlines()
-    ]
+    return [re.sub(_OURS, "", line) for line in text.splitlines()]
+
+
+def test_the_record_of_a_sink_is_one_of_kafkas(directory: Path, ours: Callable[..., str]) -> None:
+    files = files_of(directory, "__transaction_state-*/*", ".log")
+    kafkas = dump_log_segments(directory, files, "--transaction-log-decoder").out
+    lines = [line for line in kafkas.splitlines() if '"transactionalId":"__tailrace_sink/copy"' in line]
+    assert len(lines) == 3, "one of each batch"
+    for line in lines:
+        assert '"producerId":-1' in line
+        assert '"transactionStatus":0' in line
+    assert ours("--transaction-log-decoder", *files).count('"sink":{"lastBatch":') == 3
+    assert '"transactionalId":"__tailrace_sink/copy/r0/0/0.0"' in kafkas
 
 
 def test_kafkas_own_check_of_indexes_at_its_start_accepts_ours(directory: Path) -> None:

@@ -199,7 +199,7 @@ def test_the_cluster_its_quorum_and_its_groups_are_described(tailrace_cluster: C
     features = re.findall(r"Feature: (\S+)\t.*FinalizedVersionLevel: (\S+)\tEpoch: (\d+)", described)
     levels = {name: level for name, level, _ in features}
     epochs = {int(epoch) for _, _, epoch in features}
-    assert (levels["metadata.version"], len(epochs)) == ("4.2-IV0", 1)
+    assert (levels["metadata.version"], len(epochs)) == ("4.1-IV1", 1)
     assert 0 < epochs.pop() < int(replica["LogEndOffset"])
     rows = [line.split() for line in tool("kafka-groups", "--list").out.splitlines()]
     assert [f"group-of-{topic}", "Classic"] in rows  # and no protocol: it has had no members

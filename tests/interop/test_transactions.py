@@ -18,7 +18,10 @@ from interop.java_producer import JavaProducer
 from interop.kafka_tools import Dump, absent, run
 from interop.librdkafka import DEADLINE_S, wait_until
 from tailrace.client.blocking import Admin
+from tailrace.model.partitions import TopicPartition as Place
+from tailrace.model.sinks import SinkMember
 from tailrace.protocol.records.batch import BatchHeader, iter_batches
+from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
 
 pytestmark = pytest.mark.interop
@@ -332,6 +335,32 @@ class TestJava:
             producer.abort_transaction(DEADLINE_S)
         tool("kafka-transactions", "forceTerminateTransaction", "--transactionalId", transactional_id)
         assert _values(tailrace_cluster, topic) == []
+
+    def test_the_tools_show_members_of_sinks(self, tailrace_cluster: Cluster, topic: str, tool: Tool) -> None:
+        sink = f"shown-{uuid4()}"
+        with Admin(tailrace_cluster.bootstrap_servers) as admin:
+            members = [
+                admin.initialize_sink_member(SinkMember(sink, "r1", batch, 0, 0), transaction_timeout_ms=600_000)
+                for batch in (0, 1)
+            ]
+            for member in members:
+                place = Place(topic, 0)
+                admin.write_sink_records(member, place, [Record(0, 1, None, b"x")], base_sequence=0)
+            admin.commit_sink(sink, run="r1", batch=0, members=members[:1])
+            listed = tool("kafka-transactions", "list").out
+            assert [line.split()[0] for line in listed.splitlines() if sink in line] == [members[1].transactional_id]
+            described = tool("kafka-transactions", "describe", "--transactional-id", members[1].transactional_id).out
+            assert f"{topic}-0" in described
+            assert "Ongoing" in described
+            writing = tool("kafka-transactions", "describe-producers", "--topic", topic, "--partition", "0").out
+            assert f"{members[1].producer_id}" in writing
+            hanging = tool("kafka-transactions", "find-hanging", "--broker-id", "1", "--max-transaction-timeout", "0")
+            assert topic not in hanging.out, "its coordinator knows of it"
+            assert _values(tailrace_cluster, topic) == [b"x"]
+            tool("kafka-transactions", "forceTerminateTransaction", "--transactionalId", members[1].transactional_id)
+            admin.commit_sink(sink, run="r1", batch=1, members=())
+        assert _stable(tailrace_cluster, topic)
+        assert _values(tailrace_cluster, topic) == [b"x"]
 
     def test_the_performance_tool_measures_transactions(self, tailrace_cluster: Cluster) -> None:
         topic = _topic(tailrace_cluster)

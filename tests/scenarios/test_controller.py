@@ -429,8 +429,9 @@ SCENARIOS = [
                 broker_epoch=NEXT_OFFSET,
                 end_points=(BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0),),
                 features=(
-                    BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=28),
+                    BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=27),
                     BrokerFeature(name="transaction.version", min_supported_version=0, max_supported_version=2),
+                    BrokerFeature(name="tailrace.sinks", min_supported_version=1, max_supported_version=1),
                 ),
                 rack="a",
                 fenced=True,
@@ -742,7 +743,7 @@ SCENARIOS = [
         name="the levels of a new cluster are written down first",
         when=FinalizeMetadataVersion(),
         then=[
-            FeatureLevelRecord(name="metadata.version", feature_level=28),
+            FeatureLevelRecord(name="metadata.version", feature_level=27),
             FeatureLevelRecord(name="transaction.version", feature_level=2),
         ],
         response=CarriedOut(),
@@ -752,7 +753,7 @@ SCENARIOS = [
         when=FinalizeMetadataVersion(),
         founding_settings={"unclean.leader.election.enable": "true", "min.insync.replicas": "2"},
         then=[
-            FeatureLevelRecord(name="metadata.version", feature_level=28),
+            FeatureLevelRecord(name="metadata.version", feature_level=27),
             FeatureLevelRecord(name="transaction.version", feature_level=2),
             setting("min.insync.replicas", "2", of=ALL_BROKERS),
             setting("unclean.leader.election.enable", "true", of=ALL_BROKERS),
@@ -765,14 +766,14 @@ SCENARIOS = [
         when=FinalizeMetadataVersion(),
         founding_settings={"min.insync.replicas": "2"},
         then=[
-            FeatureLevelRecord(name="metadata.version", feature_level=28),
+            FeatureLevelRecord(name="metadata.version", feature_level=27),
             FeatureLevelRecord(name="transaction.version", feature_level=2),
         ],
         response=CarriedOut(),
     ),
     ControllerScenario(
         name="what the controller before has begun and not ended is taken back",
-        given=[FeatureLevelRecord(name="metadata.version", feature_level=28), BeginTransactionRecord(name="import")],
+        given=[FeatureLevelRecord(name="metadata.version", feature_level=27), BeginTransactionRecord(name="import")],
         when=FinalizeMetadataVersion(),
         then=[AbortTransactionRecord(reason="the controller changed")],
         response=CarriedOut(),

@@ -14,7 +14,7 @@ from tailrace.client.router import GRACE_MS, TRANSACTION_COORDINATOR, Router
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.sinks import SinkMember, check_sink, sink_key
+from tailrace.model.sinks import SINKS_FEATURE, SinkMember, check_sink, sink_key
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.produce import (
@@ -23,7 +23,7 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tailrace.protocol.messages.sinks import SINKS_FEATURE, CommitSinkRequest, CommitSinkResponse, MemberToCommit
+from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkResponse, MemberToCommit
 from tailrace.protocol.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
@@ -84,8 +84,8 @@ async def check_sinks_are_supported(router: Router) -> None:
         if not is_known:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{connection.address} commits no batches of sinks whole: it is no Tailrace, an older one, or its "
-                "metadata.version is below 28",
+                f"{connection.address} commits no batches of sinks: it, or another broker of its cluster, is no "
+                "Tailrace or an older one",
             )
 
     await router.retry(attempt)
@@ -123,7 +123,7 @@ def _why(code: int, member: SinkMember) -> str:
         case ErrorCode.PRODUCER_FENCED:
             return f"another run of the writer of sink {member.sink!r} has followed {member.run!r}"
         case ErrorCode.UNSUPPORTED_VERSION:
-            return "the cluster's metadata.version is below 28"
+            return "a broker of the cluster does not know sinks"
         case _:
             return "the coordinator refuses it"
 

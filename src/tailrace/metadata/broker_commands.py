@@ -11,12 +11,15 @@ from tailrace.metadata.records import (
     TRANSACTION_VERSION_FEATURE,
 )
 from tailrace.model.ids import BrokerId, ProducerId
+from tailrace.model.sinks import SINKS_FEATURE
 
 OWN_FEATURES = (
     SupportedFeature(METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION, METADATA_VERSION),
     SupportedFeature(TRANSACTION_VERSION_FEATURE, 0, TRANSACTION_VERSION),
 )
 """The range of levels that this release supports."""
+FEATURES_OF_BROKERS = (*OWN_FEATURES, SupportedFeature(SINKS_FEATURE, 1, 1))
+"""Those, and our extensions that need all brokers: each registration has them, and there is no finalized level."""
 NO_BROKER_EPOCH = -1
 
 
@@ -29,7 +32,7 @@ class RegisterBroker:
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
     log_directories: tuple[bytes, ...] = ()
-    features: tuple[SupportedFeature, ...] = OWN_FEATURES
+    features: tuple[SupportedFeature, ...] = FEATURES_OF_BROKERS
     previous_broker_epoch: int = NO_BROKER_EPOCH
     """The epoch in which it stopped, if it still has all that it had acknowledged by then (KIP-966); else -1."""
 

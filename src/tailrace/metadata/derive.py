@@ -103,7 +103,7 @@ class Rules(Protocol):
         ...
 
 
-_RULES: dict[int, Rules] = {25: rules_25, 26: rules_26, 27: rules_26, 28: rules_26}
+_RULES: dict[int, Rules] = {25: rules_25, 26: rules_26, 27: rules_26}
 OLDEST = min(_RULES)
 
 

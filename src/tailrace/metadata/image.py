@@ -13,7 +13,6 @@ from typing import NamedTuple, cast
 
 from tailrace.metadata.records import (
     FIRST_WITH_KEY_SHARING,
-    FIRST_WITH_SINKS,
     NO_LEADER_CHANGE,
     NO_RECOVERY_CHANGE,
     RECOVERING,
@@ -28,6 +27,7 @@ from tailrace.metadata.records import (
 )
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition, accepts_loss_after, unclean_epoch_after
+from tailrace.model.sinks import SINKS_FEATURE
 
 Empty: Mapping[str, str] = MappingProxyType({})
 
@@ -183,8 +183,18 @@ class ClusterImage:
 
     @property
     def knows_sinks(self) -> bool:
-        """Whether all brokers know sinks (decision 0063)."""
-        return (self.metadata_version or 0) >= FIRST_WITH_SINKS
+        """Whether all registered brokers know sinks (decision 0063), fenced ones too."""
+        return bool(self.brokers) and self.broker_without_sinks is None
+
+    @property
+    def broker_without_sinks(self) -> BrokerId | None:
+        """The first broker whose registration says nothing of sinks; None if there is none."""
+        lacking = (
+            broker_id
+            for broker_id, broker in self.brokers.items()
+            if not any(feature.name == SINKS_FEATURE for feature in broker.features)
+        )
+        return min(lacking, default=None)
 
     def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
         """Every partition of the cluster."""

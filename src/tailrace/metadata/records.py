@@ -27,12 +27,10 @@ from tailrace.protocol.schema import (
 
 FRAME_VERSION = 1
 METADATA_VERSION_FEATURE = "metadata.version"
-METADATA_VERSION = 28
-"""The metadata.version of a new cluster: Kafka's 4.2-IV0. It fixes the version of each record below."""
+METADATA_VERSION = 27
+"""The metadata.version of a new cluster: Kafka's 4.1-IV1. It fixes the version of each record below."""
 FIRST_WITH_KEY_SHARING = 27
 """All brokers know key ranges and committed ranges (KIP-X). The records below are those of 26."""
-FIRST_WITH_SINKS = 28
-"""All brokers know sinks (decision 0063). The records below are those of 26."""
 OLDEST_METADATA_VERSION = 25
 """Kafka's 4.0-IV3, without eligible leaders. It applies if the log names no version."""
 

@@ -11,6 +11,8 @@ from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 
+SINKS_FEATURE: Final = "tailrace.sinks"
+"""The feature, with level 1, of a broker's registration and of ApiVersions."""
 _PREFIX: Final = "__tailrace_sink/"
 LONGEST_SINK: Final = 200
 """Characters of a sink id."""

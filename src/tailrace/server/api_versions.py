@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from tailrace.metadata.broker_commands import OWN_FEATURES
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.sinks import SINKS_FEATURE
 from tailrace.protocol.headers import API_VERSIONS
 from tailrace.protocol.messages.api_versions import (
     ApiVersion,
@@ -27,7 +28,6 @@ from tailrace.protocol.messages.api_versions import (
 from tailrace.protocol.messages.envelope import FORWARDING_FEATURE
 from tailrace.protocol.messages.fetch import KEY_SHARING_FEATURE
 from tailrace.protocol.messages.groups import DETAILS_FEATURE
-from tailrace.protocol.messages.sinks import SINKS_FEATURE
 from tailrace.protocol.registry import Api
 from tailrace.server.context import RequestContext
 

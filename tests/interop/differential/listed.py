@@ -81,16 +81,6 @@ _CLUSTER = (
         "the levels whose rules are built; no log here is older than 25",
     ),
     Difference(
-        "ApiVersions",
-        ("versions",),
-        {
-            "supported_features[metadata.version].max_version": (28, 27),
-            "finalized_features[metadata.version].max_version_level": (28, 27),
-            "finalized_features[metadata.version].min_version_level": (28, 27),
-        },
-        "28, which Kafka 4.2 finalizes, stands for sinks (docs/decisions/0063-a-batch-of-a-sink-is-one-decision.md)",
-    ),
-    Difference(
         "Metadata",
         ("a null name", "a topic of no id"),
         {

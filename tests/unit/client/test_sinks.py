@@ -5,11 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.client.admin.cluster import UpgradeType
 from tailrace.client.blocking import Admin, Consumer, NewTopic
 from tailrace.client.offsets import LATEST, READ_COMMITTED
 from tailrace.client.sinks import CommittedBatch, Member, SinkRefusal
-from tailrace.metadata.records import FIRST_WITH_SINKS
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember
@@ -143,17 +141,3 @@ def test_sinks_are_described(admin: Admin, topic: str) -> None:
     described = next(each for each in admin.describe_sinks() if each.sink_id == topic)
     assert (described.run, described.last_batch, described.origin) == ("r1", 0, "/one")
     assert described.updated_at_ms is not None
-
-
-def test_a_cluster_below_the_version_is_refused_by_name() -> None:
-    with Cluster() as cluster, Admin(cluster.bootstrap_servers) as admin:
-        admin.check_sinks_are_supported()
-        admin.update_features({"metadata.version": FIRST_WITH_SINKS - 1}, upgrade_type=UpgradeType.SAFE_DOWNGRADE)
-        for call in (
-            admin.check_sinks_are_supported,
-            lambda: admin.commit_sink("copy", run="r1", batch=0, members=()),
-            lambda: admin.initialize_sink_member(SinkMember("copy", "r", 0, 0, 0), transaction_timeout_ms=1_000),
-        ):
-            with pytest.raises(KafkaError, match="metadata.version") as refused:
-                call()
-            assert refused.value.code is E.UNSUPPORTED_VERSION

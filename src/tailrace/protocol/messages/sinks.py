@@ -6,8 +6,6 @@ feature `tailrace.sinks` in ApiVersions: all brokers of its cluster know them th
 
 from tailrace.protocol.schema import Int16, Int32, Int64, message, struct
 
-SINKS_FEATURE = "tailrace.sinks"
-
 
 @struct
 class MemberToCommit:

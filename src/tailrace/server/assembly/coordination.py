@@ -109,9 +109,6 @@ class Coordination:
     def _shares_keys(self) -> bool:
         return self._allows_key_sharing and self._controller.image.knows_key_sharing
 
-    def _knows_sinks(self) -> bool:
-        return self._controller.image.knows_sinks
-
     def _settings_of_group(self, group_id: str) -> Mapping[str, str]:
         return self._controller.image.group_overrides(group_id)
 
@@ -174,7 +171,7 @@ class Coordination:
         return by_api(
             {
                 transactions.InitProducerIdRequest: InitProducerIdHandler(
-                    producer_ids=self.producer_ids, coordinators=service, knows_sinks=self._knows_sinks
+                    producer_ids=self.producer_ids, coordinators=service, image=self._image
                 ),
                 transactions.AddPartitionsToTxnRequest: AddPartitionsToTxnHandler(
                     coordinators=service, controller=controller
@@ -194,7 +191,7 @@ class Coordination:
                 transactions.WriteTxnMarkersRequest: WriteTxnMarkersHandler(
                     partitions=self._partitions, clock=clock, deadlines=deadlines, pending_offsets=self.groups
                 ),
-                sinks.CommitSinkRequest: CommitSinkHandler(coordinators=service, knows_sinks=self._knows_sinks),
+                sinks.CommitSinkRequest: CommitSinkHandler(coordinators=service, image=self._image),
                 sinks.DescribeSinksRequest: DescribeSinksHandler(coordinators=service),
             }
         )

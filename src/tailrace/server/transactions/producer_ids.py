@@ -15,6 +15,7 @@ from tailrace.metadata.broker_commands import (
 from tailrace.metadata.commands import (
     ControllerResponse,
 )
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_PRODUCER_ID, BrokerId, ProducerId
 from tailrace.model.sinks import is_of_sink
@@ -100,12 +101,12 @@ class InitProducerIdHandler:
         *,
         producer_ids: ProducerIdPool,
         coordinators: TransactionCoordinatorService,
-        knows_sinks: Callable[[], bool],
+        image: Callable[[], ClusterImage],
     ) -> None:
-        """`knows_sinks`: whether all brokers know sinks now, so that their members may begin."""
+        """`image` returns the present one: members of sinks begin when all brokers know sinks."""
         self._producer_ids = producer_ids
         self._coordinators = coordinators
-        self._knows_sinks = knows_sinks
+        self._image = image
 
     def handle(self, request: InitProducerIdRequest, context: RequestContext) -> None:
         if (request.producer_id == NO_PRODUCER_ID) != (request.producer_epoch == _NO_EPOCH):
@@ -126,7 +127,7 @@ class InitProducerIdHandler:
 
     def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
         if is_of_sink(transactional_id):
-            check_sinks_are_known(self._knows_sinks())
+            check_sinks_are_known(self._image())
         host = self._coordinators.host_of(transactional_id, check_limit=True)
         command = InitializeProducer(
             transactional_id=transactional_id,

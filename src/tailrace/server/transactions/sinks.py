@@ -12,6 +12,7 @@ from tailrace.coordinators.transactions.commands import CommitSink, Response, Si
 from tailrace.coordinators.transactions.coordinator import TransactionCoordinator
 from tailrace.coordinators.transactions.sink import NO_BATCH
 from tailrace.coordinators.transactions.transaction import TransactionState
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import check_sink, sink_key
 from tailrace.protocol.messages.sinks import (
@@ -27,26 +28,25 @@ from tailrace.server.transactions.host import TransactionCoordinatorService
 MAX_SINKS: Final = 1_000
 
 
-def check_sinks_are_known(is_known: bool) -> None:
-    """Raises KafkaError UNSUPPORTED_VERSION (35) while a broker of the cluster may not know sinks."""
-    if not is_known:
+def check_sinks_are_known(image: ClusterImage) -> None:
+    """Raises KafkaError UNSUPPORTED_VERSION (35) while a broker of the cluster does not know sinks."""
+    if not image.knows_sinks:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION,
-            "sinks need metadata.version 28: when all nodes run this release, raise it with kafka-features upgrade "
-            "--feature metadata.version=28",
+            f"broker {image.broker_without_sinks} does not know sinks: run this release there, or unregister it",
         )
 
 
 class CommitSinkHandler:
     """Commits batches."""
 
-    def __init__(self, *, coordinators: TransactionCoordinatorService, knows_sinks: Callable[[], bool]) -> None:
-        """`knows_sinks`: whether all brokers know sinks now."""
+    def __init__(self, *, coordinators: TransactionCoordinatorService, image: Callable[[], ClusterImage]) -> None:
+        """`image` returns the present one."""
         self._coordinators = coordinators
-        self._knows_sinks = knows_sinks
+        self._image = image
 
     def handle(self, request: CommitSinkRequest, context: RequestContext) -> None:
-        check_sinks_are_known(self._knows_sinks())
+        check_sinks_are_known(self._image())
         check_sink(request.sink_id)
         host = self._coordinators.host_of(sink_key(request.sink_id), check_limit=True)
         command = CommitSink(

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import pytest
 
 from tailrace.coordinators.transactions import sinks as rules
-from tailrace.metadata.broker_commands import FeatureUpdate, UpdateFeatures
-from tailrace.metadata.records import FIRST_WITH_SINKS
+from tailrace.metadata.broker_commands import OWN_FEATURES, RegisterBroker
 from tailrace.model.errors import ErrorCode
-from tailrace.model.sinks import SinkMember, sink_key
+from tailrace.model.ids import BrokerId
+from tailrace.model.sinks import SINKS_FEATURE, SinkMember, sink_key
+from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 from tailrace.protocol.messages.sinks import (
     CommitSinkRequest,
     CommitSinkResponse,
@@ -420,16 +421,22 @@ def test_all_sinks_are_described_page_by_page(monkeypatch: pytest.MonkeyPatch) -
     assert found == names
 
 
+def _announced(node: TransactionPath) -> set[str]:
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    return {feature.name for feature in node.send(request, 3).response.supported_features}
+
+
 def test_sinks_wait_until_all_brokers_know_them() -> None:
     node = _node()
-    update = FeatureUpdate(feature="metadata.version", level=FIRST_WITH_SINKS - 1, allows_downgrade=True)
-    node.controller.submit(UpdateFeatures(updates=(update,)), lambda _: None)
+    assert SINKS_FEATURE in _announced(node)
+    older = RegisterBroker(broker_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=OWN_FEATURES)
+    node.controller.submit(older, lambda _: None)
     node.end_turn()
-    assert node.controller.image.metadata_version == FIRST_WITH_SINKS - 1
+    assert SINKS_FEATURE not in _announced(node)
     writer = SinkWriter(node, "r1")
     refused = writer.commit(0)
     assert refused.error_code == E.UNSUPPORTED_VERSION
-    assert "metadata.version=28" in (refused.error_message or "")
+    assert "broker 7 does not know sinks" in (refused.error_message or "")
     assert writer.member(0).initialize() is E.UNSUPPORTED_VERSION
 
 
