@@ -13,7 +13,7 @@ import pytest
 
 from crash.committed_reads import committed_values, is_nothing_open
 from tailrace.client.blocking import Admin, NewTopic
-from tailrace.client.sinks import CommittedBatch, Member
+from tailrace.client.sinks import CommittedBatch, WrittenMember
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember
@@ -29,7 +29,7 @@ REPLICATED = {
 }
 
 
-def _write(admin: Admin, member: SinkMember, partition: TopicPartition, value: bytes) -> Member:
+def _write(admin: Admin, member: SinkMember, partition: TopicPartition, value: bytes) -> WrittenMember:
     written = admin.initialize_sink_member(member, transaction_timeout_ms=TIMEOUT_MS)
     admin.write_sink_records(written, partition, [Record(0, 1, None, value)], base_sequence=0)
     return written

@@ -1,8 +1,8 @@
 """Batches of a sink, whole and once (decision 0063): tasks write members, their driver commits the batch.
 
-A task calls `initialize_sink_member`, `write_sink_records` as often as it needs, and sends the `Member` to its driver.
-The driver calls `commit_sink` with the members that count, from any process. It may repeat the call, and so may its
-successor: a batch that was committed stays as it is. `abort_sink_member` ends the transaction of a task that failed
+A task calls `initialize_sink_member`, `write_sink_records` as often as it needs, and sends the `WrittenMember` to its
+driver. The driver calls `commit_sink` with the members that count, from any process. It may repeat the call, and so may
+its successor: a batch that was committed stays as it is. `abort_sink_member` ends the transaction of a task that failed
 sooner than its timeout does.
 """
 
@@ -41,7 +41,7 @@ _FIRST_WITH_FEATURES = 3
 _ENDED = (ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_TXN_STATE)
 
 
-class Member(NamedTuple):
+class WrittenMember(NamedTuple):
     """An attempt of a task: all that its driver needs to commit or abort it."""
 
     transactional_id: str
@@ -93,7 +93,7 @@ async def check_sinks_are_supported(router: Router) -> None:
 
 async def initialize_sink_member(
     router: Router, member: SinkMember, *, transaction_timeout_ms: int, timeout_ms: int | None = None
-) -> Member:
+) -> WrittenMember:
     """Begin an attempt. It is aborted if its batch is not committed `transaction_timeout_ms` after its first record.
 
     Raises KafkaError DUPLICATE_SEQUENCE_NUMBER (46) if the batch is committed already, so that there is nothing to
@@ -103,10 +103,10 @@ async def initialize_sink_member(
     name = member.transactional_id
     request = InitProducerIdRequest(transactional_id=name, transaction_timeout_ms=transaction_timeout_ms)
 
-    async def ask(connection: Connection) -> Member:
+    async def ask(connection: Connection) -> WrittenMember:
         response = await connection.ask(request, InitProducerIdResponse, timeout_ms=router.request_timeout_ms)
         check(response.error_code, f"{name!r} cannot begin: {_why(response.error_code, member)}")
-        return Member(name, response.producer_id, response.producer_epoch)
+        return WrittenMember(name, response.producer_id, response.producer_epoch)
 
     return await router.ask_coordinator(name, ask, key_type=TRANSACTION_COORDINATOR, timeout_ms=timeout_ms)
 
@@ -130,7 +130,7 @@ def _why(code: int, member: SinkMember) -> str:
 
 async def write_sink_records(
     router: Router,
-    member: Member,
+    member: WrittenMember,
     partition: TopicPartition,
     records: Sequence[Record],
     *,
@@ -178,7 +178,7 @@ async def write_sink_records(
     return await router.retry(attempt, timeout_ms=timeout_ms)
 
 
-async def abort_sink_member(router: Router, member: Member, *, timeout_ms: int | None = None) -> None:
+async def abort_sink_member(router: Router, member: WrittenMember, *, timeout_ms: int | None = None) -> None:
     """Abort the transaction of an attempt. Does nothing if it has ended, one way or the other."""
     request = EndTxnRequest(
         transactional_id=member.transactional_id,
@@ -204,7 +204,7 @@ async def commit_sink(
     *,
     run: str,
     batch: int,
-    members: Sequence[Member],
+    members: Sequence[WrittenMember],
     origin: str | None = None,
     takes_over: bool = False,
     timeout_ms: int | None = None,
@@ -240,7 +240,7 @@ async def commit_sink(
     return await router.ask_coordinator(sink_key(sink), ask, key_type=TRANSACTION_COORDINATOR, timeout_ms=timeout_ms)
 
 
-def _to_commit(member: Member) -> MemberToCommit:
+def _to_commit(member: WrittenMember) -> MemberToCommit:
     return MemberToCommit(
         transactional_id=member.transactional_id,
         producer_id=member.producer_id,

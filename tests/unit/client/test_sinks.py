@@ -7,7 +7,7 @@ import pytest
 
 from tailrace.client.blocking import Admin, Consumer, NewTopic
 from tailrace.client.offsets import LATEST, READ_COMMITTED
-from tailrace.client.sinks import CommittedBatch, Member, SinkRefusal
+from tailrace.client.sinks import CommittedBatch, SinkRefusal, WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember
@@ -38,7 +38,7 @@ def topic(admin: Admin, request: pytest.FixtureRequest) -> str:
     return name
 
 
-def _write(admin: Admin, member: SinkMember, topic: str, *values: bytes, partition: int = 0) -> Member:
+def _write(admin: Admin, member: SinkMember, topic: str, *values: bytes, partition: int = 0) -> WrittenMember:
     written = admin.initialize_sink_member(member, transaction_timeout_ms=TIMEOUT_MS)
     for number, value in enumerate(values):
         place = TopicPartition(topic, partition)
