@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.loop_thread import Facade, loop_thread
-from tailrace.client.outgoing import Headers, PrebuiltBatch, RecordMetadata, Unsent
+from tailrace.client.outgoing import Headers, Identity, PrebuiltBatch, RecordMetadata, Unsent
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.record_checks import check_partition, check_topic, stamp_of
 from tailrace.client.transactions.producer_transaction import TransactionPhase
@@ -22,6 +22,8 @@ from tailrace.client.transactions.scope import BlockingTransactionScope
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -203,6 +205,10 @@ class Producer(Facade[AsyncProducer]):
         """See `AsyncProducer.commit_transaction`. Like a cancelled call, an interrupted one is called again."""
         self._call_in_order(AsyncProducer.commit_transaction)
 
+    def hand_over_transaction(self) -> Identity | None:
+        """See `AsyncProducer.hand_over_transaction`."""
+        return self._call_in_order(AsyncProducer.hand_over_transaction)
+
     def abort_transaction(self) -> None:
         """See `AsyncProducer.abort_transaction`."""
         self._call_in_order(AsyncProducer.abort_transaction)
@@ -211,15 +217,15 @@ class Producer(Facade[AsyncProducer]):
         """A transaction for a `with` block: committed at its end, aborted by an exception, which is raised on."""
         return BlockingTransactionScope(self)
 
-    def _call_in_order(self, call: Callable[[AsyncProducer], Awaitable[None]]) -> None:
+    def _call_in_order(self, call: Callable[[AsyncProducer], Awaitable[T]]) -> T:
         """After all records that were handed over before."""
         client = self._client.get()
 
-        async def ordered() -> None:
+        async def ordered() -> T:
             self._take_over_all(client)
-            await call(client)
+            return await call(client)
 
-        loop_thread().call(ordered())
+        return loop_thread().call(ordered())
 
     def close(self) -> None:
         """Flush, then close the connections; then raises as `flush` does. May be called again."""

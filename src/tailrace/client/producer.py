@@ -11,7 +11,7 @@ from tailrace.client.accumulator import Accumulator, StickyPartitioner
 from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.delivery import AwaitedDelivery, WriteFailures
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from tailrace.client.outgoing import Headers, PrebuiltBatch, RecordMetadata, RecordNotWritten, Unsent
+from tailrace.client.outgoing import Headers, Identity, PrebuiltBatch, RecordMetadata, RecordNotWritten, Unsent
 from tailrace.client.record_checks import (
     CheckedRecord,
     check_partition,
@@ -451,6 +451,13 @@ class AsyncProducer:
         coordinator), and after a cancelled call, the outcome is open: call it again, with nothing else in between.
         """
         await self._transactional().commit()
+
+    async def hand_over_transaction(self) -> Identity | None:
+        """Leave the open transaction to another process, which ends it with this identity: the last call.
+
+        Returns when all its records are written; None if it has none. Errors are those of `commit_transaction`.
+        """
+        return await self._transactional().hand_over()
 
     async def abort_transaction(self) -> None:
         """Abort the transaction: drop its unsent records, whose futures fail, and wait for answers under way.

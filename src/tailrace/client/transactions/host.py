@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, TypeVar
 
 from tailrace.client.delivery import WriteFailures
@@ -125,12 +125,26 @@ class TransactionHost:
         async with self._call("commit_transaction"):
             self.machine.begin_commit()
             await self._settle()
-            try:
+            with self._reporting_once():
                 self.machine.check_commit()
-            except (AbortableTransactionError, FatalTransactionError):
-                self._failures.pop_all()
-                raise
             await self._end(committed=True)
+
+    async def hand_over(self) -> Identity | None:
+        """Leave the open transaction to a process that ends it, when all its records are written."""
+        async with self._call("hand_over_transaction"):
+            self.machine.begin_hand_over()
+            await self._settle()
+            with self._reporting_once():
+                return self.machine.hand_over()
+
+    @contextmanager
+    def _reporting_once(self) -> Iterator[None]:
+        """The failure of the transaction is raised here, and reported by nothing else."""
+        try:
+            yield
+        except (AbortableTransactionError, FatalTransactionError):
+            self._failures.pop_all()
+            raise
 
     async def abort(self) -> None:
         """Drop what is unsent, wait for the answers to what is on its way, and abort the transaction."""

@@ -41,6 +41,9 @@ class TransactionPhase(Enum):
     IN_TRANSACTION = auto()
     COMMITTING = auto()
     ABORTING = auto()
+    HANDING_OVER = auto()
+    HANDED_OVER = auto()
+    """Another process ends the transaction; this producer has done its part."""
     ABORTABLE_ERROR = auto()
     FATAL_ERROR = auto()
 
@@ -63,8 +66,12 @@ _WAY_OUT = {
     TransactionPhase.IN_TRANSACTION: "a transaction is open: commit or abort it first",
     TransactionPhase.COMMITTING: "commit_transaction() did not finish: call it again",
     TransactionPhase.ABORTING: "abort_transaction() did not finish: call it again",
+    TransactionPhase.HANDING_OVER: "hand_over_transaction() did not finish: call it again, or abort",
+    TransactionPhase.HANDED_OVER: "its transaction was handed over: make another producer",
 }
-_OPEN = frozenset((TransactionPhase.IN_TRANSACTION, TransactionPhase.ABORTABLE_ERROR))
+_OPEN = frozenset((TransactionPhase.IN_TRANSACTION, TransactionPhase.HANDING_OVER, TransactionPhase.ABORTABLE_ERROR))
+_WRITING = frozenset((TransactionPhase.IN_TRANSACTION, TransactionPhase.COMMITTING, TransactionPhase.HANDING_OVER))
+"""A record that fails in these makes an abort necessary."""
 _DOOMED = frozenset((TransactionPhase.ABORTABLE_ERROR, TransactionPhase.ABORTING, TransactionPhase.FATAL_ERROR))
 
 
@@ -128,6 +135,22 @@ class ProducerTransaction:
         """Refuse the commit if a record has failed since it began."""
         if self.phase is not TransactionPhase.COMMITTING:
             self._refuse("commit_transaction")
+
+    def begin_hand_over(self) -> None:
+        """Take no more records; also goes on with a call that was cut short."""
+        if self.phase not in (TransactionPhase.IN_TRANSACTION, TransactionPhase.HANDING_OVER):
+            self._refuse("hand_over_transaction")
+        self.phase = TransactionPhase.HANDING_OVER
+
+    def hand_over(self) -> Identity | None:
+        """Leave the end to another process, with this identity; None if the coordinator knows of no transaction.
+
+        Refused if a record has failed since it began.
+        """
+        if self.phase is not TransactionPhase.HANDING_OVER:
+            self._refuse("hand_over_transaction")
+        self.phase = TransactionPhase.HANDED_OVER
+        return self.identity if self._is_known else None
 
     def begin_abort(self) -> None:
         """Drop what is unsent; also goes on with an abort that was cut short."""
@@ -216,7 +239,7 @@ class ProducerTransaction:
     def batch_failed(self, fault: KafkaError, *, is_numbered: bool) -> None:
         """A record or batch of the transaction is not written, or may not be."""
         self._needs_epoch |= is_numbered
-        if self.phase in (TransactionPhase.IN_TRANSACTION, TransactionPhase.COMMITTING):
+        if self.phase in _WRITING:
             self._judge(TransactionCall.RECORDS, fault)
         elif verdict_of(TransactionCall.RECORDS, fault.code) is TransactionVerdict.FENCED:
             self.give_up(fault, fenced=True)

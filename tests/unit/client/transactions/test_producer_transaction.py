@@ -20,6 +20,7 @@ CALLS: dict[str, Callable[[ProducerTransaction], None]] = {
     "begin_transaction": ProducerTransaction.begin,
     "send": ProducerTransaction.check_send,
     "commit_transaction": ProducerTransaction.begin_commit,
+    "hand_over_transaction": ProducerTransaction.begin_hand_over,
     "abort_transaction": ProducerTransaction.begin_abort,
 }
 
@@ -59,6 +60,18 @@ def committing() -> ProducerTransaction:
     return machine
 
 
+def handing_over() -> ProducerTransaction:
+    machine = written()
+    machine.begin_hand_over()
+    return machine
+
+
+def handed_over() -> ProducerTransaction:
+    machine = handing_over()
+    assert machine.hand_over() == FIRST
+    return machine
+
+
 def aborting() -> ProducerTransaction:
     machine = written()
     machine.begin_abort()
@@ -77,8 +90,15 @@ def initializing() -> ProducerTransaction:
         (lambda: ProducerTransaction("t"), P.UNINITIALIZED, {"init_transactions"}, r"call init_transactions\(\) first"),
         (initializing, P.INITIALIZING, {"init_transactions"}, "did not finish: call it again"),
         (ready, P.READY, {"begin_transaction"}, r"call begin_transaction\(\) first"),
-        (begun, P.IN_TRANSACTION, {"send", "commit_transaction", "abort_transaction"}, "commit or abort it first"),
+        (
+            begun,
+            P.IN_TRANSACTION,
+            {"send", "commit_transaction", "hand_over_transaction", "abort_transaction"},
+            "commit or abort it first",
+        ),
         (committing, P.COMMITTING, {"commit_transaction"}, r"commit_transaction\(\) did not finish: call it again"),
+        (handing_over, P.HANDING_OVER, {"hand_over_transaction", "abort_transaction"}, "call it again, or abort"),
+        (handed_over, P.HANDED_OVER, set(), "make another producer"),
         (aborting, P.ABORTING, {"abort_transaction"}, r"abort_transaction\(\) did not finish: call it again"),
     ],
 )
@@ -118,6 +138,22 @@ def test_a_record_that_fails_during_the_commit_refuses_it() -> None:
     machine.batch_failed(KafkaError(ErrorCode.REQUEST_TIMED_OUT, "late"), is_numbered=True)
     with pytest.raises(AbortableTransactionError, match="late"):
         machine.check_commit()
+
+
+def test_a_record_that_fails_during_the_hand_over_refuses_it() -> None:
+    machine = handing_over()
+    machine.batch_failed(KafkaError(ErrorCode.INVALID_RECORD, "orders-0"), is_numbered=True)
+    with pytest.raises(AbortableTransactionError, match="orders-0"):
+        machine.hand_over()
+    machine.begin_abort()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_without_records_has_nothing_to_hand_over(version: int) -> None:
+    machine = begun(version)
+    machine.begin_hand_over()
+    assert machine.hand_over() is None
+    assert not machine.is_open
 
 
 def test_the_first_error_is_the_reason() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tailrace.client import producer as producer_module
 from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, ProducerFenced
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
+from tailrace.client.outgoing import Identity
 from tailrace.client.producer import AsyncProducer
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.model.errors import ErrorCode as E
@@ -456,6 +457,35 @@ def test_a_close_that_cannot_abort_says_so(play: Play, caplog: pytest.LogCapture
     play(scene, max_block_ms=50)
     assert "transactional.id 't' is closed with an open transaction" in caplog.text
     assert "not written" not in caplog.text, "records that an abort drops are no news"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_that_is_handed_over_is_left_open(play: Play, version: int) -> None:
+    """Its records are written, and neither this call nor the close ends it."""
+
+    async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
+        async with begun(producer):
+            written = await producer.send("orders", b"1", partition=0)
+            assert await producer.hand_over_transaction() == Identity(PRODUCER_ID, 0, True)
+            assert written.done()
+            with pytest.raises(KafkaError, match="make another producer"):
+                await producer.send("orders", b"2", partition=0)
+
+    nodes = play(scene, version=version)
+    assert not nodes.requests(EndTxnRequest)
+
+
+def test_a_hand_over_that_is_cut_short_is_called_again_or_aborted_by_the_close(play: Play) -> None:
+    async def scene(nodes: ScriptedTransactions, producer: AsyncProducer) -> None:
+        async with begun(producer):
+            await producer.send("orders", b"1", partition=0)
+            nodes.hold(ProduceRequest)
+            with pytest.raises(KafkaError, match=r"longer than max\.block\.ms 50: call it again"):
+                await producer.hand_over_transaction()
+            nodes.release(ProduceRequest)
+            producer._transactional()._max_block_ms = 20_000
+
+    assert [request.committed for request in play(scene, max_block_ms=50).requests(EndTxnRequest)] == [False]
 
 
 def test_a_block_commits_or_aborts(play: Play) -> None:
