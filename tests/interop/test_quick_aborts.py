@@ -28,11 +28,11 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 ROUNDS = 100
 PARTITIONS = 5
-Begin = Callable[[str, str], "TransactionalClient"]
+Begin = Callable[[str, str], "QuickClient"]
 """The client for bootstrap servers and a topic."""
 
 
-class TransactionalClient(Protocol):
+class QuickClient(Protocol):
     """One transactional producer. The calls raise ProducerEnded when it cannot go on."""
 
     def begin(self) -> None: ...
@@ -46,7 +46,7 @@ class ProducerEnded(Exception):
     """The client says that the producer cannot be used any more."""
 
 
-class Java:
+class QuickJava:
     """Apache Kafka's own producer. Every exception of its calls but a time-out ends it."""
 
     def __init__(self, machine: JavaGateway, bootstrap: str, topic: str) -> None:
@@ -82,7 +82,7 @@ def _java_errors() -> Iterator[None]:
         raise ProducerEnded(str(error.java_exception)) from error
 
 
-class Librdkafka:
+class QuickLibrdkafka:
     """confluent-kafka's producer. Its records go out at once: by the abort the coordinator may have been asked."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
@@ -154,11 +154,11 @@ def clusters() -> Iterator[tuple[str, str]]:
 def test_java_aborts_right_behind_a_commit(clusters: tuple[str, str]) -> None:
     ours, theirs = clusters
     with java_machine() as machine:
-        ended = [rounds(partial(Java, machine), address) for address in (ours, theirs)]
+        ended = [rounds(partial(QuickJava, machine), address) for address in (ours, theirs)]
     assert ended == [[], []]
 
 
 def test_librdkafka_aborts_right_behind_a_commit(clusters: tuple[str, str]) -> None:
     ours, theirs = clusters
-    ended = [rounds(Librdkafka, address) for address in (ours, theirs)]
+    ended = [rounds(QuickLibrdkafka, address) for address in (ours, theirs)]
     assert ended == [[], []]
