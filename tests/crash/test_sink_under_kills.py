@@ -13,7 +13,7 @@ import pytest
 
 from crash.committed_reads import committed_values, is_nothing_open
 from tailrace.client.blocking import Admin, NewTopic
-from tailrace.client.sinks import CommittedBatch, WrittenMember
+from tailrace.client.transactions.sinks import CommittedBatch, WrittenMember
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember

@@ -453,10 +453,8 @@ class AsyncProducer:
         await self._transactional().commit()
 
     async def hand_over_transaction(self) -> Identity | None:
-        """Leave the open transaction to another process, which ends it with this identity: the last call.
-
-        Returns when all its records are written; None if it has none. Errors are those of `commit_transaction`.
-        """
+        """Leave the open transaction, all of whose records are written, to another process, which ends it with this
+        identity; None if it has no records. The last call. Raises as `commit_transaction`."""
         return await self._transactional().hand_over()
 
     async def abort_transaction(self) -> None:

@@ -6,7 +6,7 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from tailrace.client import offsets, sinks
+from tailrace.client import offsets
 from tailrace.client.admin import (
     cluster,
     configs,
@@ -22,6 +22,7 @@ from tailrace.client.admin import (
 )
 from tailrace.client.admin.sinks import describe_sinks
 from tailrace.client.router import Router
+from tailrace.client.transactions import sinks
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -7,7 +7,7 @@ import pytest
 
 from tailrace.client.blocking import Admin, Consumer, NewTopic
 from tailrace.client.offsets import LATEST, READ_COMMITTED
-from tailrace.client.sinks import CommittedBatch, SinkRefusal, WrittenMember
+from tailrace.client.transactions.sinks import CommittedBatch, SinkRefusal, WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SinkMember
