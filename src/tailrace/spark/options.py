@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import check_sink
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ REFUSED = {
     "kafka.value.serializer": "values are string or binary columns",
     "kafka.interceptor.classes": "interceptors are Java classes",
     "kafka.partitioner.class": "partitioners are Java classes; fill the column `partition` instead",
+    "kafka.transactional.id": "say exactlyOnce=true; the transactions of its tasks have ids of their own",
     "group.id": "say kafka.group.id",
 }
 
@@ -55,7 +57,16 @@ _READS = (
     "maxRecordsPerPartition",
 )
 _STREAMING_READS = ("kafka.group.id", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-_WRITES = ("kafka.acks", "kafka.compression.type", "kafka.max.request.size", "topic")
+_WRITES = (
+    "kafka.acks",
+    "kafka.compression.type",
+    "kafka.max.request.size",
+    "kafka.transaction.timeout.ms",
+    "topic",
+    "exactlyOnce",
+    "sinkId",
+    "sinkTakesOver",
+)
 
 _NAMES: Mapping[Kind, frozenset[str]] = {
     "batch read": frozenset((*_EVERYWHERE, *_READS)),
@@ -132,6 +143,22 @@ class SinkOptions:
     compression: str = "none"
     max_request_size: int = 1_048_576
     """A larger row fails the task; the topic's max.message.bytes is a further limit."""
+    transactions: "SinkTransactions | None" = None
+    """With exactlyOnce=true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkTransactions:
+    """The options of a write that repeats nothing."""
+
+    sink_id: str | None = None
+    """None: the id of the streaming query; for a batch write one that no other write has."""
+    takes_over: bool = False
+    """Whether the sink is taken from the checkpoint that has written to it before."""
+    timeout_ms: int = 900_000
+    """A transaction that is open for longer is aborted."""
+    checkpoint: str | None = None
+    """The place of the query's checkpoint, if it is known."""
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -193,6 +220,27 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         include_headers=given.boolean("includeHeaders", False),
         compression=compression,
         max_request_size=given.positive("kafka.max.request.size") or 1_048_576,
+        transactions=_transactions(given),
+    )
+
+
+def _transactions(given: "_Given") -> SinkTransactions | None:
+    sink_id, takes_over = given.text("sinkId"), given.boolean("sinkTakesOver", False)
+    if not given.boolean("exactlyOnce", False):
+        for name in ("sinkId", "sinkTakesOver", "kafka.transaction.timeout.ms"):
+            if given.text(name) is not None:
+                raise fault(name, "has a meaning with exactlyOnce=true alone")
+        return None
+    if sink_id is not None:
+        try:
+            check_sink(sink_id)
+        except KafkaError as wrong:
+            raise fault("sinkId", wrong.detail) from None
+    return SinkTransactions(
+        sink_id=sink_id,
+        takes_over=takes_over,
+        timeout_ms=given.positive("kafka.transaction.timeout.ms") or 900_000,
+        checkpoint=given.text("checkpointLocation"),
     )
 
 

@@ -1,24 +1,27 @@
-"""The Spark sink: Arrow batches become record batches without a Python object per row.
+"""The writers of the Spark sink.
 
 At least once: a task that Spark repeats writes its rows again. A retried request does not, since the producer is
 idempotent. A task ends only when all in-sync replicas have acknowledged its records.
+
+Exactly once: see `spark.exactly_once`.
 """
 
-import os
-import time
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tailrace.client.arrow import Partitions, partitions_for_keys
+from tailrace.client.transactions.sinks import WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.spark.options import SinkOptions
-from tailrace.spark.task_sender import SinkRows, TaskSender
+from tailrace.spark.exactly_once import ExactlyOnce
+from tailrace.spark.options import SinkOptions, SinkTransactions
+from tailrace.spark.row_sender import RowSender
+from tailrace.spark.sink_batch import SinkBatch, streamed, written_at_once
+from tailrace.spark.task_sender import TaskSender
 
 _TYPES = {
     "key": ("binary", "string"),
@@ -61,7 +64,7 @@ class _Writer:
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        task = _Task(self._options)
+        task = RowSender(self._options, TaskSender(self._options))
         rows = 0
         for batch in iterator:
             task.send(batch)
@@ -90,59 +93,75 @@ class TailraceStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Nothing to undo: Spark repeats the batch, and its rows are written again."""
 
 
-class _Task:
-    """The writes of one task."""
+@dataclass(frozen=True)
+class WrittenOnce(WriterCommitMessage):
+    """The open transaction of one task."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._options = options
-        self._outbox = TaskSender(options)
-        self._partition_counts: dict[str, int] = {}
-        self._keyless = os.getpid()
+    batch: SinkBatch
+    rows: int
+    member: WrittenMember | None
+    """None if the task had no rows, or if the batch was decided before."""
 
-    def send(self, batch: pa.RecordBatch) -> None:
-        """Send the rows of a batch, each to its topic."""
-        if not batch.num_rows:
-            return
-        if self._options.topic is not None:
-            self._send_to(self._options.topic, batch)
-            return
-        topics = batch.column("topic")
-        if topics.null_count:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "column 'topic' is null in a row and there is no option topic")
-        for topic in pc.unique(topics).to_pylist():
-            self._send_to(topic, batch.filter(pc.equal(topics, topic)))
 
-    def _send_to(self, topic: str, batch: pa.RecordBatch) -> None:
-        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-        rows = SinkRows(
-            key=columns.get("key"),
-            value=columns["value"],
-            headers=columns.get("headers") if self._options.include_headers else None,
-            partitions=self._partitions(topic, batch.num_rows, columns),
-        )
-        self._outbox.send(topic, rows, timestamp_ms=time.time_ns() // 1_000_000)
+class _OnceWriter:
+    """The common part of both exactly-once writers, pickled to the tasks and to the commit."""
 
-    def _partitions(self, topic: str, rows: int, columns: dict[str, pa.Array]) -> Partitions:
-        """The partition of each row: its column `partition`, else the hash of its key, else one per batch in turn."""
-        if topic not in self._partition_counts:
-            self._partition_counts[topic] = self._outbox.partition_count(topic)
-        count = self._partition_counts[topic]
-        self._keyless += 1
-        keyless = self._keyless % count
-        key = columns.get("key")
-        by_key = np.full(rows, keyless) if key is None else partitions_for_keys(key, count, keyless=keyless)
-        named = columns.get("partition")
-        if named is None:
-            return by_key
-        is_null = named.is_null().to_numpy(zero_copy_only=False)
-        chosen = np.where(is_null, by_key, named.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
-        if illegal := [int(number) for number in np.unique(chosen) if not 0 <= number < count]:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"column 'partition' names partition {illegal[0]} of topic {topic!r}, which has {count}",
-            )
-        return chosen
+    def __init__(self, schema: StructType, options: SinkOptions, transactions: SinkTransactions) -> None:
+        check_schema(schema, options)
+        self._transactions = transactions
+        self._sink = ExactlyOnce(options, transactions)
+        self._sink.check_supported()
 
-    def finish(self) -> None:
-        """Return when all rows are acknowledged; raise the first failure."""
-        self._outbox.finish()
+    @abstractmethod
+    def _batch(self, task: TaskContext) -> SinkBatch:
+        """The batch that a task writes."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenOnce:
+        task = TaskContext.get()
+        assert task is not None, "Spark writes in tasks"
+        batch = self._batch(task)
+        return WrittenOnce(batch, *self._sink.write(batch.member(task), iterator))
+
+    def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        written = [one for one in messages if isinstance(one, WrittenOnce)]
+        if written:  # else it is a batch without a task
+            self._sink.commit(written[0].batch, [one.member for one in written if one.member is not None])
+
+
+class OnceWriter(_OnceWriter, DataSourceArrowWriter):
+    """A batch write. Its rows are one batch of a sink."""
+
+    def __init__(self, schema: StructType, options: SinkOptions, transactions: SinkTransactions) -> None:
+        super().__init__(schema, options, transactions)
+        self._written = written_at_once(transactions)
+
+    def _batch(self, task: TaskContext) -> SinkBatch:
+        return self._written
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are done: commit their rows."""
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """A task has failed: no row becomes visible."""
+        self._sink.abort(self._written)
+
+
+class OnceStreamWriter(_OnceWriter, DataSourceStreamArrowWriter):
+    """A streaming write."""
+
+    def _batch(self, task: TaskContext) -> SinkBatch:
+        return streamed(task, self._transactions)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """All tasks are done: commit the rows of the batch, unless it was committed before."""
+        self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """A task has failed: no row of the batch becomes visible, and Spark repeats it.
+
+        If no task was done the batch is not known here: its transactions end with the next commit, or their timeout.
+        """
+        batch = next((one.batch for one in messages if isinstance(one, WrittenOnce)), None)
+        if batch is not None:
+            self._sink.abort(batch)

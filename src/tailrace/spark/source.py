@@ -71,16 +71,22 @@ class TailraceDataSource(DataSource):
         return TailraceStreamReader(_checked(schema), parse_source_options(dict(self.options), streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from tailrace.spark.sink import TailraceWriter
+        from tailrace.spark.sink import OnceWriter, TailraceWriter
 
         if overwrite:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "a log is only appended to; say mode('append')")
-        return TailraceWriter(schema, parse_sink_options(dict(self.options)))
+        options = parse_sink_options(dict(self.options))
+        if options.transactions is None:
+            return TailraceWriter(schema, options)
+        return OnceWriter(schema, options, options.transactions)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
-        from tailrace.spark.sink import TailraceStreamWriter
+        from tailrace.spark.sink import OnceStreamWriter, TailraceStreamWriter
 
-        return TailraceStreamWriter(schema, parse_sink_options(dict(self.options)))
+        options = parse_sink_options(dict(self.options))
+        if options.transactions is None:
+            return TailraceStreamWriter(schema, options)
+        return OnceStreamWriter(schema, options, options.transactions)
 
 
 def _checked(schema: StructType) -> StructType:

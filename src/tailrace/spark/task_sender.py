@@ -7,22 +7,25 @@
 """
 
 import os
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
 
 from tailrace.client.arrow import PartitionBatch, Partitions, partition_batches, record_batches
-from tailrace.client.blocking import Producer, RecordMetadata
+from tailrace.client.blocking import Admin, Producer, RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
 from tailrace.spark.options import SinkOptions
 
 BATCH_BYTES = 900_000
 """Below the default of max.message.bytes (1,048,588), with space for the batch's header and for codecs that expand."""
+
+_BATCH_OVERHEAD = 16_384
+"""Bytes kept free in a batch for its header and for codecs that expand."""
 
 _CODECS = {"none": Codec.NONE, "gzip": Codec.GZIP, "snappy": Codec.SNAPPY, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 
@@ -46,24 +49,17 @@ class _Size:
     """The size of the largest accepted batch, on the wire."""
 
 
-@dataclass
-class _Outlet:
-    """This process's producer for a cluster, and its topics."""
-
-    producer: Producer
-    sizes: dict[str, _Size] = field(default_factory=dict)
+_producers: dict[tuple[int, str, int], Producer] = {}
+_sizes: dict[tuple[int, str], dict[str, _Size]] = defaultdict(dict)
+"""By topic, for each cluster. The process id is in the keys, since Spark forks and reuses its workers."""
 
 
-_outlets: dict[tuple[int, str, int], _Outlet] = {}
-
-
-def _outlet(options: SinkOptions) -> _Outlet:
-    """This process's producer. The process id is in the key, since Spark forks and reuses its workers."""
+def _shared_producer(options: SinkOptions) -> Producer:
+    """This process's producer for all tasks."""
     key = (os.getpid(), options.bootstrap_servers, options.max_request_size)
-    if key not in _outlets:
-        producer = Producer(options.bootstrap_servers, linger_ms=0, max_request_size=options.max_request_size)
-        _outlets[key] = _Outlet(producer)
-    return _outlets[key]
+    if key not in _producers:
+        _producers[key] = Producer(options.bootstrap_servers, linger_ms=0, max_request_size=options.max_request_size)
+    return _producers[key]
 
 
 class _Sent:
@@ -88,14 +84,18 @@ class _Sent:
 class TaskSender:
     """The batches that one task sends. `finish` ends it."""
 
-    def __init__(self, options: SinkOptions) -> None:
-        self._outlet = _outlet(options)
+    def __init__(self, options: SinkOptions, producer: Producer | None = None) -> None:
+        """`producer` is that of a transaction, in which a refused batch cannot be followed by smaller ones."""
+        self._producer = _shared_producer(options) if producer is None else producer
+        self._is_in_transaction = producer is not None
+        self._bootstrap_servers = options.bootstrap_servers
+        self._sizes = _sizes[os.getpid(), options.bootstrap_servers]
         self._codec = _CODECS[options.compression]
         self._first_limit = min(BATCH_BYTES, options.max_request_size)
         self._sent: deque[_Sent] = deque()
 
     def partition_count(self, topic: str) -> int:
-        return self._outlet.producer.partition_count(topic)
+        return self._producer.partition_count(topic)
 
     def send(self, topic: str, rows: SinkRows, *, timestamp_ms: int) -> None:
         """Send rows; may raise the failure of rows that were sent before."""
@@ -117,11 +117,17 @@ class TaskSender:
             self._settle_first()
 
     def _size(self, topic: str) -> _Size:
-        return self._outlet.sizes.setdefault(topic, _Size(self._first_limit))
+        size = self._sizes.get(topic)
+        if size is None:
+            limit = self._first_limit
+            if self._is_in_transaction:
+                limit = min(limit, _room_for_records(self._bootstrap_servers, topic))
+            size = self._sizes[topic] = _Size(limit)
+        return size
 
     def _send_all(self, topic: str, batches: Iterator[PartitionBatch], limit: int) -> None:
         for made in batches:
-            answer = self._outlet.producer.send_batch(topic, made.partition, made.batch)
+            answer = self._producer.send_batch(topic, made.partition, made.batch)
             self._sent.append(_Sent(topic, made, limit, answer))
             if len(made.batch) > self._size(topic).taken:
                 self.finish()
@@ -135,10 +141,22 @@ class TaskSender:
         except KafkaError as fault:
             if fault.code != ErrorCode.MESSAGE_TOO_LARGE or sent.row_count == 1:
                 raise
+            if self._is_in_transaction:
+                raise self._to_be_tried_again(sent) from fault
             self._send_smaller(sent)
         else:
             size = self._size(sent.topic)
             size.taken = max(size.taken, sent.size_bytes)
+
+    def _to_be_tried_again(self, refused: _Sent) -> KafkaError:
+        """The next attempt of the task has smaller batches: max.message.bytes has fallen."""
+        size = self._size(refused.topic)
+        size.limit = max(1, min(size.limit, refused.size_bytes) // 2)
+        return KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{refused.topic} takes no batches of {refused.size_bytes} bytes; the next attempt of this task has smaller"
+            " ones (spark.task.maxFailures above 1)",
+        )
 
     def _send_smaller(self, refused: _Sent) -> None:
         """Send the same rows in batches of about half the size, or of the topic's accepted size if that is smaller."""
@@ -161,3 +179,11 @@ class TaskSender:
                 codec=self._codec,
             )
             self._send_all(refused.topic, made, size.limit)
+
+
+def _room_for_records(bootstrap_servers: str, topic: str) -> int:
+    """The bytes of records that a batch of this topic may have, as its settings say now."""
+    with Admin(bootstrap_servers) as admin:
+        settings = admin.describe_topic_configs([topic])
+    most = next(one.value for one in settings[topic] if one.name == "max.message.bytes")
+    return max(1, int(most or BATCH_BYTES) - _BATCH_OVERHEAD)

@@ -1,0 +1,142 @@
+"""The exactly-once sink: the rows of a batch are visible once, all of them or none (decision 0061).
+
+1. Each attempt of a task writes in a transaction of its own and leaves it open. Its message to the driver has the
+   identity with which another process can end it.
+2. The driver commits the transactions of all tasks by one decision of the sink's coordinator. That aborts what other
+   attempts have written for the batch.
+3. A batch that was decided before is not written again: its tasks read their rows and drop them.
+4. Readers with read_committed see nothing of a batch before its decision, and wait behind it: the last stable offset of
+   a partition stands while a transaction is open in it.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from tailrace.client.blocking import Admin, Producer
+from tailrace.client.transactions.sinks import WrittenMember
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.sinks import SinkMember
+from tailrace.spark.options import SinkOptions, SinkTransactions
+from tailrace.spark.row_sender import RowSender
+from tailrace.spark.sink_batch import SinkBatch
+from tailrace.spark.task_sender import TaskSender
+
+_log = logging.getLogger(__name__)
+
+
+class _TaskTransaction:
+    """The transaction of one attempt of a task, which begins with its first row."""
+
+    def __init__(self, options: SinkOptions, transactions: SinkTransactions, member: SinkMember) -> None:
+        self._options = options
+        self._member = member
+        self._producer: Producer | None = None
+        self._rows: RowSender | None = None
+        self._timeout_ms = transactions.timeout_ms
+
+    def send(self, batch: pa.RecordBatch) -> bool:
+        """Send the rows. False, with the first ones, if the batch was decided before: nothing is to be written."""
+        if self._rows is None:
+            producer = self._producer = Producer(
+                self._options.bootstrap_servers,
+                linger_ms=0,
+                max_request_size=self._options.max_request_size,
+                transactional_id=self._member.transactional_id,
+                transaction_timeout_ms=self._timeout_ms,
+            )
+            try:
+                producer.init_transactions()
+            except KafkaError as fault:
+                if fault.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
+                    return False
+                raise KafkaError(fault.code, _refusal(self._member, fault)) from fault
+            producer.begin_transaction()
+            self._rows = RowSender(self._options, TaskSender(self._options, producer))
+        self._rows.send(batch)
+        return True
+
+    def finish(self) -> WrittenMember | None:
+        """The identity of the open transaction, in which all rows are acknowledged; None without rows."""
+        if self._rows is None or self._producer is None:
+            return None
+        self._rows.finish()
+        identity = self._producer.hand_over_transaction()
+        if identity is None:
+            return None
+        return WrittenMember(self._member.transactional_id, identity.producer_id, identity.producer_epoch)
+
+    def close(self) -> None:
+        """Abort a transaction that was not finished."""
+        if self._producer is not None:
+            self._producer.close()
+
+
+def _refusal(member: SinkMember, fault: KafkaError) -> str:
+    match fault.code:
+        case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return (
+                f"sink {member.sink!r} has taken later batches than {member.batch}, which would be skipped: go on with"
+                " the checkpoint that it was written from, or say another sinkId"
+            )
+        case ErrorCode.PRODUCER_FENCED:
+            return f"another run of the query has followed this one in writing to sink {member.sink!r}"
+        case _:
+            return fault.detail
+
+
+class ExactlyOnce:
+    """The writes of one query or batch write; a value, pickled to its tasks."""
+
+    def __init__(self, options: SinkOptions, transactions: SinkTransactions) -> None:
+        self._options = options
+        self._transactions = transactions
+
+    def _admin(self) -> Admin:
+        return Admin(self._options.bootstrap_servers)
+
+    def check_supported(self) -> None:
+        """Raises KafkaError UNSUPPORTED_VERSION (35) for a cluster that has no sinks."""
+        with self._admin() as admin:
+            admin.check_sinks_are_supported()
+
+    def write(self, member: SinkMember, parts: Iterator[pa.RecordBatch]) -> tuple[int, WrittenMember | None]:
+        """Write the rows of one attempt of a task: their number, and the open transaction if something was written."""
+        transaction = _TaskTransaction(self._options, self._transactions, member)
+        rows, is_wanted = 0, True
+        try:
+            for part in parts:
+                if part.num_rows and is_wanted:
+                    is_wanted = transaction.send(part)
+                rows += part.num_rows
+            return rows, transaction.finish() if is_wanted else None
+        finally:
+            transaction.close()
+
+    def commit(self, batch: SinkBatch, members: Sequence[WrittenMember]) -> None:
+        """Commit the batch, unless it was committed before."""
+        with self._admin() as admin:
+            committed = admin.commit_sink(
+                batch.sink,
+                run=batch.run,
+                batch=batch.batch,
+                members=members,
+                origin=batch.origin(self._transactions.checkpoint),
+                takes_over=self._transactions.takes_over,
+            )
+        if committed.is_repetition:
+            _log.warning("sink %s has batch %d already: nothing was written again", batch.sink, batch.batch)
+
+    def abort(self, batch: SinkBatch) -> None:
+        """Abort what all attempts have open for a failed batch: those that were killed, too."""
+        try:
+            with self._admin() as admin:
+                for listed in admin.list_transactions(states=("Ongoing",)):
+                    if batch.has(listed.transactional_id):
+                        one = admin.describe_transaction(listed.transactional_id)
+                        admin.abort_sink_member(
+                            WrittenMember(one.transactional_id, one.producer_id, one.producer_epoch)
+                        )
+        except KafkaError as fault:
+            _log.warning("the transactions of a failed batch stay open until their timeout: %s", fault)

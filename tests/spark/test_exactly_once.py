@@ -1,0 +1,221 @@
+"""`option("exactlyOnce", "true")`: a batch is visible whole or not at all, and once, whatever Spark repeats."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark.reading import positions
+from tailrace.client.blocking import Admin
+from tailrace.model.errors import KafkaError
+from tailrace.spark.options import SinkTransactions, parse_sink_options
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+Load = Callable[..., DataFrame]
+Send = Callable[..., None]
+TIME_LIMIT_S = 60.0
+
+
+@pytest.fixture
+def target(admin: Admin, topic: str) -> str:
+    """A topic to write to, of two partitions."""
+    name = f"{topic}-copy"
+    admin.create_topics({name: 2})
+    return name
+
+
+def committed(bootstrap: str, topic: str) -> list[str]:
+    """The values that a read_committed reader of librdkafka sees, up to the end of each partition."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "reader",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+    found, ended = [], 0
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(2)])
+        while ended < 2:
+            message = consumer.poll(TIME_LIMIT_S)
+            assert message is not None, "a transaction holds the reader back"
+            if message.error() is None:
+                found.append(message.value().decode())
+            else:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+                ended += 1
+    finally:
+        consumer.close()
+    return found
+
+
+@pytest.fixture
+def copy(spark: SparkSession, bootstrap: str, topic: str, target: str, tmp_path: Path) -> Callable[..., None]:
+    """Copies what is new in the topic, as a stream with this checkpoint and these options."""
+
+    def copy(checkpoint: str = "checkpoint", **options: str) -> None:
+        source = spark.readStream.format("tailrace").option("kafka.bootstrap.servers", bootstrap)
+        frame = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
+        writer = (
+            frame.selectExpr("key", "value")
+            .writeStream.format("tailrace")
+            .option("kafka.bootstrap.servers", bootstrap)
+            .option("topic", target)
+            .option("exactlyOnce", "true")
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+        )
+        for name, value in options.items():
+            writer = writer.option(name, value)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    return copy
+
+
+def forget_last_commit(checkpoint: Path) -> None:
+    """As if the driver had been killed between the commit of the sink and its own note of it."""
+    commits = checkpoint / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+
+
+def test_a_stream_copies_each_record_once_through_restarts(
+    copy: Callable[..., None], send: Send, bootstrap: str, target: str
+) -> None:
+    send(range(10))
+    copy()
+    send(range(10, 30), partition=1)
+    copy()
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(30))
+
+
+def test_a_batch_that_spark_repeats_changes_nothing(
+    copy: Callable[..., None], send: Send, bootstrap: str, target: str, tmp_path: Path, load: Load
+) -> None:
+    send(range(10))
+    copy()
+    forget_last_commit(tmp_path / "checkpoint")
+    copy()
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(10))
+    send(range(10, 20))
+    copy()
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(20))
+    rows = positions(load(subscribe=target))
+    assert sorted(int(value) for _, _, value in rows) == list(range(20)), "a repeated batch is not even written"
+
+
+def test_a_query_on_a_copied_checkpoint_is_refused(
+    copy: Callable[..., None], send: Send, bootstrap: str, target: str, tmp_path: Path
+) -> None:
+    send(range(10))
+    copy()
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "other")
+    send(range(10, 20))
+    with pytest.raises(StreamingQueryException, match="other"):
+        copy("other")
+    copy()
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(20))
+
+
+def test_a_moved_checkpoint_goes_on_when_its_query_takes_the_sink_over(
+    copy: Callable[..., None], send: Send, bootstrap: str, target: str, tmp_path: Path
+) -> None:
+    send(range(10))
+    copy()
+    (tmp_path / "checkpoint").rename(tmp_path / "moved")
+    send(range(10, 20))
+    copy("moved", sinkTakesOver="true")
+    send(range(20, 30))
+    copy("moved")
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(30))
+
+
+def test_a_new_checkpoint_does_not_skip_batches_that_the_sink_has_seen(
+    copy: Callable[..., None], send: Send, bootstrap: str, target: str
+) -> None:
+    for first in (0, 10):
+        send(range(first, first + 10))
+        copy(sinkId=f"{target}-sink")
+    with pytest.raises(StreamingQueryException, match="sinkId"):
+        copy("new", sinkId=f"{target}-sink", sinkTakesOver="true")
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(20))
+
+
+def test_a_checkpoint_that_is_made_anew_in_the_same_place_does_not_pass_for_the_old_one(
+    copy: Callable[..., None], send: Send, bootstrap: str, target: str, tmp_path: Path
+) -> None:
+    """Its first batch has the number of the last one of before, and other rows."""
+    send(range(10))
+    copy(sinkId=f"{target}-sink")
+    shutil.rmtree(tmp_path / "checkpoint")
+    send(range(10, 20))
+    with pytest.raises(StreamingQueryException, match="query"):
+        copy(sinkId=f"{target}-sink")
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(10))
+
+
+@pytest.fixture
+def save(bootstrap: str, target: str) -> Callable[..., None]:
+    def save(frame: DataFrame, **options: str) -> None:
+        writer = frame.write.format("tailrace").option("kafka.bootstrap.servers", bootstrap)
+        for name, value in {"topic": target, "exactlyOnce": "true", **options}.items():
+            writer = writer.option(name, value)
+        writer.mode("append").save()
+
+    return save
+
+
+def test_a_batch_write_is_visible_whole(
+    spark: SparkSession, save: Callable[..., None], bootstrap: str, target: str
+) -> None:
+    save(spark.range(0, 5_000, 1, 4).selectExpr("CAST(id AS STRING) AS value"))
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(5_000))
+
+
+def test_a_batch_write_of_which_a_task_fails_leaves_nothing(
+    spark: SparkSession, save: Callable[..., None], bootstrap: str, target: str
+) -> None:
+    failing = "CASE WHEN id = 4999 THEN raise_error('the last row fails') ELSE CAST(id AS STRING) END AS value"
+    frame = spark.range(0, 5_000, 1, 4).selectExpr(failing)
+    with pytest.raises(PySparkException, match="the last row fails"):
+        save(frame)
+    save(spark.range(5).selectExpr("CAST(id AS STRING) AS value"))
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(5))
+
+
+def test_a_batch_write_with_a_sink_of_its_own_is_done_once(
+    spark: SparkSession, save: Callable[..., None], bootstrap: str, target: str
+) -> None:
+    for _ in range(2):
+        save(spark.range(100).selectExpr("CAST(id AS STRING) AS value"), sinkId=f"{target}-of-today")
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sinkId": "orders"}, "option sinkId: has a meaning with exactlyOnce=true alone"),
+        ({"sinkTakesOver": "true"}, "option sinkTakesOver"),
+        ({"kafka.transaction.timeout.ms": "1000"}, "option kafka.transaction.timeout.ms"),
+        ({"exactlyOnce": "true", "sinkId": "a/b"}, "option sinkId"),
+        ({"exactlyOnce": "true", "sinkId": "a" * 201}, "option sinkId"),
+        ({"exactlyOnce": "yes"}, "option exactlyonce|option exactlyOnce"),
+        ({"kafka.transactional.id": "mine"}, "exactlyOnce=true"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(KafkaError, match=message):
+        parse_sink_options({"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "orders", **options})
+
+
+def test_the_defaults_are_those_of_a_sink_of_its_query() -> None:
+    options = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "orders", "exactlyonce": "TRUE"}
+    assert parse_sink_options(options).transactions == SinkTransactions()
+    assert parse_sink_options({**options, "exactlyOnce": "false"}).transactions is None
