@@ -20,7 +20,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import SinkMember
 from tailrace.spark.options import SinkOptions, SinkTransactions
 from tailrace.spark.row_sender import RowSender
-from tailrace.spark.sink_batch import SinkBatch
+from tailrace.spark.sink_batch import SinkBatch, given_up
 from tailrace.spark.task_sender import TaskSender
 
 _log = logging.getLogger(__name__)
@@ -128,8 +128,17 @@ class ExactlyOnce:
         if committed.is_repetition:
             _log.warning("sink %s has batch %d already: nothing was written again", batch.sink, batch.batch)
 
+    def give_up(self, batch: SinkBatch) -> None:
+        """Abort a batch write that has failed, and keep all its attempts from writing: some may not be killed yet."""
+        try:
+            with self._admin() as admin:
+                for empty in given_up(batch):
+                    admin.commit_sink(empty.sink, run=empty.run, batch=empty.batch, members=())
+        except KafkaError as fault:
+            _log.warning("the transactions of a failed write stay open until their timeout: %s", fault)
+
     def abort(self, batch: SinkBatch) -> None:
-        """Abort what all attempts have open for a failed batch: those that were killed, too."""
+        """Abort what all attempts have open for a failed batch of a stream. A run that follows aborts the others."""
         try:
             with self._admin() as admin:
                 for listed in admin.list_transactions(states=("Ongoing",)):

@@ -144,7 +144,7 @@ class OnceWriter(_OnceWriter, DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """A task has failed: no row becomes visible."""
-        self._sink.abort(self._written)
+        self._sink.give_up(self._written)
 
 
 class OnceStreamWriter(_OnceWriter, DataSourceStreamArrowWriter):

@@ -73,4 +73,14 @@ def streamed(task: TaskIdentity, transactions: SinkTransactions) -> SinkBatch:
 def written_at_once(transactions: SinkTransactions) -> SinkBatch:
     """The one batch of a batch write. With a sink id of the user it is written once for ever."""
     run = uuid4().hex
-    return SinkBatch(transactions.sink_id or f"write-{run}", run, 0)
+    return SinkBatch(transactions.sink_id or f"write-{run}", run, 1)
+
+
+def given_up(batch: SinkBatch) -> tuple[SinkBatch, SinkBatch]:
+    """Empty batches whose commits, one after the other, keep all attempts of a batch write from writing any more.
+
+    They have the number before: the first one makes the write's run known, the second one is of a run that follows it.
+    The sink may still get its batch from another write.
+    """
+    number = batch.batch - 1
+    return SinkBatch(batch.sink, batch.run, number), SinkBatch(batch.sink, uuid4().hex, number)
