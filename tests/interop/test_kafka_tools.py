@@ -177,7 +177,7 @@ def test_records_are_deleted_and_the_disk_is_described(tool: Tool, topic: str, t
 def test_every_api_that_is_announced_and_kafkas_can_be_used_by_its_client(tool: Tool) -> None:
     told = tool("kafka-broker-api-versions").out
     usable = {int(key): int(version) for key, version in re.findall(r"\((\d+)\): .*\[usable: (\d+)\]", told)}
-    newer = {80: 0}  # AddRaftVoter 1 came after this client (KIP-1186)
+    newer = {80: 0, 27: 1}  # AddRaftVoter 1 (KIP-1186) and WriteTxnMarkers 2 (KIP-1228) came after this client
     of_kafka = {key: api.max_version for key, api in CLIENT_APIS.items() if key not in OWN_APIS}
     assert usable == of_kafka | newer
     assert {int(key) for key in re.findall(r"UNKNOWN\((\d+)\)", told)} == OWN_APIS.keys()
