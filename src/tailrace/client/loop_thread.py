@@ -5,11 +5,13 @@ forks its Python workers from a daemon).
 """
 
 import asyncio
+import atexit
 import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
@@ -19,12 +21,16 @@ from tailrace.model.errors import ErrorCode, KafkaError
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_STOP_S = 2.0
+"""The longest wait for cancelled tasks, and then for the thread, at the end of the interpreter."""
+
 
 class LoopThread:
     """A running event loop. Its thread is a daemon: it does not keep the process alive."""
 
     def __init__(self) -> None:
         self.loop = _new_loop()
+        self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="tailrace-client", daemon=True)
         self._thread.start()
 
@@ -38,14 +44,40 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """The result of the coroutine, run on the loop. An interrupted wait cancels it."""
+        """The result of the coroutine, run on the loop. An interrupted wait cancels it.
+
+        Raises KafkaError(NETWORK_EXCEPTION) after `stop`.
+        """
         assert not self.is_current, "a blocking call inside the loop would never return"
+        if self._is_stopped:
+            coroutine.close()
+            detail = "the interpreter ends, and the clients' background loop has stopped: close them before"
+            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
         future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def stop(self) -> None:
+        """Cancel what runs and end the thread, for the end of the interpreter.
+
+        A loop of uvloop that is left running calls into the interpreter when its next timer is due, also after the
+        interpreter is gone: the process then dies by SIGSEGV instead of ending with its exit code.
+        """
+        self._is_stopped = True
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(_cancel_all_tasks(), self.loop).result(_STOP_S)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(_STOP_S)
+
+
+async def _cancel_all_tasks() -> None:
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -80,6 +112,14 @@ def loop_thread() -> LoopThread:
             if thread is None:
                 thread = _threads[process_id] = LoopThread()
     return thread
+
+
+@atexit.register
+def _stop_at_exit() -> None:
+    """After the handlers of the modules that import this one, which flush and close clients on the loop."""
+    thread = _threads.get(os.getpid())
+    if thread is not None:
+        thread.stop()
 
 
 class Closable(Protocol):

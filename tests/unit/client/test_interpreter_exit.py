@@ -92,3 +92,20 @@ def test_consumers_that_were_not_closed_leave_nothing_running(topic: str) -> Non
     )
     ended = _run(program, "127.0.0.1:1", topic)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "[]\n", "")
+
+
+def test_the_background_thread_ends_before_the_interpreter(topic: str) -> None:
+    """A timer of a thread that is left calls into an interpreter that is gone: SIGSEGV instead of the exit code.
+
+    Functions of the C library's `on_exit` run at that time: sleep(status) makes it long enough for the timer.
+    """
+    program = (
+        "import ctypes\n"
+        "from tailrace.client.loop_thread import loop_thread\n"
+        "library = ctypes.CDLL(None)\n"
+        "library.on_exit(library.sleep, None)\n"
+        "async def later(): loop_thread().loop.call_later(1, print)\n"
+        "loop_thread().call(later())\n"
+        "sys.exit(2)\n"
+    )
+    assert _run(program, "127.0.0.1:1", topic).returncode == 2

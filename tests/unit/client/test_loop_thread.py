@@ -13,7 +13,7 @@ import pytest
 
 from tailrace.client import blocking, ranged_fetch
 from tailrace.client.blocking import Admin, Producer, RangedFetch
-from tailrace.client.loop_thread import loop_thread
+from tailrace.client.loop_thread import LoopThread, loop_thread
 from tailrace.client.ranged_fetch import Chunk
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -152,3 +152,14 @@ def test_a_producer_that_is_closed_by_another_thread_settles_every_record(tailra
     faults = [future.exception(SECONDS) for future in sent]
     assert faults[0] is None
     assert {str(fault) for fault in faults if fault is not None} <= {"NETWORK_EXCEPTION: this producer is closed"}
+
+
+def test_a_call_after_the_end_of_the_thread_is_refused_and_what_ran_is_cancelled() -> None:
+    thread = LoopThread()
+    stopped = asyncio.run_coroutine_threadsafe(asyncio.sleep(1000), thread.loop)
+    thread.stop()
+    assert stopped.cancelled()
+    with pytest.raises(KafkaError, match="the interpreter ends") as refusal:
+        thread.call(asyncio.sleep(0))
+    assert refusal.value.code is ErrorCode.NETWORK_EXCEPTION
+    thread.loop.close()
