@@ -1,4 +1,4 @@
-"""The exactly-once sink: the rows of a batch are visible once, all of them or none (decision 0061).
+"""The exactly-once sink: the rows of a batch are visible once, all of them or none (decision 0063).
 
 1. Each attempt of a task writes in a transaction of its own and leaves it open. Its message to the driver has the
    identity with which another process can end it.
@@ -99,7 +99,13 @@ class ExactlyOnce:
     def check_supported(self) -> None:
         """Raises KafkaError UNSUPPORTED_VERSION (35) for a cluster that has no sinks."""
         with self._admin() as admin:
-            admin.check_sinks_are_supported()
+            try:
+                admin.check_sinks_are_supported()
+            except KafkaError as fault:
+                if fault.code is not ErrorCode.UNSUPPORTED_VERSION:
+                    raise
+                detail = f"option exactlyOnce: {fault.detail}; leave the option out to write at least once"
+                raise KafkaError(fault.code, detail) from fault
 
     def write(self, member: SinkMember, parts: Iterator[pa.RecordBatch]) -> tuple[int, WrittenMember | None]:
         """Write the rows of one attempt of a task: their number, and the open transaction if something was written."""

@@ -84,7 +84,7 @@ async def check_sinks_are_supported(router: Router) -> None:
         if not is_known:
             raise KafkaError(
                 ErrorCode.UNSUPPORTED_VERSION,
-                f"{connection.address} commits no batches of sinks: it, or another broker of its cluster, is no "
+                f"{connection.address} has no feature {SINKS_FEATURE}: it, or another broker of its cluster, is no "
                 "Tailrace or an older one",
             )
 
