@@ -2,12 +2,11 @@
 
     python -m crash.spark_copier SERVERS SOURCE TARGET CHECKPOINT BATCH [STEP]
 
-BATCH is the most records of a micro-batch. At a STEP of its second batch the driver is killed, with all its processes:
-`begin`, `written`, `commit`, `committing` or `committed`.
+BATCH is the most records of a micro-batch. At a STEP of its second batch the driver is killed, with its JVM and its
+workers: `begin`, `written`, `commit`, `committing` or `committed`.
 """
 
 import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from crash.spark_driver import kill_session
 from tailrace.spark.options import SinkOptions, SinkTransactions, parse_sink_options
 from tailrace.spark.session import local_session
 from tailrace.spark.sink import OnceStreamWriter, WrittenOnce
@@ -26,8 +26,8 @@ DYING_BATCH = 1
 
 
 def die() -> None:
-    """Kill the process group: driver, JVM and workers."""
-    os.killpg(os.getpgid(0), signal.SIGKILL)
+    """Kill driver, JVM and workers."""
+    kill_session(os.getsid(0))
 
 
 class DyingWriter(OnceStreamWriter):

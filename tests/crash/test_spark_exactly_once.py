@@ -1,96 +1,38 @@
 """kill -9 of a Spark driver, its workers and the brokers during an exactly-once copy: each record is there once.
 
-SPARK_KILLS and SPARK_RECORDS in the environment say how many of each; `make soak` has 50 and 2,000,000, and each step
-of a commit. SEED=n chooses the same kills again.
+SPARK_KILLS and SPARK_RECORDS in the environment say how many of each; `make soak` has 50 and 2,000,000, each step of a
+commit, and Spark as a reader each time. SEED=n chooses the same kills again.
 """
 
+import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 
+from crash.spark_driver import TIME_LIMIT_S, Driver, environment
 from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.spark.java import JavaNotFound, ensure_java
 from tailrace.testing import Cluster
 
-KILLS = int(os.environ.get("SPARK_KILLS", "2"))
+IS_LONG = "SPARK_KILLS" in os.environ
+KILLS = int(os.environ.get("SPARK_KILLS", "1"))
 RECORDS = int(os.environ.get("SPARK_RECORDS", "30000"))
-STEPS = ["begin", "written", "commit", "committing", "committed"] if "SPARK_KILLS" in os.environ else ["committing"]
+STEPS = ["begin", "written", "commit", "committing", "committed"] if IS_LONG else ["committing"]
 PARTITIONS = 4
-BATCHES = 15
-TIME_LIMIT_S = 300.0
-TESTS = Path(__file__).parent.parent
+BATCHES_PER_KILL = 2
+BATCHES = BATCHES_PER_KILL * (KILLS + 1)
+LONGEST_PAUSE_S = 5.0
 SOURCE, TARGET = "orders", "copies"
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(7200)]
-
-
-class Driver:
-    """The driver process, its JVM and its workers: one process group, which is started again when it is gone."""
-
-    def __init__(self, servers: str, directory: Path) -> None:
-        self._servers = servers
-        self._directory = directory
-        self._process: subprocess.Popen[bytes] | None = None
-        self.starts = 0
-
-    def start(self, step: str = "", *, batches: int = BATCHES) -> None:
-        self.starts += 1
-        checkpoint = self._directory / "checkpoint"
-        arguments = [self._servers, SOURCE, TARGET, str(checkpoint), str(RECORDS // batches), *([step] if step else [])]
-        with (self._directory / f"driver-{self.starts}.txt").open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "crash.spark_copier", *arguments],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
-            )
-
-    def poll(self) -> int | None:
-        assert self._process is not None, "it was started"
-        return self._process.poll()
-
-    def wait(self) -> int:
-        assert self._process is not None, "it was started"
-        return self._process.wait(TIME_LIMIT_S)
-
-    def output(self) -> str:
-        return (self._directory / f"driver-{self.starts}.txt").read_text(errors="replace")[-3000:]
-
-    def kill(self) -> None:
-        if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
-
-    def kill_worker(self, chance: random.Random) -> bool:
-        """Kill a Python worker of Spark's; whether there was one."""
-        assert self._process is not None, "it was started"
-        workers = []
-        for entry in Path("/proc").iterdir():
-            with suppress(OSError, ValueError):
-                is_mine = os.getpgid(int(entry.name)) == self._process.pid
-                if (
-                    is_mine
-                    and b"pyspark" in (entry / "cmdline").read_bytes()
-                    and b"java" not in (entry / "cmdline").read_bytes()
-                ):
-                    workers.append(int(entry.name))
-        if not workers:
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(chance.choice(workers), signal.SIGKILL)
-        return True
 
 
 @pytest.fixture
@@ -114,7 +56,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def driver(cluster: Cluster, tmp_path: Path) -> Iterator[Driver]:
-    driver = Driver(cluster.bootstrap_servers, tmp_path)
+    driver = Driver(cluster.bootstrap_servers, SOURCE, TARGET, tmp_path)
     yield driver
     driver.kill()
 
@@ -146,50 +88,99 @@ def copied(servers: str) -> Counter[int]:
     return found
 
 
+def read_by_spark(servers: str) -> dict[str, int]:
+    """The rows that Spark finds: how many there are, how many different ones, the least and the greatest."""
+    command = [sys.executable, "-m", "crash.spark_reader", servers, TARGET]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=TIME_LIMIT_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, int] = json.loads(done.stdout)
+    return found
+
+
 def assert_whole(servers: str) -> None:
     found = copied(servers)
     missing, repeated = RECORDS - len(found), sum(count - 1 for count in found.values())
     assert (missing, repeated) == (0, 0), f"{missing} missing, {repeated} repeated"
 
 
+def assert_whole_for_spark(servers: str) -> None:
+    found = read_by_spark(servers)
+    assert found == {"rows": RECORDS, "numbers": RECORDS, "least": 0, "greatest": RECORDS - 1}
+
+
+class Kills:
+    """Kills of a copy's parts, each after so many batches more than the one before."""
+
+    def __init__(self, cluster: Cluster, driver: Driver, chance: random.Random) -> None:
+        self._cluster = cluster
+        self._driver = driver
+        self._chance = chance
+        self.counts: Counter[str] = Counter()
+        self.unfinished = 0
+        """Of these, the kills that came while records were still to be copied."""
+        self.in_a_batch = 0
+        """Of these, the kills that came while a batch ran."""
+
+    def next(self) -> None:
+        """Wait for the batch that is due, and for a moment in it, and kill something."""
+        kind = self._chance.choice(["driver", "worker", "broker"])
+        due = BATCHES_PER_KILL * self.counts.total()
+        self._wait_until(lambda: self._driver.progress.begun >= due)
+        time.sleep(self._chance.uniform(0, min(self._driver.progress.seconds_of_a_batch(), LONGEST_PAUSE_S)))
+        is_unfinished, is_in_a_batch = self._driver.progress.copied() < RECORDS, self._driver.progress.is_in_a_batch
+        match kind:
+            case "driver":
+                self._driver.kill()
+                self._driver.start(RECORDS // BATCHES)
+            case "worker":
+                self._wait_until(lambda: self._driver.kill_worker(self._chance))
+            case _:
+                node = self._chance.choice(self._cluster.broker_ids)
+                self._cluster.kill(node)
+                time.sleep(self._chance.uniform(0, 1))
+                self._cluster.start(node)
+        self.counts[kind] += 1
+        self.unfinished += is_unfinished
+        self.in_a_batch += is_in_a_batch
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        """A driver that has failed with its tasks, or copied all before the last kill, is started again."""
+        while not is_so():
+            if self._driver.poll() is not None:
+                self._driver.start(RECORDS // BATCHES)
+            assert self._driver.starts < 10 * (KILLS + 1), self._driver.output()
+            time.sleep(0.01)
+
+
 def test_each_record_is_copied_once_through_kills(
     cluster: Cluster, driver: Driver, record_property: Callable[[str, object], None]
 ) -> None:
     seed = int(os.environ.get("SEED", random.randrange(2**32)))
-    chance, kills = random.Random(seed), Counter[str]()
-    driver.start()
-    while sum(kills.values()) < KILLS or driver.poll() != 0:
-        time.sleep(chance.uniform(1, 6))
-        if driver.poll() is not None:
-            if driver.poll() == 0 and sum(kills.values()) >= KILLS:
-                break
-            driver.start()  # it died, failed with its tasks, or has copied all before the last kill
-            continue
-        if sum(kills.values()) >= KILLS:
-            continue
-        kind = chance.choice(["driver", "worker", "broker"])
-        if kind == "driver":
-            driver.kill()
-            driver.start()
-        elif kind == "broker":
-            node = chance.choice(cluster.broker_ids)
-            cluster.kill(node)
-            time.sleep(chance.uniform(0, 1))
-            cluster.start(node)
-        elif not driver.kill_worker(chance):
-            continue
-        kills[kind] += 1
+    chance = random.Random(seed)
+    driver.start(RECORDS // BATCHES)
+    kills = Kills(cluster, driver, chance)
+    while kills.counts.total() < KILLS:
+        kills.next()
+    while driver.wait() != 0:
         assert driver.starts < 10 * (KILLS + 1), driver.output()
-    figures = f"{dict(kills)} killed, {driver.starts} starts of the driver, {RECORDS} records"
+        driver.start(RECORDS // BATCHES)
+    figures = (
+        f"{dict(kills.counts)} killed, {kills.unfinished} of them while records were still to be copied, "
+        f"{kills.in_a_batch} while a batch ran; {driver.progress.begun + 1} batches, {driver.starts} starts of the "
+        f"driver, {RECORDS} records, SEED={seed}"
+    )
     record_property("figures", figures)
     print(figures)  # noqa: T201
     assert_whole(cluster.bootstrap_servers)
+    assert_whole_for_spark(cluster.bootstrap_servers)
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_each_record_is_copied_once_when_the_driver_dies_at_a_step(cluster: Cluster, driver: Driver, step: str) -> None:
-    driver.start(step, batches=3)
-    assert driver.wait() != 0, "it was killed"
-    driver.start(batches=3)
+    driver.start(RECORDS // 3, step)
+    assert driver.wait() < 0, "it was killed"
+    driver.start(RECORDS // 3)
     assert driver.wait() == 0, driver.output()
     assert_whole(cluster.bootstrap_servers)
+    if IS_LONG:
+        assert_whole_for_spark(cluster.bootstrap_servers)
