@@ -45,13 +45,14 @@ _FORMAT_TIMEOUT_S = 60
 
 
 @contextmanager
-def apache_kafka() -> Iterator[Peer]:
-    """One node with a formatted directory. Not started yet. Raises Absent."""
+def apache_kafka(settings: Mapping[str, str] | None = None) -> Iterator[Peer]:
+    """One node with a formatted directory and these settings. Not started yet. Raises Absent."""
     if why := absent():
         raise Absent(why)
     with directory() as home:
         address, controller = free_addresses(2)
-        yield Peer(name=KAFKA, process=kafka_process(home, 1, address, {1: controller}), address=address)
+        process = kafka_process(home, 1, address, {1: controller}, settings=settings)
+        yield Peer(name=KAFKA, process=process, address=address)
 
 
 def kafka_process(

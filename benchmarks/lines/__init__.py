@@ -28,6 +28,7 @@ from benchmarks.lines import (
     snapshots,
     start,
     take_over,
+    transactional_produce,
 )
 from benchmarks.rounds import Rounds
 
@@ -51,6 +52,9 @@ class Line(NamedTuple):
 LINES = {
     records.NAME: Line("produce and consume with librdkafka, 100 B and 1 KB", records.measure),
     frames.NAME: Line("produce of 1 MB frames and fetch of 1 MiB, beside the raw loopback", frames.measure),
+    transactional_produce.NAME: Line(
+        "transactions with librdkafka, of 100 and of 10,000 records", transactional_produce.measure, warm_ups=2
+    ),
     requests.NAME: Line("1-record produce, 8 connections x 16 in flight", requests.measure),
     latency.NAME: Line("1-record produce, one at a time: percentiles, beside one fdatasync", latency.measure),
     start.NAME: Line("start to the first acknowledged record; idle memory", start.measure, warm_ups=1),
