@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from benchmarks.peers import TAILRACE
+
 ABSENT = "absent"
 
 
@@ -89,7 +91,8 @@ class Verdict(NamedTuple):
         target = self.target
         unit = f" x {target.beside}" if target.beside else f" {target.unit}"
         bound = "at most" if target.is_upper else "at least"
-        asked = f"{target.test}, {target.quantity.replace('_', ' ')}: {bound} {target.limit:g}{unit}"
+        subject = target.test if target.server == TAILRACE else f"{target.test}, {target.server}"
+        asked = f"{subject}, {target.quantity.replace('_', ' ')}: {bound} {target.limit:g}{unit}"
         if self.measured is None or self.missed_by is None:
             return f"{asked}; not measured, {target.beside or target.server} is {ABSENT}"
         state = f"missed by {_share(self.missed_by)}" if self.missed_by else "met"

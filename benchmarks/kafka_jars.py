@@ -1,4 +1,4 @@
-"""Apache Kafka's own programs: jars that Maven finds by their names, kept in the environment."""
+"""Apache Kafka's own programs, and Spark's connector: jars that Maven finds by their names, kept in the environment."""
 
 import shutil
 import sys
@@ -14,6 +14,12 @@ JARS = Path(sys.prefix) / f"kafka-tools-{VERSION}"
 """The server and the command-line tools. Fetched once, some 45 MB."""
 SHELL_JARS = Path(sys.prefix) / f"kafka-shell-{VERSION}"
 """The metadata shell, which brings a server of its own: 45 MB more."""
+
+CONNECTOR = "spark-sql-kafka-0-10_2.13"
+CONNECTOR_VERSION = "4.2.0"
+"""Later versions of Spark load it too, before Maven has one of theirs."""
+CONNECTOR_JARS = Path(sys.prefix) / f"spark-connector-{CONNECTOR_VERSION}"
+"""Spark's Kafka connector with what Spark does not bring itself, some 10 MB."""
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
@@ -54,16 +60,46 @@ _SHELL_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
+_CONNECTOR_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tailrace</groupId>
+  <artifactId>spark-connector</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.spark</groupId>
+      <artifactId>{CONNECTOR}</artifactId>
+      <version>{CONNECTOR_VERSION}</version>
+      <exclusions>
+        <exclusion><groupId>org.apache.hadoop</groupId><artifactId>*</artifactId></exclusion>
+        <exclusion><groupId>org.apache.spark</groupId><artifactId>spark-tags_2.13</artifactId></exclusion>
+        <exclusion><groupId>org.scala-lang</groupId><artifactId>*</artifactId></exclusion>
+        <exclusion><groupId>org.scala-lang.modules</groupId><artifactId>*</artifactId></exclusion>
+        <exclusion><groupId>org.slf4j</groupId><artifactId>*</artifactId></exclusion>
+        <exclusion><groupId>org.xerial.snappy</groupId><artifactId>*</artifactId></exclusion>
+        <exclusion><groupId>at.yawk.lz4</groupId><artifactId>*</artifactId></exclusion>
+        <exclusion><groupId>com.google.code.findbugs</groupId><artifactId>*</artifactId></exclusion>
+      </exclusions>
+    </dependency>
+  </dependencies>
+</project>
+"""
 
 
 def absent() -> str | None:
     """The reason why Kafka cannot run here, with the command that would bring it; None if it can."""
-    return _absent(JARS, _POM, "kafka-tools")
+    return _absent(JARS, _POM, f"org.apache.kafka:kafka-tools:{VERSION}")
 
 
 def shell_absent() -> str | None:
     """The same for the metadata shell."""
-    return _absent(SHELL_JARS, _SHELL_POM, "kafka-shell")
+    return _absent(SHELL_JARS, _SHELL_POM, f"org.apache.kafka:kafka-shell:{VERSION}")
+
+
+def connector_absent() -> str | None:
+    """The same for Spark's connector."""
+    return _absent(CONNECTOR_JARS, _CONNECTOR_POM, f"org.apache.spark:{CONNECTOR}:{CONNECTOR_VERSION}")
 
 
 def _absent(jars: Path, pom: str, artifact: str) -> str | None:
@@ -72,7 +108,7 @@ def _absent(jars: Path, pom: str, artifact: str) -> str | None:
     if not jars.exists() and shutil.which("mvn") is None:
         return "mvn is not installed: apt-get install maven"
     if not jars.exists() and not _fetch(jars, pom):
-        return f"Maven cannot fetch org.apache.kafka:{artifact}:{VERSION} here"
+        return f"Maven cannot fetch {artifact} here"
     return None
 
 

@@ -8,6 +8,7 @@ from benchmarks.lines import (
     catch_up,
     compaction,
     end_to_end,
+    exactly_once_write,
     failover,
     fence_stall,
     fencing,
@@ -54,6 +55,12 @@ LINES = {
     frames.NAME: Line("produce of 1 MB frames and fetch of 1 MiB, beside the raw loopback", frames.measure),
     transactional_produce.NAME: Line(
         "transactions with librdkafka, of 100 and of 10,000 records", transactional_produce.measure, warm_ups=2
+    ),
+    exactly_once_write.NAME: Line(
+        "writes from Spark, at least and exactly once, beside its connector",
+        exactly_once_write.measure,
+        warm_ups=2,
+        size=exactly_once_write.DEFAULT,
     ),
     requests.NAME: Line("1-record produce, 8 connections x 16 in flight", requests.measure),
     latency.NAME: Line("1-record produce, one at a time: percentiles, beside one fdatasync", latency.measure),

@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.figures import Bar, Column, Samples, Target, Verdict, bars, judge, number, percentile, table
+from benchmarks.peers import TAILRACE
 
 
 def samples(**rounds: list[float]) -> Samples:
@@ -96,9 +97,14 @@ def test_a_target_is_missed_by_a_share_of_its_limit(
 
 def test_a_verdict_says_what_was_asked_and_by_how_much_it_is_missed() -> None:
     assert str(verdict(0.75, 1.0, is_upper=False, beside="peer")) == (
-        "produce, MB per s: at least 1 x peer; measured 0.75: missed by 25%"
+        "produce, ours, MB per s: at least 1 x peer; measured 0.75: missed by 25%"
     )
-    assert str(verdict(0.5, 0.7, is_upper=True)) == "produce, MB per s: at most 0.7 MB/s; measured 0.50: met"
+    assert str(verdict(0.5, 0.7, is_upper=True)) == "produce, ours, MB per s: at most 0.7 MB/s; measured 0.50: met"
+
+
+def test_a_verdict_of_the_product_itself_does_not_name_it() -> None:
+    target = Target(test="produce", server=TAILRACE, quantity="MB_per_s", limit=1.0, unit="MB/s")
+    assert str(Verdict(target, 2.0)) == "produce, MB per s: at least 1 MB/s; measured 2.00: met"
 
 
 def test_a_target_of_a_few_thousandths_is_not_called_missed_by_nothing() -> None:

@@ -29,7 +29,7 @@ def test_a_section_names_machine_conditions_absent_peers_and_missed_targets() ->
         "Machine: two CPUs.",
         "| test | server | MB/s | rounds, MB/s |\n| --- | --- | ---: | --- |\n| produce | ours | 10 | 9 10 11 |",
         "- peer is absent: apt-get install peer",
-        "- produce, rate: at least 1 x peer; measured 0.80: missed by 20%",
+        "- produce, ours, rate: at least 1 x peer; measured 0.80: missed by 20%",
         "![Records: MB/s](records.png)",
     ]
 
