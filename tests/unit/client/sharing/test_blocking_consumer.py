@@ -111,10 +111,10 @@ def test_the_end_of_the_program_is_raised_by_the_run_and_the_loop_goes_on(
 
 
 PROGRAM = """
-import sys, threading
+import signal, sys
 from tailrace import SharedConsumer
 servers, topic = sys.argv[1:]
-began = threading.Event()
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have its background processes ignore it
 
 def handle(record):
     print("begun", flush=True)
