@@ -8,11 +8,11 @@ and decodes the records.
 Beside the product there is a plain set of (offset, half), and the history of each record: see `_check`.
 """
 
-from collections.abc import Iterable, Sequence
-from hashlib import blake2b
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from simulation.breach import Breach
+from simulation.small_scope import Fingerprints
 from tailrace.coordinators.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit, RangesToCommit
 from tailrace.coordinators.groups.offsets import OffsetCommits, delete
 from tailrace.coordinators.groups.records import (
@@ -146,6 +146,7 @@ class CommitScope:
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.sometimes: set[str] = set()
+        self._fingerprints = Fingerprints(_plain)
 
     def start(self, budget: Budget) -> World:
         """Two committers that have not looked yet."""
@@ -164,13 +165,15 @@ class CommitScope:
         return f"{action.kind} {action.which} at {action.offset}"
 
     def fingerprint(self, world: World) -> int:
-        entries = [
-            (one.value, one.kind, sorted(one.cover), sorted(one.promised), *one[4:])
-            for one in (world.committed, *world.staged)
-        ]
-        flights = [(*one[:4], sorted(one.pairs), one.copies) for one in world.flights]
-        text = repr((world.budget, entries, world.committers, flights, sorted(world.done)))
-        return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") | 1
+        parts: tuple[Hashable, ...] = (
+            world.budget,
+            world.committed,
+            *world.staged,
+            world.committers,
+            *world.flights,
+            world.done,
+        )
+        return self._fingerprints.of(parts)
 
     # Events
 
@@ -416,6 +419,15 @@ class CommitScope:
 def _stable(cover: Pairs, end: int) -> int:
     """The first offset that is not covered in both halves."""
     return next((offset for offset in range(end) if not {(offset, 0), (offset, 1)} <= cover), end)
+
+
+def _plain(part: object) -> object:
+    """Of a part of a world: its sets in order."""
+    if isinstance(part, Entry):
+        return (part.value, part.kind, sorted(part.cover), sorted(part.promised), *part[4:])
+    if isinstance(part, Flight):
+        return (*part[:4], sorted(part.pairs), part.copies)
+    return sorted(part) if isinstance(part, frozenset) else part
 
 
 def _record(entry: Entry) -> OffsetRecord | None:

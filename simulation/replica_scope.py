@@ -13,9 +13,9 @@ Laws, in every world:
 
 from collections.abc import Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Final, NamedTuple
 
+from simulation.small_scope import Fingerprints
 from tailrace.metadata import rules_26
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
@@ -105,6 +105,7 @@ class ReplicaScope:
 
     def __init__(self) -> None:
         self.sometimes: set[str] = set()
+        self._fingerprints = Fingerprints(_plain)
 
     def start(self, budget: Budget) -> World:
         """Three replicas in sync, the first of them leads."""
@@ -124,7 +125,7 @@ class ReplicaScope:
         return f"{action.kind} {action.broker}" + (f" ({action.detail})" if action.detail else "")
 
     def fingerprint(self, world: World) -> int:
-        return int.from_bytes(blake2b(repr(_plain(world)).encode(), digest_size=8).digest(), "big") or 1
+        return self._fingerprints.of((*world.copies, *world[1:]))
 
     def actions(self, world: World) -> Sequence[Action]:
         actions = [action for broker in IDS for action in self._of(world, broker)]
@@ -426,21 +427,20 @@ def _unfenced(world: World, broker: BrokerId) -> World:
     return _agree(world, agreed)
 
 
-def _plain(world: World) -> object:
-    """The same for equal worlds, in every process."""
-
-    def agreed(one: Agreed) -> object:
-        state = one.state
-        return (
-            state.leader,
-            state.leader_epoch,
-            state.partition_epoch,
-            state.in_sync_replicas,
-            state.eligible_leader_replicas,
-            state.last_known_leaders,
-            state.is_recovering,
-            sorted(one.fenced),
-        )
-
-    copies = [(agreed(copy.known), tuple(copy[1:])) for copy in world.copies]
-    return copies, agreed(world.agreed), world.committed, tuple(world.budget), world.late
+def _plain(part: object) -> object:
+    """Of a part of a world."""
+    if isinstance(part, Copy):
+        return (_plain(part.known), *part[1:])
+    if not isinstance(part, Agreed):
+        return part
+    state = part.state
+    return (
+        state.leader,
+        state.leader_epoch,
+        state.partition_epoch,
+        state.in_sync_replicas,
+        state.eligible_leader_replicas,
+        state.last_known_leaders,
+        state.is_recovering,
+        sorted(part.fenced),
+    )

@@ -10,7 +10,6 @@ Beside the product there is the history of each member: see the laws in `_check`
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b
 
 from simulation.breach import Breach
 from simulation.sink_world import (
@@ -40,6 +39,7 @@ from simulation.sink_world import (
     spent,
     with_producer,
 )
+from simulation.small_scope import Fingerprints
 from tailrace.coordinators.transactions.commands import (
     AbortTimedOut,
     AddPartitions,
@@ -63,6 +63,7 @@ class SinkScope:
 
     def __init__(self) -> None:
         self.sometimes: set[str] = set()
+        self._fingerprints = Fingerprints(lambda part: sorted(part) if isinstance(part, frozenset) else part)
 
     def start(self, budget: Budget) -> World:
         """The first run begins, with batch 0."""
@@ -73,8 +74,7 @@ class SinkScope:
         return f"{action.kind}{member} {action.which}"
 
     def fingerprint(self, world: World) -> int:
-        parts = [sorted(part) if isinstance(part, frozenset) else part for part in world]
-        return int.from_bytes(blake2b(repr(parts).encode(), digest_size=8).digest(), "big") | 1
+        return self._fingerprints.of(world)
 
     # Events
 

@@ -11,8 +11,10 @@ look at a world twice, if they reach it within the same moment; each is looked a
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -90,6 +92,23 @@ class Model(Protocol[W, A]):
     def sometimes(self) -> set[str]:
         """The notable states that were reached, in this process."""
         ...
+
+
+class Fingerprints:
+    """Makes the fingerprint of a world from the digests of its parts, most of which the world before it had too."""
+
+    def __init__(self, plain: Callable[[Any], object]) -> None:
+        """`plain` gives a value of the part whose `repr` is the same for equal parts, in every process."""
+
+        @lru_cache(maxsize=1 << 16)
+        def digest(part: Hashable) -> bytes:
+            return blake2b(repr(plain(part)).encode(), digest_size=16).digest()
+
+        self._digest = digest
+
+    def of(self, parts: Iterable[Hashable]) -> int:
+        """64 bits, not 0, of these parts in this order."""
+        return int.from_bytes(blake2b(b"".join(map(self._digest, parts)), digest_size=8).digest(), "big") | 1
 
 
 class Seen(Protocol):
