@@ -119,9 +119,10 @@ class Runner:
                 answers = [peer.send_bytes(step.connection, step.payload) for peer in self._peers]
                 self._conclude(step.name, "any", 0, answers)
             case Repeat():
-                answers = [peer.repeat(step.connection, step.version, step.build, step.times) for peer in self._peers]
-                api = api_of(type(step.build(self._peers[0].answers))).name
-                self._conclude(step.name, api, step.version, answers)
+                last = [peer.repeat(step.connection, step.version, step.builds, step.times) for peer in self._peers]
+                for name, build in step.builds.items():
+                    api = api_of(type(build(self._peers[0].answers))).name
+                    self._conclude(name, api, step.version, [answers[name] for answers in last])
             case Hangup():
                 for peer in self._peers:
                     peer.hang_up(step.connection)

@@ -4,7 +4,7 @@ A script is an iterable of steps. A request that needs something a node has chos
 from that node's earlier answers; every other request is the same for both, byte for byte.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,11 +75,13 @@ class SendBytes:
 
 @dataclass(frozen=True)
 class Repeat:
-    """Sends a request so many times, one after the other, and compares the last answers."""
+    """Sends these requests of one API so many times, one round after the other, and compares the last answers.
 
-    name: str
+    The name of a request is that of its last answer; no request may depend on another one's answer.
+    """
+
+    builds: Mapping[str, Build]
     version: int
-    build: Build
     times: int
     connection: str = "main"
 

@@ -3,7 +3,7 @@
 A partition of such a transaction is led by a broker that never answers, until its topic is deleted.
 """
 
-from collections.abc import Callable
+from functools import partial
 
 from interop.differential.catalogue.conversations import NEWER, OLDER, Generation, coordinators_of
 from interop.differential.catalogue.preparation import batch, created, produce
@@ -36,10 +36,13 @@ def unfinished_ends() -> Script:
     for generation in (OLDER, NEWER):
         for is_commit in (True, False):
             yield from _held_end(f"{generation.name}, held {_verb(is_commit)}", generation, is_commit=is_commit)
-        yield from _own_transaction(f"{generation.name}, aborted by its own producer", generation, _fresh)
+        name = f"{generation.name}, aborted by its own producer"
+        yield from _fresh(name)
+        yield from _own_transaction(name, generation)
+    yield from _exhausted("handed over", "rotated", "exhausted, aborted by its own producer")
     yield from _hand_over("handed over")
     yield from _rotation("rotated")
-    yield from _own_transaction("exhausted, aborted by its own producer", NEWER, _exhausted)
+    yield from _own_transaction_in_the_last_epoch("exhausted, aborted by its own producer")
 
 
 def _verb(is_commit: bool) -> str:
@@ -56,10 +59,15 @@ def _fresh(name: str) -> Script:
     yield from ask(name, _initialize(name), 5, until=is_complete)
 
 
-def _exhausted(name: str) -> Script:
-    """A producer in the last epoch of its id."""
-    yield from _fresh(name)
-    yield Repeat(name, 5, lambda _: _initialize(name), _LAST_EPOCH)
+def _exhausted(*names: str) -> Script:
+    """Producers in the last epochs of their ids: the steps are called by their transactional ids."""
+    for name in names:
+        yield from _fresh(name)
+    yield Repeat({name: partial(_next_instance, name) for name in names}, 5, _LAST_EPOCH)
+
+
+def _next_instance(name: str, _: Answers) -> InitProducerIdRequest:
+    return _initialize(name)
 
 
 def _held_end(name: str, generation: Generation, *, is_commit: bool) -> Script:
@@ -104,26 +112,31 @@ def _behind(name: str, generation: Generation, identities: tuple[Identity, ...])
     yield from ask(f"{name}: the next transaction's batch", write, generation.produce)
 
 
-def _own_transaction(name: str, generation: Generation, begin: Callable[[str], Script]) -> Script:
+def _own_transaction(name: str, generation: Generation) -> Script:
     """KIP-360: a producer names its identity while its transaction is open."""
-    yield from begin(name)
-    me = of(name)
-    yield from ask(f"{name}: a partition", adds(me, FREE, 0, name=name), generation.adds)
-    yield from ask(f"{name}: it goes on", initializes(me, name=name), 5, until=is_complete)
-    yield from ask(f"{name}: it has not heard", initializes(me, name=name), 5)
-    if begin is _exhausted:
-        return  # Kafka's id cannot be used any more
+    yield from _aborted_by_itself(name, generation)
     for is_commit in (True, False):
         step = f"{name}: a {_verb(is_commit)} with the identity of before"
-        yield from ask(step, ends(me, is_commit=is_commit, name=name), generation.end)
+        yield from ask(step, ends(of(name), is_commit=is_commit, name=name), generation.end)
     following = of(f"{name}: it goes on")
     yield from ask(f"{name}: its next partition", adds(following, FREE, 0, name=name), generation.adds)
     yield from ask(f"{name}: its next commit", ends(following, is_commit=True, name=name), generation.end)
 
 
+def _own_transaction_in_the_last_epoch(name: str) -> Script:
+    """The same in the last epoch, behind which Kafka's id cannot be used any more."""
+    yield from _aborted_by_itself(name, NEWER)
+
+
+def _aborted_by_itself(name: str, generation: Generation) -> Script:
+    me = of(name)
+    yield from ask(f"{name}: a partition", adds(me, FREE, 0, name=name), generation.adds)
+    yield from ask(f"{name}: it goes on", initializes(me, name=name), 5, until=is_complete)
+    yield from ask(f"{name}: it has not heard", initializes(me, name=name), 5)
+
+
 def _hand_over(name: str) -> Script:
     """KIP-890: the end in the last epoch gives the producer another id, before its markers are written."""
-    yield from _exhausted(name)
     me = of(name)
     yield from led_by_it("held-in-the-last-epoch")
     yield from ask(f"{name}: a partition", adds(me, "held-in-the-last-epoch", 0, name=name), NEWER.adds)
@@ -139,7 +152,6 @@ def _hand_over(name: str) -> Script:
 
 def _rotation(name: str) -> Script:
     """InitProducerId in the last epoch gives the producer another id."""
-    yield from _exhausted(name)
     me = of(name)
     yield from ask(f"{name}: it goes on", initializes(me, name=name), 5)
     yield from ask(f"{name}: it has not heard", initializes(me, name=name), 5)
