@@ -35,6 +35,8 @@ class KeptLaws(ReplicaLaws):
     def __init__(self, *, sometimes: Counter[str]) -> None:
         super().__init__(min_in_sync=1, is_flushed=True, lag_ms=LAG_MS, sometimes=sometimes)
         self._kept: dict[tuple[int, TopicPartition], dict[int, StoredBatch]] = {}
+        self._ends: dict[tuple[int, TopicPartition], int] = {}
+        """The end of those batches."""
 
     def check(self) -> None:
         """After an event. Raises Breach."""
@@ -45,16 +47,19 @@ class KeptLaws(ReplicaLaws):
 
     def _look_at_copy(self, node: ReplicaNode, partition: Partition) -> None:
         name, log = partition.topic_partition, partition.log
-        known = self._kept.setdefault((node.node_id, name), {})
+        place = (node.node_id, name)
+        known = self._kept.setdefault(place, {})
         high_watermark, before = partition.high_watermark, self._seen.get(partition, 0)
         if partition not in self._seen:  # it was opened again, and knows no more than its checkpoint
             self._seen[partition] = 0
             known = {offset: batch for offset, batch in known.items() if batch.end_offset <= high_watermark}
-            self._kept[node.node_id, name] = known
+            self._kept[place] = known
+            self._ends[place] = _end_of(known)
         if high_watermark > before:
             known.update(batches_between(partition, max(before, log.log_start_offset), high_watermark))
             self._seen[partition] = high_watermark
-        end_offset = max((batch.end_offset for batch in known.values()), default=0)
+            self._ends[place] = _end_of(known)
+        end_offset = self._ends[place]
         if log.log_end_offset < end_offset:
             raise Breach(
                 "no leader has a follower cut below its high watermark",
@@ -66,6 +71,10 @@ class KeptLaws(ReplicaLaws):
 
     def acknowledged(self, name: TopicPartition, base_offset: int, crc: int) -> None:
         """Nothing follows from it here."""
+
+
+def _end_of(batches: dict[int, StoredBatch]) -> int:
+    return max((batch.end_offset for batch in batches.values()), default=0)
 
 
 class ForgetfulCluster(ReplicaCluster):
