@@ -23,11 +23,12 @@ from tailrace.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from tailrace.testing import Cluster
 
 SECONDS = 60.0
-RECORDS = 2_000
+ROUNDS = int(os.environ.get("KILLS", "3"))
+RECORDS = max(1_000, 40 * ROUNDS)
+"""So many that some transactions lie between two kills."""
 VALUES = [b"%d" % number for number in range(RECORDS)]
 OF_ALL = ("Produce 2", "TxnOffsetCommit 2", "EndTxn 2")
 OF_OLDER = ("AddPartitionsToTxn 2", "AddOffsetsToTxn 2")
-ROUNDS = int(os.environ.get("KILLS", "3"))
 IMPATIENT = {
     "group.min.session.timeout.ms": "1000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
