@@ -17,7 +17,7 @@ from crash.replica_run import NO_FAULTS, Report, run
 from testkit.planted_anomalies import PLANTS
 from testkit.replica_verdict import Evidence, broken_promises
 
-FAULT_SECONDS = float(os.environ.get("REPLICA_FAULT_SECONDS", "20"))
+FAULT_SECONDS = float(os.environ.get("REPLICA_FAULT_SECONDS", "12"))
 QUIET_SECONDS = float(os.environ.get("REPLICA_QUIET_SECONDS", "3"))
 LEAST_FAULTS = 4
 ENOUGH_S = 60.0

@@ -40,9 +40,9 @@ from testkit.sharing_verdict import (
     broken_promises,
 )
 
-FAULT_SECONDS = float(os.environ.get("SHARING_FAULT_SECONDS", "20"))
-QUIET_SECONDS = 30.0
-"""So long after the last fault the group has done everything."""
+FAULT_SECONDS = float(os.environ.get("SHARING_FAULT_SECONDS", "12"))
+QUIET_SECONDS = 120.0
+"""The group ends its work within seconds of the last fault; one that has not done so by then never will."""
 TOPIC, GROUP, PARTITIONS = "orders", "workers", 4
 WORKERS = 3
 PAUSE_S = (0.5, 2.0)
