@@ -1,12 +1,9 @@
 """Many seeds on several processes, what they reached, and a file from which to go on."""
 
 import gc
-import json
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Self
@@ -16,7 +13,7 @@ from simulation.raft_cluster import RaftCluster
 from simulation.raft_plan import Plan
 from simulation.raft_shrink import RaftAttempts
 from simulation.shrink import attempt, explain
-from simulation.sweep import Sweep
+from simulation.sweep import Sweep, code_version, load_sweep, save_sweep
 
 BLOCK = 20
 """Seeds that a process runs before it tells how it went."""
@@ -140,40 +137,23 @@ def sweep_seeds(first: int, count: int, processes: int, tell: Callable[[RaftSwee
 
 def soak(path: Path, counted: int, processes: int, tell: Callable[[RaftSweep], None]) -> RaftSweep:
     """Run seeds from 0 on until so many count. Results are kept in the file, as long as the code is the same."""
-    code = code_version()  # of what runs here, whatever becomes of the files meanwhile
-    total = _load(path, code)
+    code = quorum_code_version()  # of what runs here, whatever becomes of the files meanwhile
+    total = load_sweep(RaftSweep, path, code)
     while total.counted < counted and not total.failures:
         before, began = total.seconds, time.perf_counter()
         wanted = max(counted - total.counted, BLOCK * processes) * 3 // 2
         for block in sweep_blocks(total.seeds, wanted, processes):
             total.add(block)
             total.seconds = before + time.perf_counter() - began
-            _save(path, total, code)
+            save_sweep(path, total, code)
             tell(total)
             if total.counted >= counted:
                 break
     return total
 
 
-def code_version() -> str:
-    """Of the machine and of its simulation: seeds that ran with another one say nothing."""
+def quorum_code_version() -> str:
+    """Of the machine and of its simulation."""
     raft = Path(tailrace.raft.__file__).parent
     simulation = [Path(__file__).with_name(f"{name}.py") for name in WORLD]
-    digest = blake2b(digest_size=8)
-    for source in sorted([*raft.glob("*.py"), *simulation]):
-        digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def _load(path: Path, code: str) -> RaftSweep:
-    stored = json.loads(path.read_text()) if path.exists() else {}
-    if stored.pop("code", None) != code:
-        return RaftSweep()
-    return RaftSweep(**stored | {"sometimes": Counter(stored["sometimes"]), "faults": Counter(stored["faults"])})
-
-
-def _save(path: Path, total: RaftSweep, code: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps({"code": code, **total.as_dict()}, indent=1))
-    part.replace(path)
+    return code_version([*raft.glob("*.py"), *simulation])

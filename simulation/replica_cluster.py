@@ -7,7 +7,7 @@ from typing import Any, Final
 from simulation.breach import Breach
 from simulation.network import Network
 from simulation.replica_consumer import CONSUMER, ReplicaConsumer
-from simulation.replica_laws import ReplicaLaws, batches_between
+from simulation.replica_laws import ReplicaLaws, StoredBatch, batches_between
 from simulation.replica_metadata import CONTROLLER, ReplicaMetadata, Subscriber
 from simulation.replica_node import DATA, ReplicaNode, rack_of
 from simulation.replica_plan import ReplicaPlan
@@ -31,12 +31,16 @@ from testkit.controller_commands import create_topics
 
 TOPIC: Final = "orders"
 CONSUMES_PER_S: Final = 25.0
+CONVERGES: Final = "faults end and everything converges"
+"""The law that is broken if they do not."""
 _START_MS: Final = 60_000
 """The time in which all brokers register, over a network that loses a part of what they say."""
 
 
 class ReplicaCluster:
     """Brokers from id 1 on, with all partitions of one topic."""
+
+    _node_type = ReplicaNode
 
     def __init__(self, seed: int, plan: ReplicaPlan) -> None:
         self.world = World(seed)
@@ -54,7 +58,7 @@ class ReplicaCluster:
             retention_ms=-1,
         )
         self.nodes: dict[int, ReplicaNode] = {
-            number: ReplicaNode(
+            number: self._node_type(
                 self.world,
                 self.network,
                 self.metadata,
@@ -67,6 +71,7 @@ class ReplicaCluster:
                 lying_sync=plan.lying_sync,
                 find=lambda node_id: self.nodes[node_id],
                 on_command=lambda node, command: self.laws.submitted(node, command, self.world.now_ms),
+                on_fetched=self.laws.fetched,
             )
             for number in range(1, plan.brokers + 1)
         }
@@ -98,6 +103,13 @@ class ReplicaCluster:
         is_up = world.run(until_ms=_START_MS, stop=lambda: len(self.metadata.image.alive_brokers()) == plan.brokers)
         assert is_up, f"of {plan.brokers} brokers {self.metadata.image.alive_brokers()} are up after {_START_MS} ms"
         self._create()
+        self._start_all()
+        world.run(until_ms=world.now_ms + plan.chaos_ms)
+        self._is_chaos = False
+
+    def _start_all(self) -> None:
+        """Start the clients and the faults."""
+        plan = self.plan
         for producer in self._producers:
             self._repeat(
                 f"produce {producer.name}", plan.produces_per_s, partial(self._produce, producer), in_calm=True
@@ -113,8 +125,6 @@ class ReplicaCluster:
         self._repeat("reassignments", plan.reassignments_per_s, self._reassign)
         self._repeat("damages", plan.damages_per_s, self._damage)
         self._repeat("repairs", 1.0, self._revive_all, in_calm=True)
-        world.run(until_ms=world.now_ms + plan.chaos_ms)
-        self._is_chaos = False
 
     def _converge(self) -> None:
         world, plan = self.world, self.plan
@@ -126,7 +136,7 @@ class ReplicaCluster:
         is_well = world.run(until_ms=until_ms, stop=lambda: self._is_in_sync(before))
         self._is_producing = False
         if not (is_well and world.run(until_ms=until_ms, stop=self._is_at_rest)):
-            raise Breach("faults end and everything converges", self.describe())
+            raise Breach(CONVERGES, self.describe())
         self._check_end()
 
     def _produce(self, producer: Producer) -> None:
@@ -319,9 +329,10 @@ class ReplicaCluster:
 
     def _is_in_sync(self, before: int) -> bool:
         """Everything in sync, and more acknowledged than when calm began."""
-        if self.acked <= before + len(self._producers) or not all(node.is_serving for node in self.nodes.values()):
-            return False
-        return all(
+        return self.acked > before + len(self._producers) and self._has_all_in_sync()
+
+    def _has_all_in_sync(self) -> bool:
+        return all(node.is_serving for node in self.nodes.values()) and all(
             set(state.in_sync_replicas) == set(state.replicas) and not state.adding_replicas for state in self._states()
         )
 
@@ -329,48 +340,57 @@ class ReplicaCluster:
         """All copies are equally long, known to be committed everywhere, and consumed."""
         if any(producer.is_busy for producer in self._producers):
             return False
-        ends = [set(self._ends(number)) for number in range(self.plan.partitions)]
+        ends = [set(self._ends(name)) for name in self._names()]
         return all(
             len(found) == 1 and all(consumer.positions[number] in found for consumer in self._consumers)
             for number, found in enumerate(ends)
         )
 
     def _states(self) -> list[Any]:
-        topic = self.metadata.image.topics[TOPIC]
-        return list(topic.partitions.values())
+        return [state for name in self._names() if (state := self.metadata.image.partition(*name)) is not None]
 
-    def _copies(self, number: int) -> Sequence[Partition | None]:
-        state = self.metadata.image.partition(TOPIC, number)
+    def _names(self) -> list[TopicPartition]:
+        """All partitions."""
+        topics = self.metadata.image.topics
+        return [TopicPartition(name, number) for name, topic in topics.items() for number in topic.partitions]
+
+    def _copies(self, name: TopicPartition) -> Sequence[Partition | None]:
+        state = self.metadata.image.partition(*name)
         assert state is not None
-        return [self.nodes[replica].table.find(TOPIC, number) for replica in state.replicas]
+        return [self.nodes[replica].table.find(*name) for replica in state.replicas]
 
-    def _ends(self, number: int) -> list[object]:
+    def _ends(self, name: TopicPartition) -> list[object]:
         """The end of each copy; something else for one that is not there or not committed whole."""
         ends: list[object] = []
-        for index, copy in enumerate(self._copies(number)):
+        for index, copy in enumerate(self._copies(name)):
             is_whole = copy is not None and copy.high_watermark == copy.log.log_end_offset
             ends.append(copy.log.log_end_offset if copy is not None and is_whole else f"copy {index}")
         return ends
 
     def _check_end(self) -> None:
-        for number, producer in enumerate(self._producers):
-            contents = [
-                dict(batches_between(copy, copy.log.log_start_offset, copy.log.log_end_offset))
-                for copy in self._copies(number)
-                if copy is not None
-            ]
-            if any(content != contents[0] for content in contents):
-                raise Breach("copies are the same in the end", self.describe())
+        for producer in self._producers:
+            content = self._content(producer.name)
             lost = [
                 offset
                 for offset, crc in producer.acknowledged.items()
-                if offset not in contents[0] or contents[0][offset].crc != crc
+                if offset not in content or content[offset].crc != crc
             ]
             if lost:
-                raise Breach("acknowledged is never lost", f"partition {number}, offsets {lost}")
-            crcs = [batch.crc for batch in contents[0].values()]
+                raise Breach("acknowledged is never lost", f"{producer.name}, offsets {lost}")
+            crcs = [batch.crc for batch in content.values()]
             if len(set(crcs)) < len(crcs):
-                raise Breach("each batch is there once", f"partition {number}")
+                raise Breach("each batch is there once", str(producer.name))
+
+    def _content(self, name: TopicPartition) -> dict[int, StoredBatch]:
+        """The batches of a partition by base offset, the same in all copies. Raises Breach if they are not."""
+        contents = [
+            dict(batches_between(copy, copy.log.log_start_offset, copy.log.log_end_offset))
+            for copy in self._copies(name)
+            if copy is not None
+        ]
+        if any(content != contents[0] for content in contents):
+            raise Breach("copies are the same in the end", self.describe())
+        return contents[0]
 
     @property
     def faults(self) -> set[str]:
@@ -398,9 +418,9 @@ class ReplicaCluster:
         """The state of all nodes, for a failure's message."""
         nodes = "\n".join(node.describe() for node in self.nodes.values())
         states = "\n".join(
-            f"{number}: leader {state.leader} in {state.leader_epoch}, in sync {state.in_sync_replicas} of"
+            f"{name}: leader {state.leader} in {state.leader_epoch}, in sync {state.in_sync_replicas} of"
             f" {state.replicas}, eligible {state.eligible_leader_replicas}, adding {state.adding_replicas}"
-            for number, state in enumerate(self._states())
+            for name, state in zip(self._names(), self._states(), strict=True)
         )
         read = ", ".join(f"{one.rack} {one.positions}" for one in self._consumers)
         return f"at {self.world.now_ms} ms, {self.acked} acked\n{nodes}\n{states}\nread: {read}"

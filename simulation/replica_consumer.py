@@ -13,8 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from simulation.breach import Breach
+from simulation.node_requests import ask
 from simulation.replica_laws import StoredBatch
-from simulation.replica_node import ReplicaNode, ask
+from simulation.replica_node import ReplicaNode
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition

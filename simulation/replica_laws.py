@@ -27,8 +27,9 @@ from simulation.world import Life
 from tailrace.metadata.commands import AlterPartition, InSyncChange
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.model.errors import ErrorCode
-from tailrace.model.ids import BrokerId
+from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.protocol.messages.fetch import FetchResponse
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.replication.partition import Partition
 from tailrace.storage import ReadLimits
@@ -228,6 +229,16 @@ class ReplicaLaws:
             return False
         log = partition.log
         return (log.flushed_offset if self._is_flushed else log.log_end_offset) >= end_offset
+
+    def fetched(self, leader: ReplicaNode, response: FetchResponse) -> None:
+        """An answer to a follower leaves, with high watermarks that have perhaps risen in this step."""
+        topics = self.image().topics
+        names = {topic.topic_id: name for name, topic in topics.items()}
+        for topic in response.responses:
+            for data in topic.partitions:
+                partition = leader.table.find(names.get(TopicId(topic.topic_id), ""), data.partition_index)
+                if partition is not None and partition.is_leader:
+                    self.note_committed(leader, partition)
 
     # Consumers
 

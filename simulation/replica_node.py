@@ -4,18 +4,18 @@ Its ports are those of `server.ports`; requests and answers go through Kafka's b
 the middle of a step, when the disk is set to lose power at some operation.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from typing import Any, Final
 
 from simulation.disks import RoundDisk
 from simulation.network import Network
+from simulation.node_requests import LISTENER, OneRequest, ask
 from simulation.quorum_node import CLUSTER_ID, SimulatedClock
 from simulation.replica_metadata import SESSION_MS, ReplicaMetadata
 from simulation.world import Action, Life, World
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
-from tailrace.fetch_session.epochs import INITIAL_EPOCH, is_full
 from tailrace.fetch_session.session_cache import DEFAULT_SLOTS
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker, claimed_epoch
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, Endpoint, ImageDelta
@@ -25,10 +25,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.node.flush_thread import HangWatch
 from tailrace.node.settings.config import SettingInForce
 from tailrace.node.settings.table import BROKER_SETTINGS
-from tailrace.protocol.declaration import schema_of
-from tailrace.protocol.headers import decode_response, encode_request
-from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
-from tailrace.protocol.registry import APIS, api_of
+from tailrace.protocol.messages.fetch import FetchResponse
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.replica_selector import RackAwareReplicaSelector
 from tailrace.replication.throttle import ThrottleConfig
@@ -41,7 +38,7 @@ from tailrace.server.fetch.key_reads import KeyRangeConfig
 from tailrace.server.partitions.log_directory_health import StallCause
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.table import PartitionTable
-from tailrace.server.ports import Buffer
+from tailrace.server.quorum.controller import OnImage
 from tailrace.server.replicas.failures import ReplicaFailures
 from tailrace.server.replicas.fetchers import ReplicaFetchers
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
@@ -52,10 +49,6 @@ DATA: Final = "/data/logs"
 HEARTBEAT_MS: Final = 500
 STALL_MS: Final = 500
 """As log.dir.stall.timeout.ms, unless the disk is so slow that a round may take as long without hanging."""
-
-
-_LISTENER: Final = "REPLICATION"
-"""Of brokers and clients."""
 
 
 def rack_of(node_id: int) -> str:
@@ -81,33 +74,6 @@ class Settings:
         return self
 
 
-class _Connection:
-    """A `server.ports.ServerConnection` of one request."""
-
-    is_open = True
-    peer_host = "/10.0.0.1"
-    listener_name = _LISTENER
-    principal = "User:ANONYMOUS"
-
-    def __init__(self, on_answer: Callable[[bytes | None], None]) -> None:
-        self._on_answer = on_answer
-        self._is_answered = False
-
-    def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
-        assert not self._is_answered, "a request is answered twice"
-        self._is_answered = True
-        self._on_answer(None if chunks is None else b"".join(chunks))
-
-    def awaits_answer(self, slot: int) -> bool:
-        return not self._is_answered
-
-    def close(self, reason: str) -> None:
-        self._on_answer(None)
-
-    def on_close(self, callback: Action) -> None:
-        pass
-
-
 class ReplicaNode:
     """A broker: starts, crashes, comes back with what its disk has."""
 
@@ -126,8 +92,11 @@ class ReplicaNode:
         lying_sync: bool = False,
         find: Callable[[int], "ReplicaNode"],
         on_command: Callable[["ReplicaNode", Any], None],
+        on_fetched: Callable[["ReplicaNode", FetchResponse], None],
     ) -> None:
-        """`on_command` receives each command that the node is about to send to the controller."""
+        """`on_command` receives each command that the node is about to send to the controller, `on_fetched` each answer
+        to a follower in the step in which it leaves: the power may go before the step ends.
+        """
         self.node_id = BrokerId(node_id)
         self.files = SimulatedDisk(world.between(0, 1 << 30, "disk seed", node_id), lying_sync=lying_sync)
         self.files.make_dirs(DATA)
@@ -161,6 +130,7 @@ class ReplicaNode:
         self._is_flushed = is_flushed
         self._find = find
         self._on_command = on_command
+        self._on_fetched = on_fetched
         self.heard_ms: dict[int, int] = {}
         """When each other broker's last fetch came, in this life."""
         self._starts = count(1)
@@ -190,33 +160,7 @@ class ReplicaNode:
         clock, life = self.clock, self.life
         disk = self.disk = RoundDisk(self._world, self.do, life, key=self.node_id, longest_ms=self._longest_disk_ms)
         self.broker = Broker(
-            BrokerConfig(
-                broker_id=self.node_id,
-                cluster_id=CLUSTER_ID,
-                log_directory=DATA,
-                shown_log_directory=DATA,
-                is_flushed=self._is_flushed,
-                replica_lag_time_max_ms=self._lag_ms,
-                fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES,
-                key_ranges=KeyRangeConfig(),
-                fetch_session_slots=self._session_slots,
-                auto_create_topics=False,
-                verifies_transactions=True,
-                heartbeat_interval_ms=HEARTBEAT_MS,
-                session_timeout_ms=SESSION_MS,
-                registration_timeout_ms=60_000,
-                throttle=ThrottleConfig(),
-                replica_fetch=ReplicaFetchConfig(
-                    replica_fetch_max_bytes=600,
-                    replica_fetch_wait_max_ms=200,
-                    replica_fetch_backoff_ms=400,
-                    replica_socket_timeout_ms=300,
-                ),
-                groups=GroupConfig(),
-                transactions=TransactionConfig(),
-                # No reserve: a full disk is noticed by what cannot be appended.
-                periodic_work=PeriodicWorkConfig(log_dir_reserve_bytes=0),
-            ),
+            self._config(),
             ports=BrokerPorts(
                 clock=clock,
                 files=self.files,
@@ -246,11 +190,40 @@ class ReplicaNode:
         self._claim = claimed_epoch(before, directory_id=self._directory_id, keeps_all=self._is_flushed)
         self._register()
 
+    def _config(self) -> BrokerConfig:
+        return BrokerConfig(
+            broker_id=self.node_id,
+            cluster_id=CLUSTER_ID,
+            log_directory=DATA,
+            shown_log_directory=DATA,
+            is_flushed=self._is_flushed,
+            replica_lag_time_max_ms=self._lag_ms,
+            fetch_max_bytes=DEFAULT_FETCH_MAX_BYTES,
+            key_ranges=KeyRangeConfig(),
+            fetch_session_slots=self._session_slots,
+            auto_create_topics=False,
+            verifies_transactions=True,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            session_timeout_ms=SESSION_MS,
+            registration_timeout_ms=60_000,
+            throttle=ThrottleConfig(),
+            replica_fetch=ReplicaFetchConfig(
+                replica_fetch_max_bytes=600,
+                replica_fetch_wait_max_ms=200,
+                replica_fetch_backoff_ms=400,
+                replica_socket_timeout_ms=300,
+            ),
+            groups=GroupConfig(),
+            transactions=TransactionConfig(),
+            # No reserve: a full disk is noticed by what cannot be appended.
+            periodic_work=PeriodicWorkConfig(log_dir_reserve_bytes=0),
+        )
+
     def _register(self) -> None:
         command = RegisterBroker(
             broker_id=self.node_id,
             incarnation_id=self._incarnation,
-            endpoints=(Endpoint(listener_name=_LISTENER, host=f"broker-{self.node_id}", port=9092),),
+            endpoints=(Endpoint(listener_name=LISTENER, host=f"broker-{self.node_id}", port=9092),),
             rack=rack_of(self.node_id),
             log_directories=(self._directory_id,),
             previous_broker_epoch=self._claim,
@@ -266,9 +239,12 @@ class ReplicaNode:
             return
         self._has_roles = True
         self.replicas.applier.load(self.image)
-        self.replicas.load(self.image)
+        self._load()
         self.failures.when_reported(self._serve)
         self._beat()
+
+    def _load(self) -> None:
+        self.replicas.load(self.image)
 
     def _serve(self) -> None:
         self.replicas.forget_vanished()
@@ -327,8 +303,12 @@ class ReplicaNode:
         self.image, self._applied_offset = image, end_offset
         if self._has_roles:
             # Not each for itself, as in the product: a breach of a law must get out of here.
-            for listener in (self.replicas.applier.on_image, *self.replicas.listeners):
+            for listener in (self.replicas.applier.on_image, *self._listeners):
                 listener(image, delta)
+
+    @property
+    def _listeners(self) -> tuple[OnImage, ...]:
+        return self.replicas.listeners
 
     @property
     def applied_end_offset(self) -> int:
@@ -360,8 +340,13 @@ class ReplicaNode:
     ) -> None:
         """A `server.ports.Peer`: Kafka's bytes there and back, or None."""
         version = self._world.between(max(oldest_version, 17), 18, "version", self.node_id)
-        reply = self._once(on_reply, timeout_ms or 1_000)
-        ask(self._world, self._network, self.node_id, self._find(node_id), request, version, reply)
+        reply, target = self._once(on_reply, timeout_ms or 1_000), self._find(node_id)
+
+        def leaves(response: Any) -> None:
+            if isinstance(response, FetchResponse):
+                self._on_fetched(target, response)
+
+        ask(self._world, self._network, self.node_id, target, request, version, reply, on_leave=leaves)
 
     def _once(self, on_reply: Callable[[Any], None], timeout_ms: int) -> Callable[[Any], None]:
         life, is_told = self.life, False
@@ -375,12 +360,11 @@ class ReplicaNode:
         self._world.after(timeout_ms, lambda: reply(None), life)
         return reply
 
-    def serve(self, frame: bytes, on_answer: Callable[[bytes | None], None]) -> None:
+    def serve(self, frame: bytes, connection: OneRequest) -> None:
         """Carry out one request, if this node accepts connections."""
         if not self.is_serving:
-            on_answer(None)
+            connection.close("starting")
             return
-        connection = _Connection(on_answer)
         self.do(lambda: self.broker.dispatcher.on_frame(connection, 0, memoryview(bytearray(frame))))
 
     def describe(self) -> str:
@@ -394,62 +378,6 @@ class ReplicaNode:
             for partition in self.table
         )
         return f"{self.node_id}: {'serves' if self.is_serving else 'starts'}, {logs}"
-
-
-def ask(
-    world: World,
-    network: Network,
-    source: int,
-    target: ReplicaNode,
-    request: Any,
-    version: int,
-    on_reply: Callable[[Any], None],
-    *,
-    on_leave: Callable[[Any], None] = lambda response: None,
-) -> None:
-    """Send a request over the network. `on_reply` is called with what comes back, perhaps more than once, or never.
-
-    `on_leave` is called with each answer in the step in which it leaves.
-    """
-    version = min(version, schema_of(type(request)).versions.last)
-    frame = b"".join(encode_request(request, version, correlation_id=1, client_id="simulated"))
-    response_type = APIS[api_of(type(request)).key].response
-
-    def answered(data: bytes | None) -> None:
-        if data is None:
-            network.send(target.node_id, source, lambda: on_reply(None))
-            return
-        response = decode_response(response_type, version, bytearray(data))[1]
-        if isinstance(request, FetchRequest):
-            _note_fetch(world, request, response)
-        on_leave(response)
-        network.send(target.node_id, source, lambda: on_reply(response))
-
-    def deliver() -> None:
-        if target.is_up:
-            if isinstance(request, FetchRequest):
-                target.heard_ms[source] = world.now_ms
-            target.serve(frame, answered)
-        else:
-            world.after(1, lambda: on_reply(None))
-
-    network.send(source, target.node_id, deliver)
-
-
-def _note_fetch(world: World, request: FetchRequest, response: FetchResponse) -> None:
-    """Remember the states of fetch sessions that were reached."""
-    sometimes = world.sometimes
-    if response.error_code:
-        sometimes[f"session error {response.error_code}"] += 1
-    elif is_full(request.session_epoch):
-        sometimes["session opened"] += response.session_id > 0
-        sometimes["session not to be had"] += response.session_id == 0 and request.session_epoch == INITIAL_EPOCH
-    else:
-        sometimes["incremental fetch"] += 1
-        answers = [data for topic in response.responses for data in topic.partitions]
-        is_quiet = not any(data.error_code or data.records for data in answers)
-        is_follower = request.replica_id >= 0 or request.replica_state.replica_id >= 0
-        sometimes["high watermark sent alone"] += bool(answers) and is_quiet and is_follower
 
 
 def _raise_broken_invariant(broken: BaseException) -> None:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Final
 
-from simulation.replica_node import ask
+from simulation.node_requests import ask
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

@@ -1,8 +1,12 @@
 """The sums over many seeds: how many count, what failed, and which states were reached."""
 
+import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, Self
+from hashlib import blake2b
+from pathlib import Path
+from typing import ClassVar, Self, TypeVar
 
 
 @dataclass
@@ -60,6 +64,33 @@ class Sweep:
         lines.append(f"reached, how often: {_listed(sorted(self.sometimes.items()))}")
         lines.append(f"not reached: {', '.join(self.missed) or 'nothing'}")
         return "\n".join(lines)
+
+
+S = TypeVar("S", bound=Sweep)
+
+
+def code_version(sources: Iterable[Path]) -> str:
+    """Of these files: seeds that ran with others say nothing."""
+    digest = blake2b(digest_size=8)
+    for source in sorted(sources):
+        digest.update(source.read_bytes())
+    return digest.hexdigest()
+
+
+def load_sweep(kind: type[S], path: Path, code: str) -> S:
+    """The results in a file; none if there is no file, or if they are those of another code."""
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    if stored.pop("code", None) != code:
+        return kind()
+    return kind(**stored | {"sometimes": Counter(stored["sometimes"]), "faults": Counter(stored["faults"])})
+
+
+def save_sweep(path: Path, total: Sweep, code: str) -> None:
+    """Replace the file by these results."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps({"code": code, **total.as_dict()}, indent=1))
+    part.replace(path)
 
 
 def _listed(counts: list[tuple[str, int]]) -> str:

@@ -18,7 +18,7 @@ from simulation.raft_cluster import RaftCluster
 from simulation.raft_faults import DiskTimes
 from simulation.raft_plan import Plan
 from simulation.raft_shrink import RaftAttempts
-from simulation.raft_sweep import RaftSweep, code_version, run_block, soak, sweep_seeds
+from simulation.raft_sweep import RaftSweep, quorum_code_version, run_block, soak, sweep_seeds
 from simulation.shrink import Shrinker, attempt, explain
 
 SEEDS = examples(50)
@@ -204,4 +204,4 @@ def test_a_soak_of_other_code_says_nothing(tmp_path: Path, small_blocks: int) ->
     path = tmp_path / "soak.json"
     path.write_text(json.dumps({"code": "another", **RaftSweep(seeds=1000, counted=900).as_dict()}))
     assert soak(path, 1, 1, lambda _: None).seeds == small_blocks
-    assert json.loads(path.read_text())["code"] == code_version()
+    assert json.loads(path.read_text())["code"] == quorum_code_version()
