@@ -20,6 +20,7 @@ from simulation.replica_plan import LAG_MS, ReplicaPlan
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.fetch import FetchResponse
 from tailrace.replication.partition import Partition
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.storage.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS
@@ -65,6 +66,9 @@ class KeptLaws(ReplicaLaws):
                 "no leader has a follower cut below its high watermark",
                 f"{name} on {node.node_id} ends at {log.log_end_offset}, and had {end_offset} below its high watermark",
             )
+
+    def fetched(self, leader: ReplicaNode, response: FetchResponse) -> None:
+        """Nothing follows from it here: a leader may have lost what is committed."""
 
     def out_of_order(self, name: TopicPartition, code: ErrorCode) -> None:
         """Nothing follows from it here: its last batch may be lost."""

@@ -66,13 +66,21 @@ class ReplicaLaws:
         self._compared: set[tuple[TopicPartition, int, Life]] = set()
         """(partition, partition epoch, life) of those that may lead and were compared with what is committed."""
         self._proposed: set[tuple[Life, InSyncChange]] = set()
+        self._steps: dict[BrokerId, int] = {}
+        self._known_image = EMPTY_IMAGE
+        self._has_news = False
+        """Whether more is committed than at the last check of those that may lead."""
         self._seen: dict[Partition, int] = {}  # high watermark, and so what was checked
         self._sizes: dict[Partition, tuple[int, int]] = {}
         self._checked_leaders: set[tuple[TopicPartition, int, Life]] = set()
 
     def check(self) -> None:
-        """After an event. Raises Breach."""
+        """After an event. Only nodes that have acted since the last check are looked at. Raises Breach."""
+        acted = {node.node_id for node in self.nodes if node.steps != self._steps.get(node.node_id)}
+        self._steps = {node.node_id: node.steps for node in self.nodes}
         for node in self.nodes:
+            if node.node_id not in acted:
+                continue
             lost = node.failures.lost_replicas if node.is_up and self._is_flushed else ()
             for name in lost:
                 if (node.node_id, name) not in self.damaged:
@@ -81,8 +89,12 @@ class ReplicaLaws:
                 for partition in node.table:
                     self._look_at(node, partition)
                 self.sometimes["session evicted"] += node.broker.fetch_sessions.cache.evictions > 0
-        nodes = {node.node_id: node for node in self.nodes}
-        for topic in self.image().topics.values():
+        image, has_news = self.image(), self._has_news
+        if image is not self._known_image or has_news:
+            self._known_image, self._has_news = image, False
+            acted = {node.node_id for node in self.nodes}
+        nodes = {node.node_id: node for node in self.nodes if node.node_id in acted}
+        for topic in image.topics.values() if nodes else ():
             for number, state in topic.partitions.items():
                 self._check_eligible_leaders(TopicPartition(topic.name, number), state, nodes)
 
@@ -91,7 +103,9 @@ class ReplicaLaws:
     ) -> None:
         end_offset = self.committed_end.get(name, 0)
         for broker_id in (*state.in_sync_replicas, *state.eligible_leader_replicas):
-            node = nodes[broker_id]
+            node = nodes.get(broker_id)
+            if node is None:
+                continue
             if not (end_offset and node.is_up and node.is_serving):
                 continue  # it is looked at when it is back
             partition = node.table.find(*name)
@@ -159,6 +173,7 @@ class ReplicaLaws:
         self._seen[partition] = high_watermark
         if partition.is_leader:
             self.committed_end[name] = max(self.committed_end.get(name, 0), high_watermark)
+            self._has_news = True
 
     def _note(self, partition: Partition) -> None:
         """Remember what is worth telling that it was reached."""

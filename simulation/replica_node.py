@@ -131,6 +131,8 @@ class ReplicaNode:
         self._find = find
         self._on_command = on_command
         self._on_fetched = on_fetched
+        self.steps = 0
+        """Changes with each of its steps, and with its starts and crashes."""
         self.heard_ms: dict[int, int] = {}
         """When each other broker's last fetch came, in this life."""
         self._starts = count(1)
@@ -273,6 +275,7 @@ class ReplicaNode:
 
     def crash(self) -> None:
         """The power goes now."""
+        self.steps += 1
         if self.is_up:
             self.life.is_over = True
             self.is_serving = False
@@ -283,6 +286,7 @@ class ReplicaNode:
         """Do something on this node, if it is up, as a turn of its event loop. It may be the end of this life."""
         if not self.is_up:
             return
+        self.steps += 1
         try:
             action()
             self.table.write_staged()
