@@ -1,6 +1,7 @@
 """Runs of simulated quorums: `python -m simulation --help`."""
 
 import argparse
+import logging
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ from simulation.sink_scopes import SHORT_SCOPES as SHORT_SINK_SCOPES
 from simulation.sink_scopes import NamedBudget
 from simulation.small_scope import A, Explored, Model, ScopeBreach, W, explore
 from simulation.sweep import Sweep
+from simulation.transaction_sweep import failure_of, sweep_transactions
 
 
 def main() -> int:
@@ -54,6 +56,12 @@ def main() -> int:
     replicas.add_argument("--counted", type=int, default=100)
     replicas.add_argument("--processes", type=int, default=2)
     replicas.set_defaults(run=_run_replicas)
+    transactions = commands.add_parser("transactions", help="run brokers with transactions, until so many seeds count")
+    transactions.add_argument("--count", type=int, default=100)
+    transactions.add_argument("--processes", type=int, default=2)
+    transactions.add_argument("--state", type=Path, default=Path("build/simulation-transactions.json"))
+    transactions.add_argument("--seed", type=int, help="run this one alone, cut down if it fails")
+    transactions.set_defaults(run=_run_transactions)
     repeat = commands.add_parser("repeat", help="run one seed again and tell what happens")
     repeat.add_argument("seed", type=int)
     repeat.set_defaults(run=_repeat)
@@ -107,6 +115,18 @@ def _run_nodes(options: argparse.Namespace) -> int:
 
 def _run_replicas(options: argparse.Namespace) -> int:
     total = sweep_replicas(options.first, options.counted, options.processes, _progress)
+    _say(total.summary())
+    missed = total.missed if total.counted >= 300 else []  # a few seeds need not reach everything
+    return 1 if total.failures or missed else 0
+
+
+def _run_transactions(options: argparse.Namespace) -> int:
+    if options.seed is not None:
+        logging.disable(logging.CRITICAL)  # disks fail on purpose here, and say so
+        failure = failure_of(options.seed)
+        _say(failure or f"seed {options.seed}: no law is broken")
+        return 0 if failure is None else 1
+    total = sweep_transactions(options.state, options.count, options.processes, _progress)
     _say(total.summary())
     missed = total.missed if total.counted >= 300 else []  # a few seeds need not reach everything
     return 1 if total.failures or missed else 0

@@ -17,6 +17,7 @@ _TESTS_OF = {
     "raft": "tests/unit/raft",
     "metadata": "tests/unit/metadata",
     "replication": "tests/unit/replication",
+    "coordinators": "tests/unit/coordinators",
     "storage": "tests/unit/storage",
     "server": "tests/unit/server",
 }

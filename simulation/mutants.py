@@ -40,6 +40,7 @@ RELOADED_FOR_LOGS = (
     "tailrace.testing.disk",
     "simulation",
 )
+RELOADED_FOR_TRANSACTIONS = ("tailrace.coordinators", *RELOADED_FOR_NODES)
 RELOADED_FOR_COMMITS = ("tailrace.coordinators", "tailrace.model.committed_progress", "simulation")
 RELOADED_FOR_SINKS = ("tailrace.coordinators", "tailrace.server.transactions", "simulation")
 WORLDS = {
@@ -55,6 +56,7 @@ WORLDS = {
     "commits": ("commit_scopes.run_scope", RELOADED_FOR_COMMITS),
     "sinks": ("sink_scopes.run_scope", RELOADED_FOR_SINKS),
     "bad disk": ("bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "transactions": ("transaction_cluster.run_seed", RELOADED_FOR_TRANSACTIONS),
     "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
 }
 """The function that is run for each kind of mutant, with a seed; and what is loaded anew for that."""
