@@ -32,7 +32,7 @@ from simulation.transaction_book import Book, ClientTransaction, GroupOffset, Id
 from simulation.transaction_ledger import Ledger
 from tailrace.coordinators.groups.records import OffsetRecord
 from tailrace.coordinators.groups.records import decode_record as decode_group_record
-from tailrace.coordinators.transactions.records import decode_record
+from tailrace.coordinators.transactions.records import TransactionRecord, decode_record
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from tailrace.protocol.messages.transactions import EndTxnRequest, WriteTxnMarkersRequest
 from tailrace.protocol.records.batch import BatchHeader, iter_batches
@@ -128,11 +128,8 @@ class TransactionLaws(ReplicaLaws):
             for record in records:
                 decoded = decode_record(record.key, record.value)
                 assert decoded is not None, f"{name}: {record}"
-                before = self.ledger.states.get(decoded.transactional_id)
-                self.ledger.record(decoded)
-                now = self.ledger.states.get(decoded.transactional_id)
-                is_other = before is not None and now is not None and before.producer_id != now.producer_id
-                self.sometimes["producer id used up"] += is_other
+                if isinstance(decoded, TransactionRecord):  # the place of the records of sinks
+                    self._decide(decoded)
         elif name.topic == GROUP_OFFSETS_TOPIC:
             self._write_offsets(name, header, records)
         else:
@@ -143,6 +140,13 @@ class TransactionLaws(ReplicaLaws):
                 if record.value in places:
                     raise Breach(ONCE, f"{name}: {record.value!r} at {places[record.value]} and {record.offset}")
                 places[record.value] = record.offset
+
+    def _decide(self, record: TransactionRecord) -> None:
+        before = self.ledger.states.get(record.transactional_id)
+        self.ledger.record(record)
+        now = self.ledger.states.get(record.transactional_id)
+        is_other = before is not None and now is not None and before.producer_id != now.producer_id
+        self.sometimes["producer id used up"] += is_other
 
     def _write_offsets(self, name: TopicPartition, header: BatchHeader, records: list[Record]) -> None:
         for record in records:
