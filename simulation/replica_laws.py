@@ -68,9 +68,15 @@ class ReplicaLaws:
         self._proposed: set[tuple[Life, InSyncChange]] = set()
         self._steps: dict[BrokerId, int] = {}
         self._known_image = EMPTY_IMAGE
+        self._may_lead: dict[BrokerId, list[tuple[TopicPartition, PartitionState]]] = {}
+        """By broker, in the known image."""
         self._has_news = False
         """Whether more is committed than at the last check of those that may lead."""
         self._seen: dict[Partition, int] = {}  # high watermark, and so what was checked
+        self._looked_at: dict[Partition, tuple[object, ...]] = {}
+        """The values of each at the last look."""
+        self._counts: dict[BrokerId, tuple[int, int]] = {}
+        """The numbers of partitions that each node had at the last look, and of those that it had lost."""
         self._sizes: dict[Partition, tuple[int, int]] = {}
         self._checked_leaders: set[tuple[TopicPartition, int, Life]] = set()
 
@@ -86,43 +92,39 @@ class ReplicaLaws:
                 if (node.node_id, name) not in self.damaged:
                     raise Breach("a disk that keeps its promises loses nothing", f"{node.node_id} has lost {name}")
             if node.is_up and node.is_serving:
-                for partition in node.table:
-                    self._look_at(node, partition)
+                if not self._look_at_all(node, len(lost)):
+                    acted.discard(node.node_id)
+                if not self.sometimes["a follower rests"]:
+                    self.sometimes["a follower rests"] += any(map(_has_resting_follower, node.table))
                 self.sometimes["session evicted"] += node.broker.fetch_sessions.cache.evictions > 0
         image, has_news = self.image(), self._has_news
         if image is not self._known_image or has_news:
+            if image is not self._known_image:
+                self._may_lead = _may_lead(image)
             self._known_image, self._has_news = image, False
             acted = {node.node_id for node in self.nodes}
-        nodes = {node.node_id: node for node in self.nodes if node.node_id in acted}
-        for topic in image.topics.values() if nodes else ():
-            for number, state in topic.partitions.items():
-                self._check_eligible_leaders(TopicPartition(topic.name, number), state, nodes)
+        for node in self.nodes:
+            if node.node_id in acted and node.is_up and node.is_serving:  # else it is looked at when it is back
+                for name, state in self._may_lead.get(node.node_id, ()):
+                    self._check_eligible_leader(name, state, node)
 
-    def _check_eligible_leaders(
-        self, name: TopicPartition, state: PartitionState, nodes: dict[BrokerId, ReplicaNode]
-    ) -> None:
+    def _check_eligible_leader(self, name: TopicPartition, state: PartitionState, node: ReplicaNode) -> None:
         end_offset = self.committed_end.get(name, 0)
-        for broker_id in (*state.in_sync_replicas, *state.eligible_leader_replicas):
-            node = nodes.get(broker_id)
-            if node is None:
-                continue
-            if not (end_offset and node.is_up and node.is_serving):
-                continue  # it is looked at when it is back
-            partition = node.table.find(*name)
-            is_whole = partition is not None and partition.log.log_end_offset >= end_offset
-            key = (name, state.partition_epoch, node.life)
-            if (is_whole and key in self._compared) or node.failures.is_lost(name):
-                continue  # it was looked at, or is about to leave
-            if partition is not None and is_whole:
-                self._compared.add(key)
-                is_whole = self._missing(partition) is None
-            if not is_whole:
-                raise Breach(
-                    "in sync or eligible has everything committed",
-                    f"{name} on {broker_id}, in sync {state.in_sync_replicas}, eligible"
-                    f" {state.eligible_leader_replicas} in partition epoch {state.partition_epoch}: {end_offset} is"
-                    f" committed, and there is {None if partition is None else partition.log.log_end_offset}",
-                )
+        if not end_offset or node.failures.is_lost(name):
+            return  # it is about to leave
+        partition = node.table.find(*name)
+        is_whole = partition is not None and partition.log.log_end_offset >= end_offset
+        key = (name, state.partition_epoch, node.life)
+        if partition is not None and is_whole and key not in self._compared:
+            self._compared.add(key)
+            is_whole = self._missing(partition) is None
+        if not is_whole:
+            raise Breach(
+                "in sync or eligible has everything committed",
+                f"{name} on {node.node_id}, in sync {state.in_sync_replicas}, eligible"
+                f" {state.eligible_leader_replicas} in partition epoch {state.partition_epoch}: {end_offset} is"
+                f" committed, and there is {None if partition is None else partition.log.log_end_offset}",
+            )
 
     def submitted(self, node: ReplicaNode, command: Any, now_ms: int) -> None:
         """A node sends this to the controller."""
@@ -143,7 +145,34 @@ class ReplicaLaws:
                         f", and proposes it at {now_ms}",
                     )
 
-    def _look_at(self, node: ReplicaNode, partition: Partition) -> None:
+    def _look_at_all(self, node: ReplicaNode, lost: int) -> bool:
+        """Whether a partition of the node has changed since the last look, or one has gone or is lost."""
+        is_changed, present = False, 0
+        for partition in node.table:
+            present += 1
+            is_changed |= self._look_at(node, partition)
+        known = self._counts.get(node.node_id)
+        self._counts[node.node_id] = (present, lost)
+        return is_changed or self._counts[node.node_id] != known
+
+    def _look_at(self, node: ReplicaNode, partition: Partition) -> bool:
+        """Whether it has changed since the last look."""
+        log = partition.log
+        present = (
+            partition.high_watermark,
+            log.flushed_offset,
+            log.log_end_offset,
+            partition.leader_epoch,
+            partition.is_leader,
+            partition.state,
+        )
+        if self._looked_at.get(partition) == present:
+            return False
+        self._look_closely(node, partition)
+        self._looked_at[partition] = present
+        return True
+
+    def _look_closely(self, node: ReplicaNode, partition: Partition) -> None:
         name, high_watermark = partition.topic_partition, partition.high_watermark
         if self._is_flushed and high_watermark > partition.log.flushed_offset:
             raise Breach("a high watermark is on the disk", f"{name} on {node.node_id}: {high_watermark}")
@@ -178,10 +207,6 @@ class ReplicaLaws:
     def _note(self, partition: Partition) -> None:
         """Remember what is worth telling that it was reached."""
         end_offset = partition.log.log_end_offset
-        leadership = partition.in_sync.leadership
-        # Once is enough: to ask each follower after every event takes a tenth of a run.
-        if leadership is not None and not self.sometimes["a follower rests"]:
-            self.sometimes["a follower rests"] += any(one._visits for one in leadership.replicas.values())
         in_sync = len(partition.state.in_sync_replicas) if partition.state is not None and partition.is_leader else 0
         end_before, in_sync_before = self._sizes.get(partition, (0, 0))
         if (end_offset, in_sync) != (end_before, in_sync_before):
@@ -290,6 +315,21 @@ class ReplicaLaws:
         batch = self.committed.get(name, {}).get(base_offset)
         if batch is None or batch.crc != crc:
             raise Breach("acknowledged is committed", f"{name} at {base_offset}: {batch}")
+
+
+def _may_lead(image: ClusterImage) -> dict[BrokerId, list[tuple[TopicPartition, PartitionState]]]:
+    """The partitions that each broker is in sync or eligible for."""
+    found: dict[BrokerId, list[tuple[TopicPartition, PartitionState]]] = {}
+    for topic in image.topics.values():
+        for number, state in topic.partitions.items():
+            for broker_id in (*state.in_sync_replicas, *state.eligible_leader_replicas):
+                found.setdefault(broker_id, []).append((TopicPartition(topic.name, number), state))
+    return found
+
+
+def _has_resting_follower(partition: Partition) -> bool:
+    leadership = partition.in_sync.leadership
+    return leadership is not None and any(one._visits for one in leadership.replicas.values())
 
 
 def _is_of(partition: Partition, change: InSyncChange) -> bool:
