@@ -104,8 +104,12 @@ class ReplicaCluster:
         assert is_up, f"of {plan.brokers} brokers {self.metadata.image.alive_brokers()} are up after {_START_MS} ms"
         self._create()
         self._start_all()
-        world.run(until_ms=world.now_ms + plan.chaos_ms)
+        self._pass_chaos()
         self._is_chaos = False
+
+    def _pass_chaos(self) -> None:
+        """Let clients work among the faults."""
+        self.world.run(until_ms=self.world.now_ms + self.plan.chaos_ms)
 
     def _start_all(self) -> None:
         """Start the clients and the faults."""

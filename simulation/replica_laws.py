@@ -56,6 +56,8 @@ class ReplicaLaws:
         self.committed: dict[TopicPartition, dict[int, StoredBatch]] = {}
         """By base offset."""
         self.committed_end: dict[TopicPartition, int] = {}
+        self.news = 0
+        """The number of times that more was committed."""
         self.leaders: set[tuple[TopicPartition, int, int]] = set()
         """(partition, leader epoch, broker) of every leadership."""
         self.damaged: set[tuple[BrokerId, TopicPartition]] = set()
@@ -74,7 +76,7 @@ class ReplicaLaws:
         """Whether more is committed than at the last check of those that may lead."""
         self._seen: dict[Partition, int] = {}  # high watermark, and so what was checked
         self._looked_at: dict[Partition, tuple[object, ...]] = {}
-        """The values of each at the last look."""
+        """The `_present` values of each at the last look."""
         self._counts: dict[BrokerId, tuple[int, int]] = {}
         """The numbers of partitions that each node had at the last look, and of those that it had lost."""
         self._sizes: dict[Partition, tuple[int, int]] = {}
@@ -82,8 +84,12 @@ class ReplicaLaws:
 
     def check(self) -> None:
         """After an event. Only nodes that have acted since the last check are looked at. Raises Breach."""
-        acted = {node.node_id for node in self.nodes if node.steps != self._steps.get(node.node_id)}
-        self._steps = {node.node_id: node.steps for node in self.nodes}
+        steps = {node.node_id: node.steps for node in self.nodes}
+        image = self.image()
+        if steps == self._steps and image is self._known_image and not self._has_news:
+            return
+        acted = {node_id for node_id, count in steps.items() if count != self._steps.get(node_id)}
+        self._steps = steps
         for node in self.nodes:
             if node.node_id not in acted:
                 continue
@@ -97,8 +103,7 @@ class ReplicaLaws:
                 if not self.sometimes["a follower rests"]:
                     self.sometimes["a follower rests"] += any(map(_has_resting_follower, node.table))
                 self.sometimes["session evicted"] += node.broker.fetch_sessions.cache.evictions > 0
-        image, has_news = self.image(), self._has_news
-        if image is not self._known_image or has_news:
+        if image is not self._known_image or self._has_news:
             if image is not self._known_image:
                 self._may_lead = _may_lead(image)
             self._known_image, self._has_news = image, False
@@ -110,12 +115,14 @@ class ReplicaLaws:
 
     def _check_eligible_leader(self, name: TopicPartition, state: PartitionState, node: ReplicaNode) -> None:
         end_offset = self.committed_end.get(name, 0)
-        if not end_offset or node.failures.is_lost(name):
-            return  # it is about to leave
+        if not end_offset:
+            return
         partition = node.table.find(*name)
         is_whole = partition is not None and partition.log.log_end_offset >= end_offset
         key = (name, state.partition_epoch, node.life)
-        if partition is not None and is_whole and key not in self._compared:
+        if (is_whole and key in self._compared) or node.failures.is_lost(name):
+            return  # it was looked at, or is about to leave
+        if partition is not None and is_whole:
             self._compared.add(key)
             is_whole = self._missing(partition) is None
         if not is_whole:
@@ -147,30 +154,20 @@ class ReplicaLaws:
 
     def _look_at_all(self, node: ReplicaNode, lost: int) -> bool:
         """Whether a partition of the node has changed since the last look, or one has gone or is lost."""
-        is_changed, present = False, 0
+        is_changed, count = False, 0
         for partition in node.table:
-            present += 1
-            is_changed |= self._look_at(node, partition)
+            count += 1
+            if self._looked_at.get(partition) != _present(partition):
+                self._look_at(node, partition)
+                is_changed = True
         known = self._counts.get(node.node_id)
-        self._counts[node.node_id] = (present, lost)
+        self._counts[node.node_id] = (count, lost)
         return is_changed or self._counts[node.node_id] != known
 
-    def _look_at(self, node: ReplicaNode, partition: Partition) -> bool:
-        """Whether it has changed since the last look."""
-        log = partition.log
-        present = (
-            partition.high_watermark,
-            log.flushed_offset,
-            log.log_end_offset,
-            partition.leader_epoch,
-            partition.is_leader,
-            partition.state,
-        )
-        if self._looked_at.get(partition) == present:
-            return False
+    def _look_at(self, node: ReplicaNode, partition: Partition) -> None:
+        present = _present(partition)
         self._look_closely(node, partition)
         self._looked_at[partition] = present
-        return True
 
     def _look_closely(self, node: ReplicaNode, partition: Partition) -> None:
         name, high_watermark = partition.topic_partition, partition.high_watermark
@@ -203,6 +200,7 @@ class ReplicaLaws:
         if partition.is_leader:
             self.committed_end[name] = max(self.committed_end.get(name, 0), high_watermark)
             self._has_news = True
+            self.news += 1
 
     def _note(self, partition: Partition) -> None:
         """Remember what is worth telling that it was reached."""
@@ -325,6 +323,12 @@ def _may_lead(image: ClusterImage) -> dict[BrokerId, list[tuple[TopicPartition, 
             for broker_id in (*state.in_sync_replicas, *state.eligible_leader_replicas):
                 found.setdefault(broker_id, []).append((TopicPartition(topic.name, number), state))
     return found
+
+
+def _present(partition: Partition) -> tuple[object, ...]:
+    """The values that the laws of a partition depend on."""
+    log = partition.log
+    return partition.high_watermark, log.flushed_offset, log.log_end_offset, partition.is_leader, partition.state
 
 
 def _has_resting_follower(partition: Partition) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import SinkMember, find_member
 
 
 class Identity(NamedTuple):
@@ -55,10 +56,20 @@ class ClientTransaction:
         """The value of a record of this transaction."""
         return f"{self.number}:{text}".encode()
 
+    @property
+    def member(self) -> SinkMember | None:
+        """The attempt of a task that it is; None for any other transaction."""
+        return find_member(self.transactional_id)
+
 
 def number_of(value: bytes) -> int:
     """The number of the transaction that has written a value, or an offset with this metadata."""
     return int(value.partition(b":")[0])
+
+
+def text_of(value: bytes) -> str:
+    """The text of a value."""
+    return value.partition(b":")[2].decode()
 
 
 class Book:
@@ -66,6 +77,10 @@ class Book:
 
     def __init__(self) -> None:
         self.transactions: list[ClientTransaction] = []
+        self.members: dict[str, ClientTransaction] = {}
+        """Those of attempts of tasks, by transactional id: each attempt has one transaction."""
+        self.rows: dict[tuple[str, int], int] = {}
+        """By sink and batch: the number of its rows, which are the same however often it is written."""
         self._begun: Counter[Identity] = Counter()
 
     def begin(self, transactional_id: str, instance: str, generation: int, identity: Identity) -> ClientTransaction:
@@ -75,10 +90,12 @@ class Book:
         )
         self._begun[identity] += 1
         self.transactions.append(begun)
+        if begun.member is not None:
+            self.members[transactional_id] = begun
         return begun
 
     def answered(self, *, is_commit: bool, generation: int | None = None) -> Iterable[ClientTransaction]:
-        """Those whose end was answered with success."""
+        """Those whose end was answered with success, without attempts of tasks."""
         for each in self.transactions:
-            if each.answered is is_commit and generation in (None, each.generation):
+            if each.answered is is_commit and generation in (None, each.generation) and each.member is None:
                 yield each

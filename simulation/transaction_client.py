@@ -17,6 +17,7 @@ from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import EPOCH_PER_TRANSACTION
 from tailrace.model.key_hash import coordinator_partition
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from tailrace.model.sinks import coordinator_key
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
@@ -53,6 +54,10 @@ class MustAbort(Exception):
 class GaveUp(Exception):
     """A code that ends a client: it was fenced."""
 
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
 
 class TransactionalClient:
     """The protocol of one instance. All methods are scripts."""
@@ -73,7 +78,7 @@ class TransactionalClient:
 
     @property
     def _coordinator(self) -> TopicPartition:
-        return partition_for(self.cluster, TRANSACTION_STATE_TOPIC, self.transactional_id)
+        return partition_for(self.cluster, TRANSACTION_STATE_TOPIC, coordinator_key(self.transactional_id))
 
     # The transaction coordinator
 
@@ -211,7 +216,7 @@ class TransactionalClient:
     def _check(self, code: ErrorCode, request: str) -> None:
         if code is not ErrorCode.NONE:
             self.cluster.world.sometimes[f"{request} ends a client: {code.name}"] += 1
-            raise GaveUp(code.name)
+            raise GaveUp(code)
 
     def _check_write(self, code: ErrorCode, request: str) -> None:
         if code in _OF_THE_TRANSACTION:

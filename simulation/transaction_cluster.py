@@ -1,6 +1,6 @@
 """Brokers with coordinators, and clients with transactions, under faults: `docs/simulation.md`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Final
 
@@ -9,14 +9,15 @@ from simulation.replica_cluster import CONVERGES, ReplicaCluster
 from simulation.replica_laws import ReplicaLaws
 from simulation.replica_node import ReplicaNode
 from simulation.transaction_book import Book
-from simulation.transaction_client import partition_for
+from simulation.transaction_client import TransactionalClient, partition_for
 from simulation.transaction_laws import COPIES, STABLE, TransactionLaws
 from simulation.transaction_nemesis import TransactionNemesis
 from simulation.transaction_node import TransactionNode
 from simulation.transaction_plan import TransactionPlan
 from simulation.transaction_reader import CommittedReader
 from simulation.transaction_script import Conversation, Script
-from simulation.transaction_work import ORDERS, Copy, TransactionalId, Transfer, stable_offset
+from simulation.transaction_sink import Sink
+from simulation.transaction_work import ORDERS, Copy, Instances, TransactionalId, Transfer, Work, stable_offset
 from simulation.turns import Turn
 from tailrace.coordinators.transactions.records import TransactionRecord
 from tailrace.coordinators.transactions.transaction import LAST_EPOCH, Transaction
@@ -26,6 +27,8 @@ from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOP
 from tailrace.server.transactions.host import TransactionCoordinatorHost
 from testkit.controller_commands import create_topics
 
+_LOOK_MS: Final = 500
+_GENERATIONS: Final = (0, 2)
 _STANDS_STILL_MS: Final = 35_000
 """Of calm, more than the patience of the marker sender."""
 _OLD_PRODUCER_ID: Final = 1_000_000
@@ -50,7 +53,7 @@ class TransactionCluster(ReplicaCluster):
             node.late = plan.late
             node.on_markers = self.laws.markers_leave
         self.nemesis = TransactionNemesis(self, only)
-        self.ids: list[TransactionalId] = []
+        self.ids: list[Instances] = []
         self.readers: list[CommittedReader] = []
         self.is_working = self.is_reading = True
         self._sources: dict[str, TopicPartition] = {}
@@ -101,14 +104,21 @@ class TransactionCluster(ReplicaCluster):
 
     def _start_all(self) -> None:
         plan = self.plan
-        self.ids = [TransactionalId(self, f"transfer-{number}", Transfer) for number in range(plan.transfers)]
+        works: list[tuple[str, Callable[[TransactionalClient], Work]]] = [
+            (f"transfer-{number}", Transfer) for number in range(plan.transfers)
+        ]
         for number in range(plan.copies):
             source, group_id = TopicPartition(ORDERS, number % plan.partitions), f"copies-{number}"
             self._sources[group_id] = source
-            self.ids.append(TransactionalId(self, f"copy-{number}", partial(Copy, source, group_id)))
+            works.append((f"copy-{number}", partial(Copy, source, group_id)))
+        old_first = self.world.chance(0.5, "generation", "first")
+        for number, (name, work_of) in enumerate(works):
+            generations = _GENERATIONS if (number % 2 == 0) is old_first else _GENERATIONS[::-1]
+            self.ids.append(TransactionalId(self, name, work_of, generations=generations))
         if plan.is_old:
             for number, one in enumerate((self.ids[0], self.ids[-1])):
                 self._age(one.name, number)
+        self.ids += [Sink(self, f"sink-{number}") for number in range(plan.sinks)]
         for one in self.ids:
             one.start()
         self.readers = [CommittedReader(self, name) for name in self._names() if name.topic in (ORDERS, COPIES)]
@@ -116,6 +126,22 @@ class TransactionCluster(ReplicaCluster):
             Conversation(self, f"reader of {reader.name}", reader.run(), lambda: None).start()
         self.nemesis.start()
         self._repeat("repairs", 1.0, self._revive_all, in_calm=True)
+
+    def _pass_chaos(self) -> None:
+        world, plan = self.world, self.plan
+        began_ms = world.now_ms
+        is_over = False
+        while not is_over:
+            world.run(until_ms=world.now_ms + _LOOK_MS)
+            passed_ms, counts = world.now_ms - began_ms, self.counts
+            is_enough = counts and plan.enough_commits is not None and self._commits >= plan.enough_commits
+            is_late = passed_ms >= plan.chaos_ms and (counts or passed_ms >= plan.longest_chaos_ms)
+            is_over = is_enough or is_late
+
+    @property
+    def _commits(self) -> int:
+        """Of transactions and batches."""
+        return sum(one.committed for one in self.ids)
 
     def _age(self, transactional_id: str, number: int) -> None:
         """Its coordinator has the state as it is after almost 32,766 transactions."""
@@ -178,7 +204,7 @@ class TransactionCluster(ReplicaCluster):
 
     def _is_at_rest(self) -> bool:
         """Also: no client is at work, nothing is open, and all is read."""
-        if any(one.instances for one in self.ids) or self.laws.ledger.unfinished or not super()._is_at_rest():
+        if any(one.processes for one in self.ids) or self.laws.ledger.unfinished or not super()._is_at_rest():
             return False
         return all(self._unstable(name) is None for name in self._names()) and all(
             {reader.offset} == set(self._ends(reader.name)) for reader in self.readers
@@ -244,8 +270,13 @@ class TransactionCluster(ReplicaCluster):
         """Whether the run was eventful enough to be counted."""
         committed = [len(list(self.book.answered(is_commit=True, generation=one))) for one in (0, 2)]
         aborted = len(list(self.book.answered(is_commit=False)))
-        is_large = self.world.events >= 2_000 and min(committed) >= 5 and sum(committed) >= 20 and aborted >= 5
+        is_large = min(committed) >= 4 and self.batches >= 3 and sum(committed) + self.batches >= 20 and aborted >= 5
         return is_large and len(self.faults) >= 3 and self.moves >= 1
+
+    @property
+    def batches(self) -> int:
+        """Of sinks, that were acknowledged."""
+        return sum(one.committed for one in self.ids if isinstance(one, Sink))
 
     def describe(self) -> str:
         """The state of all nodes and transactional ids, for a failure's message."""
@@ -253,7 +284,7 @@ class TransactionCluster(ReplicaCluster):
             f"{name}: {state.state.name} of {state.producer_id} in {state.producer_epoch}, {sorted(state.partitions)}"
             for name, state in sorted(self.laws.ledger.states.items())
         )
-        alive = ", ".join(instance.name for one in self.ids for instance in one.instances)
+        alive = ", ".join(instance.name for one in self.ids for instance in one.processes)
         return f"{super().describe()}\n{len(self.book.transactions)} transactions, alive: {alive}\n{states}"
 
 

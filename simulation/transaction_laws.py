@@ -17,7 +17,7 @@
   transaction of this transactional id.
 - "each instance has an identity of its own".
 - "the last stable offset moves on in the end": nothing is open for ever, in a log or at a coordinator.
-- Those of `transaction_ledger`.
+- Those of `transaction_ledger`, and of `transaction_sink_laws`.
 
 A breach within a callback of the product is kept and raised after the event: the product logs what a callback raises.
 """
@@ -30,10 +30,12 @@ from simulation.breach import Breach
 from simulation.replica_laws import ReplicaLaws
 from simulation.transaction_book import Book, ClientTransaction, GroupOffset, Identity, number_of
 from simulation.transaction_ledger import Ledger
+from simulation.transaction_sink_laws import ACKNOWLEDGED, SinkLaws
 from tailrace.coordinators.groups.records import OffsetRecord
 from tailrace.coordinators.groups.records import decode_record as decode_group_record
-from tailrace.coordinators.transactions.records import TransactionRecord, decode_record
+from tailrace.coordinators.transactions.records import CoordinatorRecord, TransactionRecord, decode_record
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkResponse
 from tailrace.protocol.messages.transactions import EndTxnRequest, WriteTxnMarkersRequest
 from tailrace.protocol.records.batch import BatchHeader, iter_batches
 from tailrace.protocol.records.control import ControlType, read_marker
@@ -58,6 +60,7 @@ class TransactionLaws(ReplicaLaws):
         super().__init__(**settings)
         self.book = book
         self.ledger = Ledger()
+        self.sinks = SinkLaws(book)
         self.visible: dict[TopicPartition, list[tuple[int, bytes]]] = {}
         """The records of committed transactions by partition, with their offsets, in the order of their markers."""
         self.offsets: dict[tuple[str, TopicPartition], int] = {}
@@ -73,6 +76,7 @@ class TransactionLaws(ReplicaLaws):
         """All offsets that a group has had in committed transactions."""
         self._given: dict[Identity, str] = {}
         self._breach: Breach | None = None
+        self._known_news = 0
 
     # After an event
 
@@ -98,6 +102,8 @@ class TransactionLaws(ReplicaLaws):
 
     def _follow(self) -> None:
         """Take over what is committed by now, decisions first."""
+        if self._known_news == self.news:
+            return
         news = [name for name, end in self.committed_end.items() if end > self._positions.get(name, 0)]
         for name in sorted(news, key=lambda name: name.topic != TRANSACTION_STATE_TOPIC):
             for chunk, position, header in self._read(name, self.committed_end[name]):
@@ -107,6 +113,9 @@ class TransactionLaws(ReplicaLaws):
                         self._end(name, header, is_commit=marker.type is ControlType.COMMIT)
                 else:
                     self._write(name, header, read_records(chunk, position))
+        # A leader may have died in the event in which it committed: then another one has it later.
+        if all(self._positions.get(name, 0) >= self.committed_end[name] for name in news):
+            self._known_news = self.news
 
     def _read(self, name: TopicPartition, end: int) -> Iterator[tuple[Any, int, BatchHeader]]:
         for node in self.nodes:
@@ -125,11 +134,14 @@ class TransactionLaws(ReplicaLaws):
 
     def _write(self, name: TopicPartition, header: BatchHeader, records: list[Record]) -> None:
         if name.topic == TRANSACTION_STATE_TOPIC:
+            together: list[CoordinatorRecord] = []
             for record in records:
                 decoded = decode_record(record.key, record.value)
                 assert decoded is not None, f"{name}: {record}"
-                if isinstance(decoded, TransactionRecord):  # the place of the records of sinks
+                together.append(decoded)
+                if isinstance(decoded, TransactionRecord):
                     self._decide(decoded)
+            self.sinks.decided(together)
         elif name.topic == GROUP_OFFSETS_TOPIC:
             self._write_offsets(name, header, records)
         else:
@@ -190,6 +202,7 @@ class TransactionLaws(ReplicaLaws):
         offsets = self._pending.pop((name, number), ())
         if is_commit:
             self.visible.setdefault(name, []).extend(values)
+            self.sinks.shown(self.book.transactions[number], (value for _, value in values))
             for group_id, topic_partition, offset in offsets:
                 self.offsets[group_id, topic_partition] = offset
                 self._ever.setdefault((group_id, topic_partition), set()).add(offset)
@@ -225,7 +238,10 @@ class TransactionLaws(ReplicaLaws):
             return
         self._catch_up()
         state = self.ledger.states.get(transactional_id)
-        before = set() if state is None else {response.producer_id, state.producer_id, state.previous_producer_id}
+        # That of the answer too if nothing is known: members of a sink get producers that others of it had.
+        before = {response.producer_id}
+        if state is not None:
+            before |= {state.producer_id, state.previous_producer_id}
         still = [
             (name, self._told(number))
             for name, open_here in self._open.items()
@@ -234,6 +250,15 @@ class TransactionLaws(ReplicaLaws):
         ]
         if still:
             self._report("a producer begins when the last transaction has ended", f"{response}: open is {still}")
+
+    def commit_leaves(self, request: CommitSinkRequest, response: CommitSinkResponse) -> None:
+        """The answer to CommitSink leaves."""
+        if response.error_code:
+            return
+        self._catch_up()
+        missing = self.sinks.missing(request.sink_id, request.batch)
+        if missing or response.last_batch < request.batch:
+            self._report(ACKNOWLEDGED, f"{response} to {request}: {missing} are not visible")
 
     def identity_given(self, identity: Identity, owner: str) -> None:
         """An instance has an identity. Raises Breach."""
@@ -262,6 +287,7 @@ class TransactionLaws(ReplicaLaws):
         """All is at rest. `stable`: the offsets of groups as their coordinators have them. Raises Breach."""
         for transaction in self.book.transactions:
             self._check_whole(transaction)
+        self.sinks.check_end()
         for key, offset in stable.items():
             if offset != self.offsets.get(key, -1):
                 raise Breach(OFFSETS, f"{key}: the coordinator has {offset}, {self.offsets.get(key)} is committed")

@@ -15,6 +15,7 @@ from tailrace.coordinators.transactions.records import TransactionRecord
 from tailrace.coordinators.transactions.transaction import Transaction, TransactionState
 from tailrace.model.ids import EPOCH_PER_TRANSACTION
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import find_member
 
 _ONCE = "a decision is made once"
 
@@ -94,4 +95,5 @@ class Ledger:
         self._by_marker.setdefault(marker, []).append(decision)
         if before.state is TransactionState.ONGOING:
             self._decisions.setdefault(identity, []).append(decision)
-            self.fenced += marker != identity and now.last_producer_epoch != identity.producer_epoch
+            is_asked_for = identity.producer_epoch in (marker.producer_epoch, now.last_producer_epoch)
+            self.fenced += not is_asked_for and find_member(name) is None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from simulation.replica_metadata import CONTROLLER
 from simulation.transaction_script import CLIENTS, Conversation
-from simulation.transaction_work import TransactionalId
+from simulation.transaction_work import Instances
 from simulation.turns import Turn, Turns
 from tailrace.metadata.broker_commands import FenceBroker
 from tailrace.metadata.commands import AlterReassignments, ElectLeaders, Reassignment
@@ -149,23 +149,24 @@ class TransactionNemesis(Turns):
 
     # Clients
 
-    def _any_id(self) -> TransactionalId:
+    def _any_id(self) -> Instances:
         return self.choice(self._cluster.ids, "id")
 
-    def _any_instance(self) -> tuple[TransactionalId, Conversation] | None:
+    def _any_process(self) -> tuple[Instances, Conversation] | None:
         one = self._any_id()
-        return (one, self.choice(one.instances, "instance")) if one.instances else None
+        processes = one.processes
+        return (one, self.choice(processes, "process")) if processes else None
 
     def _start_rival(self) -> None:
         self._reached("rival")
         self._any_id().start()
 
     def _kill_client(self) -> None:
-        if (found := self._any_instance()) is not None:
+        if (found := self._any_process()) is not None:
             self._reached("client killed")
             found[0].kill(found[1])
 
     def _hold_client(self) -> None:
-        if (found := self._any_instance()) is not None:
+        if (found := self._any_process()) is not None:
             self._reached("client held")
             found[1].hold(self.between(1, self.choice((300, 2_000, 6_000), "longest"), "hold"))

@@ -15,6 +15,8 @@ class TransactionPlan(ReplicaPlan):
     """Transactional ids that transfer."""
     copies: int = 2
     """Transactional ids that copy."""
+    sinks: int = 1
+    """Each with a writer."""
     is_old: bool = False
     """Whether the epochs of the first transfer and the first copy are nearly used up when the run begins."""
     transaction_timeout_ms: int = 3_000
@@ -34,6 +36,10 @@ class TransactionPlan(ReplicaPlan):
     """Of clients that stand still, perhaps beyond the time-out of their transaction."""
     clock_jumps_per_s: float = 0.0
     chaos_ms: int = 10_000
+    longest_chaos_ms: int = 0
+    """A run that does not count goes on for so long."""
+    enough_commits: int | None = None
+    """Of transactions and batches: a run that has so many and counts is not gone on with."""
     converge_ms: int = 90_000
 
     @classmethod
@@ -44,10 +50,14 @@ class TransactionPlan(ReplicaPlan):
         def some(name: str, most: float) -> float:
             return most * world.draw("size", name) if world.chance(0.6, "swarm", name) else 0.0
 
+        is_long = world.chance(1 / 12, "swarm", "length")
         return cls(
             session_slots=world.choice((2, 1_000), "swarm", "slots"),
             network=NetworkFaults(
-                loss=some("loss", 0.015), duplication=some("duplication", 0.2), slow=some("slow", 0.2)
+                loss=some("loss", 0.01),
+                duplication=some("duplication", 0.2),
+                slow=some("slow", 0.1),
+                slow_delay_ms=world.choice((50, 150, 400), "swarm", "slowness"),
             ),
             longest_disk_ms=world.choice((1, 3, 20), "swarm", "disk"),
             latest_image_ms=world.choice((2, 30, 300), "swarm", "images"),
@@ -56,15 +66,18 @@ class TransactionPlan(ReplicaPlan):
             delivery_tries=world.choice((1, 3, 8), "swarm", "tries"),
             longest_pause_ms=world.choice((5, 10, 40), "swarm", "pause"),
             late=some("late", 0.3),
-            crashes_per_s=0.05 + some("crashes", 0.3),
-            blackouts_per_s=some("blackouts", 0.1),
-            cuts_within_steps_per_s=some("cuts", 0.3),
-            partitions_per_s=some("partitions", 0.3),
-            fencings_per_s=some("fencings", 0.2),
-            moves_per_s=0.2 + some("moves", 1.0),
+            crashes_per_s=0.05 + some("crashes", 0.15),
+            blackouts_per_s=some("blackouts", 0.05),
+            cuts_within_steps_per_s=some("cuts", 0.15),
+            partitions_per_s=some("partitions", 0.15),
+            fencings_per_s=some("fencings", 0.1),
+            moves_per_s=0.3 + some("moves", 0.5),
             rivals_per_s=some("rivals", 1.0),
             kills_per_s=some("kills", 0.7),
             holds_per_s=some("holds", 0.7),
             clock_jumps_per_s=some("clocks", 0.4),
-            chaos_ms=world.choice((10_000,) * 11 + (40_000,), "swarm", "length"),
+            # The longest lateness of a request is 35 s.
+            chaos_ms=40_000 if is_long else 10_000,
+            longest_chaos_ms=40_000 if is_long else 25_000,
+            enough_commits=None if is_long else 25,
         )

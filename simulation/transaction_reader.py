@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulation.transaction_cluster import TransactionCluster
 
 READ_COMMITTED: Final = 1
-_WAIT_MS: Final = 100
+_WAIT_MS: Final = 300
 _VERSION: Final = 17
 
 Values = list[tuple[int, bytes]]

@@ -15,14 +15,16 @@ T = TypeVar("T")
 CLIENTS: Final = (1000, 1001, 1002)
 """The hosts of clients in the network."""
 _TIMEOUT_MS: Final = 700
-_RETRY_MS: Final = 40
+_RETRY_MS: Final = 100
 _LATEST_MS: Final = (300, 3_000, 35_000)
-
+_ONLY_LATE: Final = 0.3
+"""The share of late requests that have not come before: they were on their way when their connection was given up."""
 
 _LATE_SHARES: Final = {
     "ProduceRequest": 1.0,
     "TxnOffsetCommitRequest": 1.0,
     "EndTxnRequest": 1.0,
+    "CommitSinkRequest": 1.0,
     # Each copy fences its own client.
     "InitProducerIdRequest": 0.1,
     "FetchRequest": 0.0,
@@ -131,9 +133,11 @@ class Conversation:
                 link.close()
             self._go_on(turn, None)
 
-        self._send(request, link, lambda response: self._go_on(turn, response))
         kind = type(request.message).__name__
-        if link is None and world.chance(self._cluster.late * _LATE_SHARES[kind], "late", (kind, self.name)):
+        is_late = link is None and world.chance(self._cluster.late * _LATE_SHARES[kind], "late", (kind, self.name))
+        if not (is_late and world.chance(_ONLY_LATE, "only late", (kind, self.name))):
+            self._send(request, link, lambda response: self._go_on(turn, response))
+        if is_late:
             world.sometimes[f"{kind} comes again late"] += 1
             latest_ms = world.choice(_LATEST_MS, "latest", (kind, self.name))
             late_ms = world.between(1, latest_ms, "lateness", (kind, self.name))

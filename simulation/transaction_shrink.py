@@ -31,5 +31,7 @@ class TransactionAttempts:
             yield lambda plan: replace(plan, late=0.0)
         if plan.copies:
             yield lambda plan: replace(plan, copies=0)
+        if plan.sinks:
+            yield lambda plan: replace(plan, sinks=0)
         if plan.transfers > 1:
             yield lambda plan: replace(plan, transfers=1)

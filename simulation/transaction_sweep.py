@@ -19,14 +19,20 @@ from tailrace.model.errors import KafkaError
 
 STATES = (
     "AddPartitionsToTxnRequest comes again late",
+    "CommitSink ends a driver: INVALID_PRODUCER_ID_MAPPING",
+    "CommitSink ends a driver: PRODUCER_FENCED",
+    "CommitSinkRequest comes again late",
     "EndTxn ends a client: PRODUCER_FENCED",
     "EndTxnRequest comes again late",
+    "InitProducerId ends a client: DUPLICATE_SEQUENCE_NUMBER",
     "InitProducerIdRequest comes again late",
     "Produce aborts: INVALID_PRODUCER_EPOCH",
     "ProduceRequest comes again late",
     "TxnOffsetCommitRequest comes again late",
     "WriteTxnMarkersRequest comes again late",
+    "a batch is committed already",
     "a transaction that no client ended",
+    "an attempt of a task again",
     "blackout",
     "broker killed",
     "client held",
@@ -58,15 +64,19 @@ class TransactionSweep(Sweep):
     committed: int = 0
     aborted: int = 0
     """Transactions whose end was answered."""
+    batches: int = 0
+    """Of sinks, whose commit was answered."""
 
     def add(self, other: Self) -> None:
         super().add(other)
         self.committed += other.committed
         self.aborted += other.aborted
+        self.batches += other.batches
 
     @property
     def work(self) -> str:
-        return f"{super().work}, {self.committed} transactions committed, {self.aborted} aborted"
+        ended = f"{self.committed} transactions committed, {self.aborted} aborted, {self.batches} batches of sinks"
+        return f"{super().work}, {ended}"
 
 
 def run_seed(seed: int) -> TransactionSweep:
@@ -82,6 +92,7 @@ def run_seed(seed: int) -> TransactionSweep:
     found.events = cluster.world.events
     found.faults = Counter(cluster.faults)
     found.committed = len(list(cluster.book.answered(is_commit=True)))
+    found.batches = cluster.batches
     found.aborted = len(list(cluster.book.answered(is_commit=False)))
     cluster.world.sometimes["a transaction that no client ended"] += cluster.laws.ledger.fenced
     found.sometimes = Counter({state: 1 for state, times in cluster.world.sometimes.items() if times})

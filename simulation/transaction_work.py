@@ -1,10 +1,11 @@
 """The works of transactional producers: transfers over several partitions, and copies with the offsets of a group.
 
 Each transactional id has one work, and one instance after the other that does it, or several at once: all but the last
-are zombies, which do not know it. A sink, whose members are decided together, will be a third `Work`.
+are zombies, which do not know it. Sinks, whose members are decided together: `transaction_sink`.
 """
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from simulation.transaction_book import ClientTransaction, GroupOffset
@@ -28,7 +29,6 @@ ORDERS: Final = "orders"
 """The topic that transfers write to, and that is copied."""
 _MOST_COPIED: Final = 4
 """Records of one transaction."""
-_GENERATIONS: Final = (0, 2)
 
 
 class Work(Protocol):
@@ -135,33 +135,38 @@ def _offset_code(response: Any) -> int:
     return int(group.error_code or group.topics[0].partitions[0].error_code)
 
 
-class TransactionalId:
-    """One transactional id, with all its instances."""
+class Instances(ABC):
+    """The processes that do one work, one after the other or several at once."""
 
-    def __init__(
-        self, cluster: "TransactionCluster", name: str, work_of: Callable[[TransactionalClient], Work]
-    ) -> None:
+    def __init__(self, cluster: "TransactionCluster", name: str) -> None:
         self.name = name
         self.committed = 0
+        """The number of transactions, or batches, whose commit was answered."""
         self.instances: list[Conversation] = []
         """Those that live."""
         self._cluster = cluster
-        self._work_of = work_of
         self._started = 0
+
+    @property
+    def processes(self) -> list[Conversation]:
+        """All that live and can be killed."""
+        return self.instances
 
     def start(self) -> None:
         """Start another instance, whatever the others do."""
         cluster, name = self._cluster, f"{self.name}/{self._started}"
         self._started += 1
         cluster.world.sometimes["several instances"] += bool(self.instances)
-        generation = cluster.world.choice(_GENERATIONS, "generation", name)
-        client = TransactionalClient(cluster, self.name, name, generation=generation)
-        one = Conversation(cluster, name, self._run(client), lambda: self._gone(one))
+        one = Conversation(cluster, name, self._script(name), lambda: self._gone(one))
         self.instances.append(one)
         one.start()
 
+    @abstractmethod
+    def _script(self, instance: str) -> Script[None]:
+        """The work of the instance with this name."""
+
     def kill(self, one: Conversation) -> None:
-        """The process of an instance ends."""
+        """One of the processes ends."""
         one.kill()
         self._gone(one)
 
@@ -173,6 +178,27 @@ class TransactionalId:
     def _start_if_none(self) -> None:
         if not self.instances and self._cluster.is_working:
             self.start()
+
+
+class TransactionalId(Instances):
+    """One transactional id, with all its instances."""
+
+    def __init__(
+        self,
+        cluster: "TransactionCluster",
+        name: str,
+        work_of: Callable[[TransactionalClient], Work],
+        *,
+        generations: Sequence[int],
+    ) -> None:
+        """`generations`: those of its instances in turn."""
+        super().__init__(cluster, name)
+        self._work_of = work_of
+        self._generations = generations
+
+    def _script(self, instance: str) -> Script[None]:
+        generation = self._generations[(self._started - 1) % len(self._generations)]
+        return self._run(TransactionalClient(self._cluster, self.name, instance, generation=generation))
 
     def _run(self, client: TransactionalClient) -> Script[None]:
         cluster, work = self._cluster, self._work_of(client)
