@@ -1,0 +1,89 @@
+"""The errors of clients while faults are injected: each needs something that explains it.
+
+| Error | Explained by |
+|---|---|
+| any but a hang | a transaction that had been open for its time-out by then: its coordinator has ended it |
+| fenced: another producer has the transactional id, or its epoch or its id is over | nothing else |
+| any other | a fault that had begun by then, and had not been over for some grace when what has failed was begun |
+
+A client begins a transaction, or its life: what it does in that, and the waits of its requests, lie between the begin
+and the error. If transactions fail in a row, it is the begin of the first: a client that has given one up does not know
+that the coordinator has ended it, too, and is fenced in the next. The grace of a hang is longer: a client notices that
+the coordinator it knows is none any more only when it needs it.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+HANGS: Final = "it hangs"
+"""The reason of an error for a client that was ended because it did nothing any more."""
+_FENCING: Final = re.compile(
+    r"fenced|invalid_?\s?producer_?\s?epoch|producer.{0,20}(old|stale) epoch|invalid_?\s?producer_?\s?id_?\s?mapping",
+    re.IGNORECASE,
+)
+_SLACK_NS: Final = 500_000_000
+"""A coordinator counts a transaction's time from its first request, a client from its call."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultWindow:
+    """A fault that was injected, from its begin to its end, in ns."""
+
+    kind: str
+    began_ns: int
+    ended_ns: int
+    client: str | None = None
+    """The client whose process it was done to; None: a fault of nodes or of their network, which meets all clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientError:
+    """An error that a client raised."""
+
+    client: str
+    is_fatal: bool
+    """Whether the producer, or the process, could not go on."""
+    began_ns: int
+    """The begin of the transaction or of the life in which it was raised, or of the first that failed in a row."""
+    at_ns: int
+    reason: str
+
+    @property
+    def is_fencing(self) -> bool:
+        return _FENCING.search(self.reason) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Excuses:
+    """The limits of explanations, in ns."""
+
+    timeout_ns: int
+    """Of transactions."""
+    grace_ns: int = 5_000_000_000
+    """So long after its end a fault explains errors: nodes elect leaders and load coordinators."""
+    hang_grace_ns: int = 60_000_000_000
+
+
+def explanation(error: ClientError, faults: Iterable[FaultWindow], excuses: Excuses) -> str | None:
+    """The fault that explains this error; None if none does."""
+    grace_ns = excuses.hang_grace_ns if error.reason == HANGS else excuses.grace_ns
+    if error.reason != HANGS and error.at_ns - error.began_ns >= excuses.timeout_ns - _SLACK_NS:
+        return "the time of its transaction was over"
+    if error.is_fencing:
+        return None
+    for fault in faults:
+        is_met = fault.client in (None, error.client)
+        if is_met and fault.began_ns <= error.at_ns and error.began_ns <= fault.ended_ns + grace_ns:
+            return fault.kind
+    return None
+
+
+def unexplained(errors: Iterable[ClientError], faults: Sequence[FaultWindow], excuses: Excuses) -> Iterator[str]:
+    """The errors that no fault explains, as sentences."""
+    for error in errors:
+        if explanation(error, faults, excuses) is None:
+            kind = "fatal error" if error.is_fatal else "error"
+            after_s = (error.at_ns - error.began_ns) / 1e9
+            yield f"{kind} without a fault: {error.client}, {after_s:.1f} s after its begin: {error.reason}"
