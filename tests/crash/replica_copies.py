@@ -30,7 +30,8 @@ def directory_of(place: Place) -> str:
     return f"{place[0]}-{place[1]}"
 
 
-def _batches(data: Path, place: Place) -> Iterator[tuple[bytes, BatchHeader]]:
+def stored_batches(data: Path, place: Place) -> Iterator[tuple[bytes, BatchHeader]]:
+    """The batches of a replica with their headers, in order. Raises CorruptRecords if one is damaged."""
     for path in sorted((data / directory_of(place)).glob("[0-9]*.log")):
         content = path.read_bytes()
         end = 0
@@ -45,7 +46,7 @@ def replica_log(data: Path, place: Place, *, is_compacted: bool, text_of: TextOf
     """One replica. Raises CorruptRecords if a batch is damaged."""
     batches: list[StoredBatch] = []
     last_values: dict[str, tuple[int, str]] = {}
-    for content, header in _batches(data, place):
+    for content, header in stored_batches(data, place):
         batches.append(StoredBatch(header.base_offset, header.last_offset, blake2b(content, digest_size=16).digest()))
         if is_compacted and not header.is_control:
             for record in read_records(content):
@@ -60,7 +61,7 @@ def final_log(data: Path, place: Place, high_watermark: int, *, text_of: TextOf)
     keys: dict[int, str] = {}
     aborted: set[int] = set()
     open_offsets: dict[int, list[int]] = defaultdict(list)
-    for content, header in _batches(data, place):
+    for content, header in stored_batches(data, place):
         records = read_records(content)
         if header.is_control:
             _, kind = _CONTROL_KEY.unpack_from(records[0].key or b"")

@@ -5,7 +5,7 @@ Cuts of the network take a `RackNetwork`; the other kinds are possible everywher
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ class Scene:
     disks: Path
     """The directory with the orders of `crash/bad_disk`."""
     chance: random.Random
+    topics: Sequence[str] = tuple(sorted(PARTITIONS))
+    """The topics to whose leaders and followers the faults are done."""
 
     def leader(self) -> int:
         """The leader of some partition; some node if none is known."""
@@ -45,7 +47,7 @@ class Scene:
         return self.chance.choice(self.cluster.broker_ids)
 
     def _led(self, choose: Callable[[int], list[int]]) -> int:
-        topic = self.chance.choice(sorted(PARTITIONS))
+        topic = self.chance.choice(self.topics)
         admin = AdminClient({"bootstrap.servers": self.cluster.bootstrap_servers, "log_level": 0})
         with suppress(confluent_kafka.KafkaException):
             partitions = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
@@ -148,7 +150,7 @@ def possible_faults(network: RackNetwork | None, words: Sequence[str] = ("",)) -
     return {kind: FAULTS[kind] for kind in possible if any(word in kind for word in words)}
 
 
-def in_turn(kinds: Mapping[str, Fault], chance: random.Random) -> Iterator[str]:
+def in_turn(kinds: Collection[str], chance: random.Random) -> Iterator[str]:
     """Kinds without end: all of them in some order, then in another, so that each comes as often as the others."""
     while True:
         yield from chance.sample(sorted(kinds), len(kinds))

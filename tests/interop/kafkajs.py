@@ -42,7 +42,7 @@ def _install() -> bool:
         return fetched(command, directory=Path(work)) and put_in_place(Path(work, "node_modules"), HOME)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     return {**os.environ, "NODE_PATH": str(HOME), "KAFKAJS_NO_PARTITIONER_WARNING": "1"}
 
 
@@ -54,7 +54,7 @@ def _run(*arguments: str, stdin: str = "") -> Any:
         capture_output=True,
         encoding="utf-8",
         timeout=DEADLINE_S,
-        env=_environment(),
+        env=environment(),
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -84,7 +84,7 @@ class KafkaJsMember:
     """A consumer that tells its assignments and records, until its standard input ends."""
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        self._program = RunningProgram(["node", str(_PROGRAM), "join", bootstrap, topic, group], _environment())
+        self._program = RunningProgram(["node", str(_PROGRAM), "join", bootstrap, topic, group], environment())
         self._assigned: set[int] = set()
 
     def poll(self) -> list[Message]:
@@ -110,7 +110,7 @@ class KafkaJsTail:
 
     def __init__(self, bootstrap: str, topic: str, rack: str) -> None:
         group = f"tail-{uuid4()}"
-        self._program = RunningProgram(["node", str(_PROGRAM), "tail", bootstrap, topic, group, rack], _environment())
+        self._program = RunningProgram(["node", str(_PROGRAM), "tail", bootstrap, topic, group, rack], environment())
 
     def poll(self) -> list[bytes]:
         events = [json.loads(line) for line in self._program.output()]
