@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from crash.spark_driver import kill_session
-from tailrace.spark.options import SinkOptions, SinkTransactions, parse_sink_options
 from tailrace.spark.session import local_session
 from tailrace.spark.sink import OnceStreamWriter, WrittenOnce
+from tailrace.spark.sink_options import SinkOptions, SinkTransactions, parse_sink_options
 from tailrace.spark.source import TailraceDataSource
 
 DYING_BATCH = 1

@@ -16,9 +16,9 @@ from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.offsets import OffsetRange
-from tailrace.spark.options import parse_source_options
 from tailrace.spark.readers import TailraceReader, TailraceStreamReader, Work
 from tailrace.spark.source import ROW
+from tailrace.spark.source_options import parse_source_options
 from tailrace.testing import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

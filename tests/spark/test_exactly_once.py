@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark.reading import positions
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
-from tailrace.spark.options import SinkTransactions, parse_sink_options
+from tailrace.spark.sink_options import SinkTransactions, parse_sink_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

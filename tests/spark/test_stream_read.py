@@ -21,11 +21,11 @@ from spark.reading import positions
 from tailrace.client.blocking import Admin, Consumer
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import planning, readers, session
-from tailrace.spark.options import parse_source_options
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import IDLE_WAIT_S, TailraceStreamReader, Work
 from tailrace.spark.session import GroupProgress
 from tailrace.spark.source import ROW
+from tailrace.spark.source_options import parse_source_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 

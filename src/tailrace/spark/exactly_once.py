@@ -18,9 +18,9 @@ from tailrace.client.blocking import Admin, Producer
 from tailrace.client.transactions.sinks import WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import SinkMember
-from tailrace.spark.options import SinkOptions, SinkTransactions
 from tailrace.spark.row_sender import RowSender
 from tailrace.spark.sink_batch import SinkBatch, given_up
+from tailrace.spark.sink_options import SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
 
 _log = logging.getLogger(__name__)

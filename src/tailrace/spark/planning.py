@@ -8,8 +8,9 @@ from tailrace.client.blocking import Admin
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
+from tailrace.spark.given_options import fault
 from tailrace.spark.offsets import EARLIEST, LATEST, Offsets
-from tailrace.spark.options import OffsetRangeLimit, SourceOptions, Subscription, fault
+from tailrace.spark.source_options import OffsetRangeLimit, SourceOptions, Subscription
 
 _log = logging.getLogger(__name__)
 

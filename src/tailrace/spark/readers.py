@@ -28,8 +28,8 @@ from tailrace.spark.offsets import (
     ranges_between,
     to_json_dict,
 )
-from tailrace.spark.options import SourceOptions
 from tailrace.spark.planning import Planner
+from tailrace.spark.source_options import SourceOptions
 
 _log = logging.getLogger(__name__)
 

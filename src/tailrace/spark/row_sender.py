@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from tailrace.client.arrow import Partitions, partitions_for_keys
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.spark.options import SinkOptions
+from tailrace.spark.sink_options import SinkOptions
 from tailrace.spark.task_sender import SinkRows, TaskSender
 
 

@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 from tailrace.client.transactions.sinks import WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.exactly_once import ExactlyOnce
-from tailrace.spark.options import SinkOptions, SinkTransactions
 from tailrace.spark.row_sender import RowSender
 from tailrace.spark.sink_batch import SinkBatch, streamed, written_at_once
+from tailrace.spark.sink_options import SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
 
 _TYPES = {

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import SinkMember, find_member
-from tailrace.spark.options import SinkTransactions
+from tailrace.spark.sink_options import SinkTransactions
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"

@@ -23,7 +23,8 @@ from pyspark.sql.types import (
 )
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.spark.options import parse_sink_options, parse_source_options
+from tailrace.spark.sink_options import parse_sink_options
+from tailrace.spark.source_options import parse_source_options
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -46,7 +47,7 @@ HEADERS = StructField("headers", ArrayType(_HEADER))
 class TailraceDataSource(DataSource):
     """`spark.read|readStream.format("tailrace")` and `df.write|writeStream.format("tailrace")`.
 
-    Options are those of Spark's Kafka connector (tailrace.spark.options); so is the row schema. Say
+    Options are those of Spark's Kafka connector (tailrace.spark.source_options, .sink_options); so is the row schema. Say
     `.schema("value binary, offset bigint")` to have only those columns decoded and moved.
     """
 

@@ -19,7 +19,7 @@ from tailrace.client.arrow import PartitionBatch, Partitions, partition_batches,
 from tailrace.client.blocking import Admin, Producer, RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
-from tailrace.spark.options import SinkOptions
+from tailrace.spark.sink_options import SinkOptions
 
 BATCH_BYTES = 900_000
 """Below the default of max.message.bytes (1,048,588), with space for the batch's header and for codecs that expand."""

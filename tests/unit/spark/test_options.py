@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.spark.given_options import parse_duration_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, from_json_dict, to_json_dict
-from tailrace.spark.options import parse_duration_ms, parse_sink_options, parse_source_options
+from tailrace.spark.sink_options import parse_sink_options
+from tailrace.spark.source_options import parse_source_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "flights"}
 

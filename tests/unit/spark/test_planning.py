@@ -5,8 +5,8 @@ import pytest
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import planning
-from tailrace.spark.options import parse_source_options
 from tailrace.spark.planning import Planner
+from tailrace.spark.source_options import parse_source_options
 
 
 def test_no_query_waits_long_for_a_cluster_that_shows_its_progress(monkeypatch: pytest.MonkeyPatch) -> None:

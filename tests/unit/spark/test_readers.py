@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.spark import readers
-from tailrace.spark.options import parse_source_options
+from tailrace.spark.source_options import parse_source_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
 

@@ -1,0 +1,154 @@
+"""The options that a user gives, by name, and those that no read or write takes.
+
+Spark passes them with lowercased names. All options are checked during planning, on the driver, so that a mistake fails
+the query at once with the option's name, and not a task with a Java stack trace.
+"""
+
+import difflib
+import logging
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from tailrace.model.errors import ErrorCode, KafkaError
+
+_log = logging.getLogger(__name__)
+
+REFUSED = {
+    "kafka.auto.offset.reset": "say startingOffsets and failOnDataLoss instead",
+    "kafka.enable.auto.commit": "progress is kept in the query's checkpoint",
+    "kafka.key.deserializer": "keys are always binary; cast them in a DataFrame operation",
+    "kafka.value.deserializer": "values are always binary; cast them in a DataFrame operation",
+    "kafka.key.serializer": "keys are string or binary columns",
+    "kafka.value.serializer": "values are string or binary columns",
+    "kafka.interceptor.classes": "interceptors are Java classes",
+    "kafka.partitioner.class": "partitioners are Java classes; fill the column `partition` instead",
+    "kafka.transactional.id": "say exactlyOnce=true; the transactions of its tasks have ids of their own",
+    "group.id": "say kafka.group.id",
+}
+
+_OF_SECURITY = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
+"""Options that are refused, not ignored with a warning: the connection would be neither encrypted nor authenticated."""
+
+Kind = Literal["batch read", "streaming read", "write"]
+
+_EVERYWHERE = ("kafka.bootstrap.servers", "kafka.security.protocol", "includeHeaders")
+_READS = (
+    "kafka.client.rack",
+    "kafka.isolation.level",
+    "assign",
+    "subscribe",
+    "subscribePattern",
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
+    "failOnDataLoss",
+    "kafkaConsumer.pollTimeoutMs",
+    "minPartitions",
+    "maxRecordsPerPartition",
+)
+_STREAMING_READS = ("kafka.group.id", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_WRITES = (
+    "kafka.acks",
+    "kafka.compression.type",
+    "kafka.max.request.size",
+    "kafka.transaction.timeout.ms",
+    "topic",
+    "exactlyOnce",
+    "sinkId",
+    "sinkTakesOver",
+)
+
+_NAMES: Mapping[Kind, frozenset[str]] = {
+    "batch read": frozenset((*_EVERYWHERE, *_READS)),
+    "streaming read": frozenset((*_EVERYWHERE, *_READS, *_STREAMING_READS)),
+    "write": frozenset((*_EVERYWHERE, *_WRITES)),
+}
+"""The options that have an effect, or are refused where they would have none."""
+
+_OF_ANOTHER_KIND = {
+    name.lower(): f"option {name} is for {whose} and is ignored"
+    for names, whose in ((_READS, "reads"), (_STREAMING_READS, "streaming reads"), (_WRITES, "writes"))
+    for name in names
+}
+
+_SPARKS_OWN = frozenset(("path", "checkpointlocation", "queryname"))
+
+
+def fault(option: str, why: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"option {option}: {why}")
+
+
+class GivenOptions:
+    """The given options; names in any case."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._options = {name.lower(): value for name, value in options.items()}
+
+    def refuse_unsupported(self) -> None:
+        for name, way_out in REFUSED.items():
+            if name in self._options:
+                raise fault(name, f"not supported: {way_out}")
+        for name, value in self._options.items():
+            is_plain = name == "kafka.security.protocol" and value.upper() == "PLAINTEXT"
+            if name.startswith(_OF_SECURITY) and not is_plain:
+                way_out = "connections are neither encrypted nor authenticated; name a listener that is PLAINTEXT"
+                raise fault(name, f"not supported: {way_out}")
+
+    def warn_of_ignored(self, kind: Kind) -> None:
+        known = {name.lower(): name for name in _NAMES[kind]}
+        for name in sorted(self._options.keys() - known.keys() - _SPARKS_OWN):
+            if name in _OF_ANOTHER_KIND:
+                _log.warning("%s", _OF_ANOTHER_KIND[name])
+                continue
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
+            hint = f"; did you mean {known[near[0]]}?" if near else ""
+            _log.warning("option %s has no meaning here and is ignored%s", name, hint)
+
+    def text(self, name: str) -> str | None:
+        return self._options.get(name.lower())
+
+    def required(self, name: str, example: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise fault(name, f"is required, {example}")
+        return value
+
+    def boolean(self, name: str, default: bool) -> bool:
+        value = self.text(name)
+        if value is None:
+            return default
+        if value.lower() not in ("true", "false"):
+            raise fault(name, f"must be true or false, not {value!r}")
+        return value.lower() == "true"
+
+    def positive(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.isascii() or not value.isdigit() or int(value) == 0:
+            raise fault(name, f"must be a whole number above 0, not {value!r}")
+        return int(value)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        duration = parse_duration_ms(value)
+        if duration is None:
+            raise fault(name, f"must be a duration such as 500ms, 30s, 15m or 1h, not {value!r}")
+        return duration
+
+
+_UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+
+
+def parse_duration_ms(text: str) -> int | None:
+    """`15m` -> 900000, or None if the text is no duration."""
+    match = _DURATION.fullmatch(text.strip().lower())
+    return int(match[1]) * _UNITS[match[2]] if match else None

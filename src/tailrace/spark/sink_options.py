@@ -1,0 +1,77 @@
+"""The options of a write, with the names, defaults and meaning of Spark's Kafka connector."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.sinks import check_sink
+from tailrace.spark.given_options import GivenOptions, fault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """The options of a write."""
+
+    bootstrap_servers: str
+    topic: str | None = None
+    include_headers: bool = False
+    compression: str = "none"
+    max_request_size: int = 1_048_576
+    """A larger row fails the task; the topic's max.message.bytes is a further limit."""
+    transactions: "SinkTransactions | None" = None
+    """With exactlyOnce=true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkTransactions:
+    """The options of a write that repeats nothing."""
+
+    sink_id: str | None = None
+    """None: the id of the streaming query; for a batch write one that no other write has."""
+    takes_over: bool = False
+    """Whether the sink is taken from the checkpoint that has written to it before."""
+    timeout_ms: int = 900_000
+    """A transaction that is open for longer is aborted."""
+    checkpoint: str | None = None
+    """The place of the query's checkpoint, if it is known."""
+
+
+def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
+    """The options of a write. Raises KafkaError(INVALID_REQUEST) that names the option and the way out."""
+    given = GivenOptions(options)
+    given.refuse_unsupported()
+    given.warn_of_ignored("write")
+    acks = given.text("kafka.acks") or "all"
+    if acks not in ("all", "-1"):
+        raise fault("kafka.acks", "the sink is idempotent and at least once, which needs acks=all")
+    compression = given.text("kafka.compression.type") or "none"
+    if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
+        raise fault("kafka.compression.type", "must be none, gzip, snappy, lz4 or zstd")
+    return SinkOptions(
+        bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
+        topic=given.text("topic"),
+        include_headers=given.boolean("includeHeaders", False),
+        compression=compression,
+        max_request_size=given.positive("kafka.max.request.size") or 1_048_576,
+        transactions=_transactions(given),
+    )
+
+
+def _transactions(given: GivenOptions) -> SinkTransactions | None:
+    sink_id, takes_over = given.text("sinkId"), given.boolean("sinkTakesOver", False)
+    if not given.boolean("exactlyOnce", False):
+        for name in ("sinkId", "sinkTakesOver", "kafka.transaction.timeout.ms"):
+            if given.text(name) is not None:
+                raise fault(name, "has a meaning with exactlyOnce=true alone")
+        return None
+    if sink_id is not None:
+        try:
+            check_sink(sink_id)
+        except KafkaError as wrong:
+            raise fault("sinkId", wrong.detail) from None
+    return SinkTransactions(
+        sink_id=sink_id,
+        takes_over=takes_over,
+        timeout_ms=given.positive("kafka.transaction.timeout.ms") or 900_000,
+        checkpoint=given.text("checkpointLocation"),
+    )

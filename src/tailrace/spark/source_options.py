@@ -1,0 +1,183 @@
+"""The options of a read, with the names, defaults and meaning of Spark's Kafka connector."""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark.given_options import GivenOptions, fault, parse_duration_ms
+from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
+
+TimestampStrategy = Literal["error", "latest"]
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription:
+    """The partitions to read: exactly one of the three is set."""
+
+    assigned: frozenset[TopicPartition] | None = None
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetRangeLimit:
+    """One end of a read: a timestamp (ms), a timestamp or an offset per partition, or an end of the log.
+
+    `offsets` and `timestamps` may use -1 (latest) and -2 (earliest) for an offset.
+    """
+
+    everywhere: int = LATEST
+    timestamp: int | None = None
+    timestamps: Mapping[TopicPartition, int] | None = None
+    offsets: Mapping[TopicPartition, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """The options of a read."""
+
+    bootstrap_servers: str
+    subscription: Subscription
+    starting: OffsetRangeLimit
+    ending: OffsetRangeLimit
+    by_timestamp_strategy: TimestampStrategy = "error"
+    fail_on_data_loss: bool = True
+    include_headers: bool = False
+    fetch_timeout_ms: int = 120_000
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = 900_000
+    min_partitions: int = 0
+    max_records_per_partition: int = 0
+    group_id: str | None = None
+    isolation: Isolation = "read_uncommitted"
+    """read_committed reads up to the last stable offset, without records of aborted transactions."""
+    client_rack: str = ""
+    """The rack of the executors: the cluster may name a replica there to read from (KIP-392)."""
+
+
+def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """The options of a read. Raises KafkaError(INVALID_REQUEST) that names the option and the way out."""
+    given = GivenOptions(options)
+    given.refuse_unsupported()
+    given.warn_of_ignored("streaming read" if streaming else "batch read")
+    default_start = LATEST if streaming else EARLIEST
+    starting = _position(given, "starting", default_start)
+    ending = _position(given, "ending", LATEST)
+    if not streaming and starting.everywhere == LATEST and starting == OffsetRangeLimit(everywhere=LATEST):
+        raise fault("startingOffsets", "a batch read cannot start at latest: it would read nothing")
+    if streaming and ending != OffsetRangeLimit(everywhere=LATEST):
+        raise fault("endingOffsets", "a streaming read has no end; use trigger(availableNow=True) to stop at today's")
+    if not streaming and starting.offsets is not None and LATEST in starting.offsets.values():
+        raise fault("startingOffsets", "-1 is latest, and a batch read cannot start there: it would read nothing")
+    if ending.everywhere == EARLIEST:
+        raise fault("endingOffsets", "a read cannot end at earliest")
+    _check_same_partitions(starting, ending)
+    least, most = given.positive("minOffsetsPerTrigger"), given.positive("maxOffsetsPerTrigger")
+    if least and most and least > most:
+        raise fault(
+            "minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}: no batch could have both"
+        )
+    return SourceOptions(
+        bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
+        subscription=_subscription(given),
+        starting=starting,
+        ending=ending,
+        by_timestamp_strategy=_strategy(given),
+        fail_on_data_loss=given.boolean("failOnDataLoss", True),
+        include_headers=given.boolean("includeHeaders", False),
+        fetch_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs") or 120_000,
+        max_offsets_per_trigger=most,
+        min_offsets_per_trigger=least,
+        max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 900_000),
+        min_partitions=given.positive("minPartitions") or 0,
+        max_records_per_partition=given.positive("maxRecordsPerPartition") or 0,
+        group_id=given.text("kafka.group.id"),
+        isolation=_isolation(given),
+        client_rack=given.text("kafka.client.rack") or "",
+    )
+
+
+def _subscription(given: GivenOptions) -> Subscription:
+    named = [name for name in ("assign", "subscribe", "subscribePattern") if given.text(name) is not None]
+    if len(named) != 1:
+        problem = "none is" if not named else f"{' and '.join(named)} are"
+        raise fault("subscribe", f"exactly one of assign, subscribe and subscribePattern must be given; {problem}")
+    if assign := given.text("assign"):
+        return Subscription(assigned=parse_assignment(assign, what="assign"))
+    if pattern := given.text("subscribePattern"):
+        try:
+            re.compile(pattern)
+        except re.error as wrong:
+            raise fault("subscribePattern", f"not a Python regular expression: {wrong}") from None
+        return Subscription(pattern=pattern)
+    topics = tuple(topic.strip() for topic in (given.text("subscribe") or "").split(",") if topic.strip())
+    if not topics:
+        raise fault(named[0], "names nothing to read")
+    return Subscription(topics=topics)
+
+
+_RELATIVE = re.compile(r"now-(.+)")
+
+
+def _timestamp_ms(name: str, text: str) -> int:
+    """Milliseconds since 1970, or `now-10m`, which Spark's connector does not know."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    match = _RELATIVE.fullmatch(text.strip())
+    ago = parse_duration_ms(match[1]) if match else None
+    if ago is None:
+        raise fault(name, f"must be milliseconds since 1970 or now-DURATION such as now-10m, not {text!r}")
+    return int(time.time() * 1000) - ago
+
+
+def _position(given: GivenOptions, end: Literal["starting", "ending"], default: int) -> OffsetRangeLimit:
+    """One end of the read, by Spark's precedence: one timestamp, then timestamps per partition, then offsets."""
+    if text := given.text(f"{end}Timestamp"):
+        return OffsetRangeLimit(timestamp=_timestamp_ms(f"{end}Timestamp", text))
+    if text := given.text(f"{end}OffsetsByTimestamp"):
+        timestamps = parse_offsets(text, what=f"{end}OffsetsByTimestamp")
+        for topic_partition, timestamp in timestamps.items():
+            if timestamp < 0:  # in the protocol these would be latest, earliest and others
+                raise fault(f"{end}OffsetsByTimestamp", f"{topic_partition}: {timestamp} is not ms since 1970")
+        return OffsetRangeLimit(timestamps=timestamps)
+    text = given.text(f"{end}Offsets")
+    if text is None:
+        return OffsetRangeLimit(everywhere=default)
+    words = {"earliest": EARLIEST, "latest": LATEST}
+    if text.strip().lower() in words:
+        return OffsetRangeLimit(everywhere=words[text.strip().lower()])
+    offsets = parse_offsets(text, what=f"{end}Offsets")
+    illegal = EARLIEST if end == "ending" else None
+    for topic_partition, offset in offsets.items():
+        if offset < EARLIEST or offset == illegal:
+            raise fault(f"{end}Offsets", f"{topic_partition}: {offset} is not an offset")
+    return OffsetRangeLimit(offsets=offsets)
+
+
+def _check_same_partitions(starting: OffsetRangeLimit, ending: OffsetRangeLimit) -> None:
+    if starting.offsets is not None and ending.offsets is not None and starting.offsets.keys() != ending.offsets.keys():
+        odd = sorted(str(tp) for tp in starting.offsets.keys() ^ ending.offsets.keys())
+        raise fault(
+            "endingOffsets", f"must name the same partitions as startingOffsets; they differ in {', '.join(odd)}"
+        )
+
+
+def _isolation(given: GivenOptions) -> Isolation:
+    isolation = given.text("kafka.isolation.level") or "read_uncommitted"
+    for known in get_args(Isolation):
+        if isolation.lower() == known:
+            return known  # type: ignore[no-any-return]  # get_args loses the literal type
+    raise fault("kafka.isolation.level", f"must be read_uncommitted or read_committed, not {isolation!r}")
+
+
+def _strategy(given: GivenOptions) -> TimestampStrategy:
+    strategy = given.text("startingOffsetsByTimestampStrategy") or "error"
+    for known in get_args(TimestampStrategy):
+        if strategy.lower() == known:
+            return known  # type: ignore[no-any-return]  # get_args loses the literal type
+    raise fault("startingOffsetsByTimestampStrategy", f"must be error or latest, not {strategy!r}")
