@@ -169,11 +169,40 @@ def test_an_unknown_column_is_refused(load: Load) -> None:
         load("price double").count()
 
 
-def test_an_offset_after_the_end_is_not_waited_for(load: Load, topic: str) -> None:
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize("end", [None, 9])
+def test_a_start_beyond_the_end_of_the_log_is_refused(
+    load: Load, topic: str, fail_on_data_loss: str, end: int | None
+) -> None:
+    """Also without an explicit end: the partition must not be left out in silence."""
     start = json.dumps({topic: {"0": 5, "1": 0, "2": 0}})
-    end = json.dumps({topic: {"0": 9, "1": 0, "2": 0}})
-    with pytest.raises(PySparkException, match="offset 5 does not exist, the log ends at 0"):
+    ending = {} if end is None else {"endingOffsets": json.dumps({topic: {"0": end, "1": 0, "2": 0}})}
+    with pytest.raises(PySparkException, match=f"startingOffsets: {topic}-0 ends at offset 0, before its start 5"):
+        load(startingOffsets=start, failOnDataLoss=fail_on_data_loss, **ending).count()
+
+
+def test_a_start_behind_its_end_is_refused(load: Load, send: Send, topic: str) -> None:
+    send(range(9))
+    start = json.dumps({topic: {"0": 7, "1": 0, "2": 0}})
+    end = json.dumps({topic: {"0": 3, "1": 0, "2": 0}})
+    with pytest.raises(PySparkException, match=f"endingOffsets: {topic}-0 is to be read from offset 7 to 3"):
         load(startingOffsets=start, endingOffsets=end).count()
+
+
+def test_times_that_are_given_the_wrong_way_round_are_refused(load: Load, send: Send) -> None:
+    send(range(3), timestamp=1000)
+    send(range(3, 6), timestamp=2000)
+    with pytest.raises(PySparkException, match="endingTimestamp: .*-0 is to be read from offset 3 to 0"):
+        load(startingTimestamp=1500, endingTimestamp=500, startingOffsetsByTimestampStrategy="latest").count()
+
+
+def test_an_end_that_the_log_has_not_reached_is_read_as_far_as_it_goes(load: Load, send: Send, topic: str) -> None:
+    """With failOnDataLoss=false; without it a task waits, see the next test."""
+    send(range(5))
+    start = json.dumps({topic: {"0": 2, "1": 0, "2": 0}})
+    end = json.dumps({topic: {"0": 9, "1": 0, "2": 4}})
+    rows = positions(load(startingOffsets=start, endingOffsets=end, failOnDataLoss="false"))
+    assert rows == [(0, offset, str(offset)) for offset in (2, 3, 4)]
 
 
 def test_a_task_waits_for_records_as_long_as_the_option_says(load: Load, send: Send, topic: str) -> None:
@@ -207,6 +236,30 @@ def test_the_name_kafka_stays_sparks_own(spark: SparkSession, bootstrap: str, to
     """`format("kafka")` cannot be taken over; ours has its own name and needs no registration."""
     with pytest.raises(PySparkException):
         spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
+
+
+def test_a_table_of_the_catalog_says_how_its_options_are_given(
+    spark: SparkSession, bootstrap: str, topic: str, send: Send
+) -> None:
+    """Spark does not hand a table's options to a Python source: with SELECT ... WITH it does."""
+    send(range(2))
+    options = f"`kafka.bootstrap.servers` '{bootstrap}', subscribe '{topic}'"
+    spark.sql(f"CREATE TABLE orders_table USING tailrace OPTIONS ({options})")
+    try:
+        with pytest.raises(PySparkException, match=r"SELECT \.\.\. FROM t WITH \(`kafka.bootstrap.servers`"):
+            spark.sql("SELECT * FROM orders_table").count()
+        given = f"WITH (`kafka.bootstrap.servers` = '{bootstrap}', `subscribe` = '{topic}')"
+        assert spark.sql(f"SELECT * FROM orders_table {given}").count() == 2
+    finally:
+        spark.sql("DROP TABLE orders_table")
+
+
+def test_rows_are_inserted_into_a_temporary_view(spark: SparkSession, bootstrap: str, topic: str, load: Load) -> None:
+    options = f"`kafka.bootstrap.servers` '{bootstrap}', topic '{topic}', subscribe '{topic}'"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW inserted USING tailrace OPTIONS ({options})")
+    columns = "CAST('k' AS BINARY), CAST('v' AS BINARY), '', 2, 0L, current_timestamp(), 0"
+    spark.sql(f"INSERT INTO inserted SELECT {columns}")
+    assert positions(load()) == [(2, 0, "v")]
 
 
 def test_a_temporary_view_reads_the_topic(spark: SparkSession, bootstrap: str, topic: str, send: Send) -> None:

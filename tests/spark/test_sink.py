@@ -66,7 +66,7 @@ def test_a_column_names_the_topic(spark: SparkSession, bootstrap: str, admin, to
 def test_nulls_and_headers_survive(spark: SparkSession, save: Callable[..., None], load: Load) -> None:
     kind = "key binary, value binary, headers array<struct<key:string,value:binary>>"
     frame = spark.createDataFrame([(None, b"v", [("h", b"1"), ("h", None)]), (b"k", None, None)], kind)
-    save(frame, includeHeaders="true")
+    save(frame)  # as in Spark's connector, includeHeaders is for reads
     rows = {row.key if row.key is None else bytes(row.key): row for row in load(includeHeaders="true").collect()}
     assert bytes(rows[None].value) == b"v"
     assert [(h.key, h.value if h.value is None else bytes(h.value)) for h in rows[None].headers] == [
@@ -115,7 +115,8 @@ def test_a_stream_is_written_and_goes_on_after_a_restart(
     [
         ("SELECT 'k' AS key", {}, "needs the column `value`"),
         ("SELECT 1 AS value", {}, "column 'value' must be binary or string"),
-        ("SELECT 'v' AS value", {"kafka.acks": "0"}, "kafka.acks"),
+        ("SELECT 'v' AS value", {"kafka.acks": "2"}, "kafka.acks"),
+        ("SELECT 'v' AS value", {"kafka.transactional.id": "t"}, "kafka.transactional.id: .*exactlyOnce=true"),
         ("SELECT 'v' AS value", {"kafka.compression.type": "rar"}, "kafka.compression.type"),
         ("SELECT 'v' AS value, 17 AS partition", {}, "names partition 17"),
     ],

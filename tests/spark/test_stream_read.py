@@ -444,6 +444,27 @@ def test_a_listener_shows_the_progress_of_every_batch(
         spark.streams.removeListener(listener)
 
 
+@pytest.mark.parametrize("schema", [None, "value binary"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"startingOffsets": "earlyest"}, "option startingOffsets: "),
+        ({"endingOffsets": "latest"}, "option endingOffsets: a streaming read has no end"),
+        ({"endingTimestamp": "1"}, "option endingTimestamp: a streaming read has no end"),
+        ({"assign": '{"a":[0]}'}, "option subscribe: exactly one of"),
+    ],
+)
+def test_a_wrong_option_is_named_in_the_last_line(
+    spark: SparkSession, bootstrap: str, topic: str, options: dict[str, str], message: str, schema: str | None
+) -> None:
+    reader = spark.readStream.format("tailrace").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    frame = (reader if schema is None else reader.schema(schema)).options(**options).load()
+    with pytest.raises(PySparkException) as refusal:
+        frame.writeStream.format("noop").trigger(availableNow=True).start().awaitTermination()
+    before_state = str(refusal.value).split(" SQLSTATE")[0]  # Spark adds the state of the query
+    assert f"INVALID_REQUEST: {message}" in before_state.strip().splitlines()[-1]
+
+
 def test_a_missing_topic_ends_the_query_with_its_name(stream: Stream) -> None:
     with pytest.raises(PySparkException, match="no-such-topic"):
         stream.run(subscribe="no-such-topic")

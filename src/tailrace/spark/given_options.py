@@ -89,6 +89,11 @@ class GivenOptions:
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
 
+    @property
+    def _is_table(self) -> bool:
+        """Whether a table of the catalog is read: Spark 4.3 gives no options then, or only its own names of them."""
+        return not self._options or any(name == "provider" or name.startswith("option.") for name in self._options)
+
     def refuse_unsupported(self) -> None:
         for name, way_out in REFUSED.items():
             if name in self._options:
@@ -115,7 +120,11 @@ class GivenOptions:
     def required(self, name: str, example: str) -> str:
         value = self.text(name)
         if not value:
-            raise fault(name, f"is required, {example}")
+            table = (
+                "; Spark hands the options of a table to no Python source, those of a query it does: "
+                f"SELECT ... FROM t WITH (`{name}` = '...', ...)"
+            )
+            raise fault(name, f"is required, {example}{table if self._is_table else ''}")
         return value
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -138,9 +147,9 @@ class GivenOptions:
         value = self.text(name)
         if value is None:
             return default
-        duration = parse_duration_ms(value)
+        duration = int(value) if value.isascii() and value.isdigit() else parse_duration_ms(value)
         if duration is None:
-            raise fault(name, f"must be a duration such as 500ms, 30s, 15m or 1h, not {value!r}")
+            raise fault(name, f"must be ms or a duration such as 500ms, 30s, 15m or 1h, not {value!r}")
         return duration
 
 

@@ -127,6 +127,27 @@ class Planner:
             )
         return {**found, **self.latest(missing)}
 
+    def check_batch(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """`end`; with failOnDataLoss=false lowered to the ends of the logs, to read as far as these go.
+
+        With failOnDataLoss a task waits for what is missing, for kafkaConsumer.pollTimeoutMs. Raises
+        KafkaError(INVALID_REQUEST) for a start behind its end or behind the end of the log: it has no range, and
+        its partition would be left out in silence.
+        """
+        latest = self.latest(end)
+        starting, ending = self._options.starting.name, self._options.ending.name
+        for tp in sorted(end):
+            if start[tp] > latest[tp]:
+                raise fault(starting, f"{tp} ends at offset {latest[tp]}, before its start {start[tp]}")
+            if start[tp] > end[tp]:
+                raise fault(ending, f"{tp} is to be read from offset {start[tp]} to {end[tp]}, which lies before it")
+        if self._options.fail_on_data_loss:
+            return dict(end)
+        for tp in sorted(end):
+            if end[tp] > latest[tp]:
+                _log.warning("option %s: %s ends at offset %d and is read to there", ending, tp, latest[tp])
+        return {tp: min(end[tp], latest[tp]) for tp in end}
+
     def check_loss(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
         """`start`, raised to the log start where records below it are lost.
 

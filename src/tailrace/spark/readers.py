@@ -142,10 +142,41 @@ class TailraceReader(_RangeReader, DataSourceReader):
             partitions = planner.partitions()
             start = planner.resolve(self._options.starting, partitions, is_start=True)
             end = planner.resolve(self._options.ending, partitions, is_start=False)
+            end = planner.check_batch(start, end)
             start = planner.check_loss(start, end)
         finally:
             planner.close()
         return self._plan(ranges_between(start, end))
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a stream that is not read: it raises the reason at Spark's first question.
+
+    Spark 4.3 hides an exception of `streamReader` itself behind an UnboundLocalError of its own.
+    """
+
+    def __init__(self, refusal: KafkaError) -> None:
+        self._refusal = refusal
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raise the reason."""
+        raise self._refusal
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Raise the reason."""
+        raise self._refusal
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Raise the reason."""
+        raise self._refusal
+
+    def latestOffset(self, start: Mapping[str, Mapping[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Raise the reason."""
+        raise self._refusal
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the reason."""
+        raise self._refusal
 
 
 class TailraceStreamReader(_RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):

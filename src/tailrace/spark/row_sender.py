@@ -40,7 +40,7 @@ class RowSender:
         rows = SinkRows(
             key=columns.get("key"),
             value=columns["value"],
-            headers=columns.get("headers") if self._options.include_headers else None,
+            headers=columns.get("headers"),
             partitions=self._partitions(topic, batch.num_rows, columns),
         )
         self._outbox.send(topic, rows, timestamp_ms=time.time_ns() // 1_000_000)

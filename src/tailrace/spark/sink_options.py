@@ -1,11 +1,14 @@
 """The options of a write, with the names, defaults and meaning of Spark's Kafka connector."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import check_sink
 from tailrace.spark.given_options import GivenOptions, fault
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +17,6 @@ class SinkOptions:
 
     bootstrap_servers: str
     topic: str | None = None
-    include_headers: bool = False
     compression: str = "none"
     max_request_size: int = 1_048_576
     """A larger row fails the task; the topic's max.message.bytes is a further limit."""
@@ -41,20 +43,25 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     given = GivenOptions(options)
     given.refuse_unsupported()
     given.warn_of_ignored("write")
-    acks = given.text("kafka.acks") or "all"
-    if acks not in ("all", "-1"):
-        raise fault("kafka.acks", "the sink is idempotent and at least once, which needs acks=all")
+    _check_acks(given.text("kafka.acks") or "all")
+    given.boolean("includeHeaders", False)
     compression = given.text("kafka.compression.type") or "none"
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise fault("kafka.compression.type", "must be none, gzip, snappy, lz4 or zstd")
     return SinkOptions(
         bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
         topic=given.text("topic"),
-        include_headers=given.boolean("includeHeaders", False),
         compression=compression,
         max_request_size=given.positive("kafka.max.request.size") or 1_048_576,
         transactions=_transactions(given),
     )
+
+
+def _check_acks(acks: str) -> None:
+    if acks in ("0", "1"):
+        _log.warning("option kafka.acks: %s is taken as all, which the sink needs: it is idempotent", acks)
+    elif acks not in ("all", "-1"):
+        raise fault("kafka.acks", f"must be all, -1, 0 or 1, not {acks!r}")
 
 
 def _transactions(given: GivenOptions) -> SinkTransactions | None:

@@ -47,8 +47,8 @@ HEADERS = StructField("headers", ArrayType(_HEADER))
 class TailraceDataSource(DataSource):
     """`spark.read|readStream.format("tailrace")` and `df.write|writeStream.format("tailrace")`.
 
-    Options are those of Spark's Kafka connector (tailrace.spark.source_options, .sink_options); so is the row schema. Say
-    `.schema("value binary, offset bigint")` to have only those columns decoded and moved.
+    Options are those of Spark's Kafka connector (see `spark.source_options` and `spark.sink_options`); so is the row
+    schema. Say `.schema("value binary, offset bigint")` to have only those columns decoded and moved.
     """
 
     @classmethod
@@ -67,9 +67,12 @@ class TailraceDataSource(DataSource):
         return TailraceReader(_checked(schema), parse_source_options(dict(self.options), streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        from tailrace.spark.readers import TailraceStreamReader
+        from tailrace.spark.readers import RefusedStreamReader, TailraceStreamReader
 
-        return TailraceStreamReader(_checked(schema), parse_source_options(dict(self.options), streaming=True))
+        try:
+            return TailraceStreamReader(_checked(schema), parse_source_options(dict(self.options), streaming=True))
+        except KafkaError as refusal:
+            return RefusedStreamReader(refusal)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from tailrace.spark.sink import OnceWriter, TailraceWriter

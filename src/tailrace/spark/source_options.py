@@ -30,6 +30,8 @@ class OffsetRangeLimit:
     `offsets` and `timestamps` may use -1 (latest) and -2 (earliest) for an offset.
     """
 
+    name: str
+    """The option that says it, or would."""
     everywhere: int = LATEST
     timestamp: int | None = None
     timestamps: Mapping[TopicPartition, int] | None = None
@@ -68,10 +70,11 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
     default_start = LATEST if streaming else EARLIEST
     starting = _position(given, "starting", default_start)
     ending = _position(given, "ending", LATEST)
-    if not streaming and starting.everywhere == LATEST and starting == OffsetRangeLimit(everywhere=LATEST):
+    if not streaming and starting == OffsetRangeLimit(name="startingOffsets", everywhere=LATEST):
         raise fault("startingOffsets", "a batch read cannot start at latest: it would read nothing")
-    if streaming and ending != OffsetRangeLimit(everywhere=LATEST):
-        raise fault("endingOffsets", "a streaming read has no end; use trigger(availableNow=True) to stop at today's")
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        if streaming and given.text(name) is not None:
+            raise fault(name, "a streaming read has no end; use trigger(availableNow=True) to stop at today's")
     if not streaming and starting.offsets is not None and LATEST in starting.offsets.values():
         raise fault("startingOffsets", "-1 is latest, and a batch read cannot start there: it would read nothing")
     if ending.everywhere == EARLIEST:
@@ -138,25 +141,26 @@ def _timestamp_ms(name: str, text: str) -> int:
 def _position(given: GivenOptions, end: Literal["starting", "ending"], default: int) -> OffsetRangeLimit:
     """One end of the read, by Spark's precedence: one timestamp, then timestamps per partition, then offsets."""
     if text := given.text(f"{end}Timestamp"):
-        return OffsetRangeLimit(timestamp=_timestamp_ms(f"{end}Timestamp", text))
+        return OffsetRangeLimit(name=f"{end}Timestamp", timestamp=_timestamp_ms(f"{end}Timestamp", text))
     if text := given.text(f"{end}OffsetsByTimestamp"):
         timestamps = parse_offsets(text, what=f"{end}OffsetsByTimestamp")
         for topic_partition, timestamp in timestamps.items():
             if timestamp < 0:  # in the protocol these would be latest, earliest and others
                 raise fault(f"{end}OffsetsByTimestamp", f"{topic_partition}: {timestamp} is not ms since 1970")
-        return OffsetRangeLimit(timestamps=timestamps)
-    text = given.text(f"{end}Offsets")
+        return OffsetRangeLimit(name=f"{end}OffsetsByTimestamp", timestamps=timestamps)
+    name = f"{end}Offsets"
+    text = given.text(name)
     if text is None:
-        return OffsetRangeLimit(everywhere=default)
+        return OffsetRangeLimit(name=name, everywhere=default)
     words = {"earliest": EARLIEST, "latest": LATEST}
     if text.strip().lower() in words:
-        return OffsetRangeLimit(everywhere=words[text.strip().lower()])
-    offsets = parse_offsets(text, what=f"{end}Offsets")
+        return OffsetRangeLimit(name=name, everywhere=words[text.strip().lower()])
+    offsets = parse_offsets(text, what=name)
     illegal = EARLIEST if end == "ending" else None
     for topic_partition, offset in offsets.items():
         if offset < EARLIEST or offset == illegal:
-            raise fault(f"{end}Offsets", f"{topic_partition}: {offset} is not an offset")
-    return OffsetRangeLimit(offsets=offsets)
+            raise fault(name, f"{topic_partition}: {offset} is not an offset")
+    return OffsetRangeLimit(name=name, offsets=offsets)
 
 
 def _check_same_partitions(starting: OffsetRangeLimit, ending: OffsetRangeLimit) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.spark import given_options
 from tailrace.spark.given_options import parse_duration_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, from_json_dict, to_json_dict
 from tailrace.spark.sink_options import parse_sink_options
@@ -85,7 +86,7 @@ NOBODY = (
 
 def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Log lines of the options here: threads that other tests have left behind may log too."""
-    ours = (parse_source_options.__module__, threading.get_ident())
+    ours = (given_options.__name__, threading.get_ident())
     return [record.getMessage() for record in caplog.records if (record.name, record.thread) == ours]
 
 
@@ -187,9 +188,25 @@ def test_a_stream_has_no_ending_offsets() -> None:
         parse_source_options({**BASE, "endingOffsets": '{"flights":{"0":3}}'}, streaming=True)
 
 
-def test_a_sink_that_could_lose_records_is_refused() -> None:
-    with pytest.raises(KafkaError, match="kafka.acks"):
-        parse_sink_options({**BASE, "kafka.acks": "1"})
+@pytest.mark.parametrize("acks", ["0", "1"])
+def test_fewer_acknowledgements_are_taken_as_all_with_a_warning(acks: str, caplog: pytest.LogCaptureFixture) -> None:
+    parse_sink_options({**SINK, "kafka.acks": acks})
+    assert f"option kafka.acks: {acks} is taken as all" in caplog.text
+
+
+def test_acknowledgements_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(KafkaError, match="kafka.acks: must be all, -1, 0 or 1, not '2'"):
+        parse_sink_options({**SINK, "kafka.acks": "2"})
+
+
+def test_a_delay_without_a_unit_is_milliseconds() -> None:
+    assert parse_source_options({**BASE, "maxTriggerDelay": "10000"}, streaming=True).max_trigger_delay_ms == 10_000
+
+
+@pytest.mark.parametrize("of_a_table", [{}, {"option.path": "p", "path": "p", "owner": "o", "provider": "t"}])
+def test_a_table_of_the_catalog_says_how_its_options_are_given(of_a_table: dict[str, str]) -> None:
+    with pytest.raises(KafkaError, match=r"SELECT \.\.\. FROM t WITH \(`kafka.bootstrap.servers` = "):
+        parse_source_options({"subscribe": "a", **of_a_table} if of_a_table else {}, streaming=False)
 
 
 @pytest.mark.parametrize(("text", "ms"), [("500ms", 500), ("30s", 30_000), ("15m", 900_000), ("1 h", 3_600_000)])
