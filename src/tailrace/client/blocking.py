@@ -40,6 +40,7 @@ from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
 from tailrace.client.transactions.producer_transaction import TransactionPhase
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.ids import TopicId
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
@@ -165,14 +166,17 @@ class RangedFetch(Facade[AsyncRangedFetch]):
     def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
         super().__init__(lambda: AsyncRangedFetch(bootstrap_servers, **settings))
 
-    def fetch_range(self, topic_partition: TopicPartition, start: int, end: int) -> Iterator[list[Buffer]]:
+    def fetch_range(
+        self, topic_partition: TopicPartition, start: int, end: int, *, topic_id: TopicId | None = None
+    ) -> Iterator[list[Buffer]]:
         """The batches with the offsets from `start` up to `end` (exclusive), in order, as buffers of whole batches.
 
         The first and the last may reach over the ends. The next fetch is in flight while the caller uses the last one.
+        See `AsyncRangedFetch.fetch_range`.
         """
         thread = loop_thread()
         process_id = os.getpid()
-        generator = self._client.get().fetch_range(topic_partition, start, end)
+        generator = self._client.get().fetch_range(topic_partition, start, end, topic_id=topic_id)
         try:
             while True:
                 chunk = thread.call(_next_chunk(generator))
@@ -193,11 +197,12 @@ class RangedFetch(Facade[AsyncRangedFetch]):
         end: int,
         *,
         columns: Sequence[str] = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
+        topic_id: TopicId | None = None,
     ) -> Iterator["pa.RecordBatch"]:
         """The records of the range as Arrow, in the columns of Spark's Kafka source; needs `tailrace[arrow]`."""
         from tailrace.client.arrow import record_batches
 
-        stretches = self.fetch_range(topic_partition, start, end)
+        stretches = self.fetch_range(topic_partition, start, end, topic_id=topic_id)
         return record_batches(
             chain.from_iterable(stretches),
             topic=topic_partition.topic,

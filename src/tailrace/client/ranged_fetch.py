@@ -8,7 +8,8 @@
 4. Records come from the replica that the leader names (KIP-392), for the rack or by a selector of its own, also those
    of later ranges, for metadata.max.age.ms at most. After a fault of that replica, or a few answers without records
    that the range must have, the leader serves for a minute, and is asked in a version in which it names none.
-5. A topic is gone if it stays absent from metadata. One answer is no proof: a node may not have applied the topic yet.
+5. A topic is gone if it stays absent from metadata, or stays there with another id: it was created again. One answer is
+   no proof: a node may not have applied the topic yet.
 """
 
 import asyncio
@@ -29,6 +30,7 @@ from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOM
 from tailrace.client.reading.replica_leases import LEAST_LEASE_MS
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import ZERO_TOPIC_ID, TopicId, format_topic_id
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
 
@@ -154,16 +156,19 @@ class AsyncRangedFetch:
     async def close(self) -> None:
         self._router.close()
 
-    async def fetch_range(self, topic_partition: TopicPartition, start: int, end: int) -> AsyncIterator[Chunk]:
-        """The batches that hold the offsets from `start` up to `end` (exclusive).
+    async def fetch_range(
+        self, topic_partition: TopicPartition, start: int, end: int, *, topic_id: TopicId | None = None
+    ) -> AsyncIterator[Chunk]:
+        """The batches that hold the offsets from `start` up to `end` (exclusive), of the topic with this id if given.
 
         Waits for records if `end` is above the log end. Raises KafkaError: OFFSET_OUT_OF_RANGE for deleted records,
-        UNKNOWN_TOPIC_OR_PARTITION for a deleted partition, REQUEST_TIMED_OUT after `timeout_ms` without progress, and
-        other errors of the cluster.
+        UNKNOWN_TOPIC_OR_PARTITION for a deleted partition, INCONSISTENT_TOPIC_ID if the topic was deleted and created
+        again, REQUEST_TIMED_OUT after `timeout_ms` without progress, and other errors of the cluster.
         """
         reading = _Reading(
             self._router,
             topic_partition,
+            topic_id,
             start,
             end,
             self._options,
@@ -194,6 +199,7 @@ class _Reading:
         self,
         router: Router,
         topic_partition: TopicPartition,
+        topic_id: TopicId | None,
         start: int,
         end: int,
         options: FetchOptions,
@@ -204,6 +210,7 @@ class _Reading:
     ) -> None:
         self._router = router
         self._topic_partition = topic_partition
+        self._topic_id = topic_id
         self._start = start
         self._end = end
         self._options = options
@@ -272,10 +279,15 @@ class _Reading:
         router, partition = self._router, self._topic_partition
         await router.ensure_fresh((partition.topic,))
         info = router.view.partition(partition)
+        topic_id = router.view.topic(partition.topic).topic_id
+        if self._is_another(topic_id):
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_TOPIC_ID, f"{partition.topic} has the id {format_topic_id(topic_id)}"
+            )
         self._absences.end((partition.topic, str(partition)))
         wanted = PartitionFetch(
             topic_partition=partition,
-            topic_id=router.view.topic(partition.topic).topic_id,
+            topic_id=topic_id,
             offset=self._offset,
             leader_epoch=info.leader_epoch,
             max_bytes=self._bytes_to_ask(),
@@ -316,7 +328,7 @@ class _Reading:
                 if answer.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
                 self._check_absence()
-        elif fault.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        elif fault.code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.INCONSISTENT_TOPIC_ID):
             self._check_absence()
         elif not fault.code.retriable:
             raise fault
@@ -325,16 +337,23 @@ class _Reading:
         """Raise KafkaError if the partition is gone. Returns while metadata has it, or has lacked it for a moment."""
         partition = self._topic_partition
         info = self._router.view.find(partition.topic)
-        if info is not None and partition.partition < len(info.partitions):
+        is_made_anew = info is not None and self._is_another(info.topic_id)
+        if info is not None and partition.partition < len(info.partitions) and not is_made_anew:
             return
         # A topic that was created again may have fewer partitions: this one may be absent alone.
         name = partition.topic if info is None else str(partition)
-        if self._absences.add(name, self._router.now_ms()) >= UNKNOWN_WAIT_MS:
-            raise KafkaError(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"{partition}: offsets {self._offset} to {self._end - 1} are gone, there is no such partition; "
-                "was the topic deleted?",
-            )
+        if self._absences.add(name, self._router.now_ms()) < UNKNOWN_WAIT_MS:
+            return
+        lost = f"{partition}: offsets {self._offset} to {self._end - 1} are gone"
+        if is_made_anew:
+            detail = f"{lost}, the topic was deleted and created again"
+            raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID, detail)
+        detail = f"{lost}, there is no such partition; was the topic deleted?"
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+
+    def _is_another(self, topic_id: TopicId) -> bool:
+        """Whether this is the id of another topic with the same name; clusters before KIP-516 have no ids."""
+        return self._topic_id not in (None, ZERO_TOPIC_ID, topic_id) and topic_id != ZERO_TOPIC_ID
 
     async def _explain_out_of_range(self) -> None:
         """Raise OFFSET_OUT_OF_RANGE with its cause. Returns if the log has the offset after all (a moved leader)."""

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 from tailrace.model.partitions import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -20,16 +21,63 @@ LATEST = -1
 EARLIEST = -2
 
 
+_ID = "#"
+"""The character between a topic's name, which cannot have it, and its id."""
+
+
+class Positions(NamedTuple):
+    """Offsets, and the ids of their topics as far as they are known: a checkpoint of Spark's connector has none.
+
+    In JSON an id is one more name without partitions, `{"orders": {"0": 5}, "orders#Fq2...": {}}`: the connector reads
+    such a name as a topic of which it has no offset, so that a checkpoint can go there and back.
+    """
+
+    offsets: Offsets
+    topic_ids: Mapping[str, TopicId]
+
+    def to_json_dict(self) -> dict[str, dict[str, int]]:
+        """The positions in the structure of Spark's Kafka connector, in a fixed order."""
+        result: dict[str, dict[str, int]] = {}
+        for topic_partition in sorted(self.offsets):
+            result.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = self.offsets[topic_partition]
+        for topic in sorted(self.topic_ids.keys() & result.keys()):
+            result[f"{topic}{_ID}{format_topic_id(self.topic_ids[topic])}"] = {}
+        return result
+
+    @classmethod
+    def from_json_dict(cls, positions: Mapping[str, Mapping[str, Any]], *, what: str = "offsets") -> "Positions":
+        """The inverse of `to_json_dict`. Raises KafkaError(INVALID_REQUEST) that names `what` and the wrong place."""
+        topic_ids: dict[str, TopicId] = {}
+        for name in positions:
+            topic, mark, text = name.partition(_ID)
+            if mark:
+                try:
+                    topic_ids[topic] = parse_topic_id(text)
+                except ValueError as fault:
+                    raise _fault(what, f"{name!r}: {fault}") from None
+        return cls(from_json_dict(positions, what=what), topic_ids)
+
+    def made_anew(self, topic_ids: Mapping[str, TopicId]) -> list[str]:
+        """The topics that have another id there: deleted, and created again."""
+        return sorted(name for name, known in self.topic_ids.items() if topic_ids.get(name, known) != known)
+
+    def moved_to(self, now: "Positions") -> "Positions":
+        """The positions in the topics that are there now: the first offset, 0, in those that were made anew."""
+        anew = self.made_anew(now.topic_ids)
+        if not anew:
+            return self
+        kept = {tp: offset for tp, offset in self.offsets.items() if tp.topic not in anew}
+        begun = dict.fromkeys((tp for tp in now.offsets if tp.topic in anew), 0)
+        return Positions(kept | begun, {**self.topic_ids, **{name: now.topic_ids[name] for name in anew}})
+
+
 def to_json_dict(offsets: Offsets) -> dict[str, dict[str, int]]:
     """The offsets in the structure of Spark's Kafka connector, in a fixed order."""
-    result: dict[str, dict[str, int]] = {}
-    for topic_partition in sorted(offsets):
-        result.setdefault(topic_partition.topic, {})[str(topic_partition.partition)] = offsets[topic_partition]
-    return result
+    return Positions(offsets, {}).to_json_dict()
 
 
 def from_json_dict(positions: Mapping[str, Mapping[str, Any]], *, what: str = "offsets") -> dict[TopicPartition, int]:
-    """The inverse of `to_json_dict`. Raises KafkaError(INVALID_REQUEST) that names `what` and the wrong place."""
+    """The offsets alone. Raises KafkaError(INVALID_REQUEST) that names `what` and the wrong place."""
     offsets: dict[TopicPartition, int] = {}
     for topic, partitions in positions.items():
         if not isinstance(partitions, Mapping):
@@ -77,22 +125,24 @@ class OffsetRange(NamedTuple):
     topic_partition: TopicPartition
     start: int
     end: int
+    topic_id: TopicId | None = None
+    """Of the topic that has the records; None: of any topic with this name."""
 
     @property
     def size(self) -> int:
         return self.end - self.start
 
 
-def ranges_between(start: Offsets, end: Offsets) -> list[OffsetRange]:
+def ranges_between(start: Offsets, end: Offsets, topic_ids: Mapping[str, TopicId]) -> list[OffsetRange]:
     """The ranges from `start` to `end`, without empty ones, in the order of the partitions.
 
     A partition that is missing in `start` is new: it begins at its offset in `end`, without records, so that a replay
     after retention plans the same ranges again.
     """
     return [
-        OffsetRange(topic_partition, start[topic_partition], end[topic_partition])
-        for topic_partition in sorted(end)
-        if topic_partition in start and start[topic_partition] < end[topic_partition]
+        OffsetRange(tp, start[tp], end[tp], topic_ids.get(tp.topic))
+        for tp in sorted(end)
+        if tp in start and start[tp] < end[tp]
     ]
 
 
@@ -141,7 +191,7 @@ def cut(ranges: Iterable[OffsetRange], *, min_partitions: int = 0, max_records: 
 def _cut_one(one: OffsetRange, count: int) -> list[OffsetRange]:
     count = min(count, one.size)
     edges = [one.start + one.size * i // count for i in range(count + 1)]
-    return [OffsetRange(one.topic_partition, a, b) for a, b in pairwise(edges)]
+    return [one._replace(start=a, end=b) for a, b in pairwise(edges)]
 
 
 def pack(ranges: Sequence[OffsetRange], *, tasks: int) -> list[tuple[OffsetRange, ...]]:

@@ -2,19 +2,24 @@
 
 import logging
 import re
+import time
 from collections.abc import Iterable, Mapping
 
 from tailrace.client.blocking import Admin
+from tailrace.client.cluster_view import TopicInfo
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import ZERO_TOPIC_ID, TopicId
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.spark.given_options import fault
-from tailrace.spark.offsets import EARLIEST, LATEST, Offsets
+from tailrace.spark.offsets import EARLIEST, LATEST, Offsets, Positions
 from tailrace.spark.source_options import OffsetRangeLimit, SourceOptions, Subscription
 
 _log = logging.getLogger(__name__)
 
 _LOOKS = 3
+_PAUSE_S = 0.2
+"""Between looks for a topic's id."""
 
 PROGRESS_TIMEOUT_MS = 2_000
 """Short: progress is for display only, and the next batch waits for this commit."""
@@ -28,6 +33,8 @@ class Planner:
         self._admin = Admin(options.bootstrap_servers)
         self._isolation_level = parse_isolation(options.isolation)
         self._reported: set[str] = set()
+        self.topic_ids: dict[str, TopicId] = {}
+        """The ids of the topics that `partitions` has found; of none on a cluster before KIP-516."""
 
     def close(self) -> None:
         self._admin.close()
@@ -38,18 +45,23 @@ class Planner:
         if subscription.assigned is not None:
             return self._assigned(subscription.assigned)
         topics = self._topics(subscription)
-        described = self._admin.describe_topics(topics) if topics else []
+        described = self._describe(topics)
         return sorted(
             TopicPartition(topic.name, partition.partition) for topic in described for partition in topic.partitions
         )
 
     def _assigned(self, assigned: frozenset[TopicPartition]) -> list[TopicPartition]:
-        described = self._admin.describe_topics(sorted({tp.topic for tp in assigned}))
+        described = self._describe(sorted({tp.topic for tp in assigned}))
         existing = {TopicPartition(t.name, p.partition) for t in described for p in t.partitions}
         if missing := sorted(assigned - existing):
             named = ", ".join(map(str, missing))
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"option assign: there is no partition {named}")
         return sorted(assigned)
+
+    def _describe(self, topics: list[str]) -> list[TopicInfo]:
+        described = self._admin.describe_topics(topics) if topics else []
+        self.topic_ids = {topic.name: topic.topic_id for topic in described if topic.topic_id != ZERO_TOPIC_ID}
+        return described
 
     def _topics(self, subscription: Subscription) -> list[str]:
         if subscription.topics is not None:
@@ -58,16 +70,20 @@ class Planner:
         names = (topic.name for topic in self._admin.list_topics())
         return sorted(name for name in names if name not in INTERNAL_TOPICS and pattern.fullmatch(name))
 
-    def ends(self) -> dict[TopicPartition, int]:
+    def ends(self) -> Positions:
         """The end offset of every partition of the subscription."""
         for _ in range(_LOOKS - 1):
             try:
-                return self.latest(self.partitions())
+                return self._ends()
             except KafkaError as fault:
                 # A topic may be deleted between two requests. A read by pattern goes on without it.
                 if self._options.subscription.pattern is None or fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     raise
-        return self.latest(self.partitions())
+        return self._ends()
+
+    def _ends(self) -> Positions:
+        offsets = self.latest(self.partitions())
+        return Positions(offsets, self.topic_ids)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that can still be read, per partition."""
@@ -163,26 +179,56 @@ class Planner:
                 checked[tp] = min(log_starts[tp], end[tp])
         return checked
 
+    def check_topics(self, start: Positions, now: Positions) -> Positions | None:
+        """`start`, at the first record of the topics that were deleted and created again; None if answers disagree.
+
+        Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
+        """
+        for name in start.made_anew(now.topic_ids):
+            if not self._is_made_anew(name, start.topic_ids[name]):
+                return None
+            lost = ", ".join(
+                f"{tp} from offset {start.offsets[tp]} on" for tp in sorted(start.offsets) if tp.topic == name
+            )
+            self.report_loss(f"topic {name} was deleted and created again: the records of the old one are gone, {lost}")
+        return start.moved_to(now)
+
+    def _is_made_anew(self, name: str, known: TopicId) -> bool:
+        """Whether further answers have another id too: one is no proof, a broker may know the cluster as it was."""
+        for _ in range(_LOOKS):
+            time.sleep(_PAUSE_S)
+            self.partitions()
+            if self.topic_ids.get(name, known) == known:
+                return False
+        return True
+
     def check_end(self, start: Offsets, latest: Offsets) -> None:
-        """Report logs that are missing or end before a position already read: deleted, or created again."""
+        """Report logs that are missing or end before a position already read: deleted, or cut."""
         if any(latest.get(tp, -1) < offset for tp, offset in start.items()):
             # These ends may be older than `start`: request them again before a loss is reported.
-            latest = self.ends()
+            latest = self.ends().offsets
         for tp, offset in start.items():
             if tp not in latest:
                 self.report_loss(f"{tp} is gone, with its records from offset {offset} on, where this query stands")
             elif latest[tp] < offset:
                 self.report_loss(f"{tp} ends at offset {latest[tp]}, before {offset} where this query stands")
 
-    def check_plan(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """`end`, lowered where a log ends before it or is missing: created again, or deleted, since the plan.
+    def check_plan(self, start: Offsets, end: Positions) -> dict[TopicPartition, int]:
+        """The offsets of `end`, lowered where a log ends before it or is missing: created again, or deleted, since.
 
         Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
         """
         latest = self.ends()
-        checked = dict(end)
-        for tp, until in end.items():
-            since, last = start.get(tp, until), latest.get(tp, 0)
+        anew = end.made_anew(latest.topic_ids)
+        checked = dict(end.offsets)
+        for tp, until in end.offsets.items():
+            since, last = start.get(tp, until), latest.offsets.get(tp, 0)
+            if tp.topic in anew:
+                if since < until:
+                    lost = f"the records of the old one are gone, {tp} from offset {since} to {until - 1}"
+                    self.report_loss(f"topic {tp.topic} was deleted and created again: {lost}")
+                checked[tp] = since
+                continue
             if max(since, last) < until:
                 self.report_loss(f"{tp} ends at offset {last}, before {until} up to where it was to be read")
                 checked[tp] = max(since, last)

@@ -70,8 +70,8 @@ class GroupProgress(StreamingQueryListener):
     """Commits a streaming query's progress as the offsets of a consumer group, for lag tools to show.
 
     `spark.streams.addListener(GroupProgress("127.0.0.1:9092", "my-query"))`, before the query starts. The option
-    kafka.group.id does the same from inside the source, but Spark reports a batch to its source one batch late, and
-    the last batch never; a listener gets every batch. A listener gets all queries of its session: if there are
+    kafka.group.id does the same from inside the source, which does not learn of the last batch of a query that is
+    stopped; a listener gets every batch. A listener gets all queries of its session: if there are
     several, set `query_name`. The offsets are for display only: the query itself goes on from its checkpoint.
     """
 

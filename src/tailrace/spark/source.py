@@ -67,7 +67,7 @@ class TailraceDataSource(DataSource):
         return TailraceReader(_checked(schema), parse_source_options(dict(self.options), streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        from tailrace.spark.readers import RefusedStreamReader, TailraceStreamReader
+        from tailrace.spark.stream_reader import RefusedStreamReader, TailraceStreamReader
 
         try:
             return TailraceStreamReader(_checked(schema), parse_source_options(dict(self.options), streaming=True))

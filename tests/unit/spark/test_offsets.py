@@ -1,10 +1,13 @@
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.model.errors import KafkaError
+from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark.offsets import OffsetRange, cut, limit_rows, pack, ranges_between
+from tailrace.spark.offsets import OffsetRange, Positions, cut, limit_rows, pack, ranges_between
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 
@@ -18,7 +21,38 @@ ranges = st.builds(
 
 
 def test_a_new_partition_begins_without_records() -> None:
-    assert ranges_between({A: 3}, {A: 5, B: 7}) == [OffsetRange(A, 3, 5)]
+    assert ranges_between({A: 3}, {A: 5, B: 7}, {}) == [OffsetRange(A, 3, 5)]
+
+
+OLD, NEW = TopicId(b"o" * 16), TopicId(b"n" * 16)
+OTHER = TopicPartition("u", 0)
+
+
+def test_ids_are_names_without_partitions() -> None:
+    """Spark's connector reads `Map[String, Map[Int, Long]]` and has no offset of such a name."""
+    positions = Positions({B: 2, A: 1, OTHER: 3}, {"t": OLD, "gone": NEW})
+    named = f"t#{format_topic_id(OLD)}"
+    assert list(positions.to_json_dict().items()) == [("t", {"0": 1, "1": 2}), ("u", {"0": 3}), (named, {})]
+    assert Positions.from_json_dict(positions.to_json_dict()) == Positions({A: 1, B: 2, OTHER: 3}, {"t": OLD})
+
+
+@pytest.mark.parametrize("name", ["t#", "t#x", "t#" + "A" * 21, "#", "t#" + "\u00b2" * 22])
+def test_an_id_that_is_none_is_refused(name: str) -> None:
+    with pytest.raises(KafkaError, match="the checkpoint"):
+        Positions.from_json_dict({"t": {"0": 1}, name: {}}, what="the checkpoint's offsets")
+
+
+def test_positions_move_to_the_first_record_of_a_topic_made_anew() -> None:
+    start = Positions({A: 5, C: 9, OTHER: 3}, {"t": OLD, "u": OLD})
+    assert start.moved_to(Positions({A: 2, B: 1, OTHER: 8}, {"t": NEW, "u": OLD})) == Positions(
+        {A: 0, B: 0, OTHER: 3}, {"t": NEW, "u": OLD}
+    )
+
+
+def test_positions_without_an_id_stay_in_any_topic_of_that_name() -> None:
+    start = Positions({A: 5}, {})
+    assert start.moved_to(Positions({A: 9}, {"t": NEW})) == start
+    assert Positions({A: 5}, {"t": OLD}).moved_to(Positions({A: 9}, {})).offsets == {A: 5}
 
 
 def test_rows_are_shared_in_proportion_to_the_backlog() -> None:

@@ -1,0 +1,189 @@
+"""The reader of a stream that Spark calls: it plans batch after batch on the driver, and its copies read in tasks."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark.offsets import Offsets, Positions, limit_rows, ranges_between
+from tailrace.spark.planning import Planner
+from tailrace.spark.readers import RangeReader
+from tailrace.spark.source_options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+IDLE_POLL_S = 0.05
+IDLE_WAIT_S = 0.25
+"""An idle stream calls `latestOffset` without pause. Waiting in it, 250 ms at most, saves CPU time; a look every 50 ms
+starts a batch soon after records have come."""
+
+REST_S = 30.0
+"""The pause after progress that could not be shown: no batch waits for it meanwhile."""
+
+Json = Mapping[str, Mapping[str, int]]
+"""Positions as Spark keeps them."""
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a stream that is not read: it raises the reason at Spark's first question.
+
+    Spark 4.3 hides an exception of `streamReader` itself behind an UnboundLocalError of its own.
+    """
+
+    def __init__(self, refusal: KafkaError) -> None:
+        self._refusal = refusal
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Raise the reason."""
+        raise self._refusal
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Raise the reason."""
+        raise self._refusal
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Raise the reason."""
+        raise self._refusal
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+        """Raise the reason."""
+        raise self._refusal
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the reason."""
+        raise self._refusal
+
+
+class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming read. Spark keeps it for the life of the query on the driver and pickles it to the tasks."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        super().__init__(schema, options)
+        self._planner: Planner | None = None
+        self._initial: Positions | None = None
+        self._target: Positions | None = None
+        self._latest = Positions({}, {})
+        self._waiting_since = time.monotonic()
+        self._shown: Offsets = {}
+        self._shows_from = 0.0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_planner": None}
+
+    @property
+    def _plan_with(self) -> Planner:
+        if self._planner is None:
+            self._planner = Planner(self.options)
+        return self._planner
+
+    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+        # Spark calls this before every trigger until a batch has run: a later offset would leave out records.
+        if self._initial is None:
+            partitions = self._plan_with.partitions()
+            start = self._plan_with.resolve(self.options.starting, partitions, is_start=True)
+            self._initial = Positions(start, self._plan_with.topic_ids)
+        return self._initial.to_json_dict()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        limit = self.options.max_offsets_per_trigger
+        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._plan_with.ends()
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+        """The end of the next batch; `start` if there are no records."""
+        before = Positions.from_json_dict(start, what="the checkpoint's offsets")
+        self._show_progress(before.offsets)
+        now = self._wait_for_records(before.offsets)
+        at = self._plan_with.check_topics(before, now)
+        if at is None:
+            return before.to_json_dict()
+        self._plan_with.check_end(at.offsets, now.offsets)
+        end = self._end_of_batch(at.offsets, now.offsets)
+        if not self._is_enough(at.offsets, end):
+            return at.to_json_dict()
+        self._waiting_since = time.monotonic()
+        if isinstance(limit, ReadMaxRows):
+            end = limit_rows(at.offsets, end, limit.max_rows)
+        # Ids that are new alone are no reason for a batch.
+        topic_ids = at.topic_ids if end == at.offsets else {**at.topic_ids, **now.topic_ids}
+        return Positions(end, topic_ids).to_json_dict()
+
+    def _end_of_batch(self, at: Offsets, now: Offsets) -> dict[TopicPartition, int]:
+        # A deleted topic keeps its offset; a new partition begins at its first record, without rows.
+        found = self._plan_with.earliest(tp for tp in now if tp not in at)
+        return {**at, **{tp: max(offset, at[tp]) for tp, offset in now.items() if tp in at}, **found}
+
+    def _wait_for_records(self, at: Offsets) -> Positions:
+        if self._target is not None:
+            return self._target
+        deadline = time.monotonic() + IDLE_WAIT_S
+        while True:
+            self._latest = self._plan_with.ends()
+            latest = self._latest.offsets
+            has_news = any(offset > at.get(tp, -1) for tp, offset in latest.items())
+            if (has_news and self._is_enough(at, latest)) or time.monotonic() >= deadline:
+                return self._latest
+            time.sleep(IDLE_POLL_S)
+
+    def _is_enough(self, at: Offsets, end: Offsets) -> bool:
+        """Whether minOffsetsPerTrigger is met or maxTriggerDelay has passed since the last batch."""
+        least = self.options.min_offsets_per_trigger
+        if least is None or self._target is not None:
+            return True
+        backlog = sum(max(0, end[tp] - at.get(tp, end[tp])) for tp in end)
+        waited_ms = (time.monotonic() - self._waiting_since) * 1000
+        return backlog >= least or waited_ms >= self.options.max_trigger_delay_ms
+
+    def _show_progress(self, offsets: Offsets) -> None:
+        """Commit for the group the offsets that the query has finished, for lag tools to show.
+
+        Spark asks for the end of the next batch from the end of the one that it has finished, also at the start of a
+        run and after the last batch of a triggered one. Its own call `commit` comes one batch late, and never for the
+        last batch of a query.
+        """
+        group = self.options.group_id
+        if group is None or offsets == self._shown or time.monotonic() < self._shows_from:
+            return
+        try:
+            self._plan_with.show_progress(group, offsets)
+            self._shown = offsets
+        except KafkaError as fault:
+            _log.warning("progress of group %s is not shown for %d s: %s", group, REST_S, fault)
+            self._shows_from = time.monotonic() + REST_S
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
+        latest = self._target or self._latest
+        return latest.to_json_dict() if latest.offsets else None
+
+    def partitions(self, start: Json, end: Json) -> list[InputPartition]:
+        before, until = Positions.from_json_dict(start), Positions.from_json_dict(end)
+        since = before.moved_to(until).offsets
+        ends = until.offsets
+        if not self._has_seen(since, until):
+            # Spark repeats a batch after a restart: its topics may have been deleted or created again meanwhile.
+            ends = self._plan_with.check_plan(since, until)
+        since = self._plan_with.check_loss(since, ends)
+        return self.plan(ranges_between(since, ends, until.topic_ids))
+
+    def _has_seen(self, since: Offsets, until: Positions) -> bool:
+        """Whether the last look at the cluster has found these ends."""
+        seen = self._target or self._latest
+        if until.made_anew(seen.topic_ids):
+            return False
+        return all(
+            offset <= max(seen.offsets.get(tp, -1), since.get(tp, offset)) for tp, offset in until.offsets.items()
+        )
+
+    def stop(self) -> None:
+        if self._planner is not None:
+            self._planner.close()
+            self._planner = None
