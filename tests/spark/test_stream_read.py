@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from interop.librdkafka import wait_until
 from spark.reading import positions
-from tailrace.client.blocking import Admin, Consumer
+from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import planning, session, stream_reader
@@ -343,6 +343,54 @@ def test_a_topic_that_is_gone_is_reported_as_loss(bootstrap: str, admin: Admin, 
     with pytest.raises(Exception, match=f"{topic}-0 is gone.*failOnDataLoss=false"):
         reader.latestOffset(at, ReadAllAvailable())
     reader.stop()
+
+
+def _fill(bootstrap: str, topic: str, *, partition: int, size: int, records: int) -> None:
+    with Producer(bootstrap) as producer:
+        for _ in range(records):
+            producer.send(topic, b"v" * size, partition=partition)
+        producer.flush()
+
+
+def test_a_batch_has_about_the_bytes_of_its_limit(bootstrap: str, topic: str) -> None:
+    """Partitions whose records weigh a hundred times as much as those of others get as many bytes, not as many rows."""
+    _fill(bootstrap, topic, partition=0, size=10_000, records=100)
+    _fill(bootstrap, topic, partition=1, size=100, records=10_000)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "maxBytesPerTrigger": "200k"}
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    start = {topic: {"0": 0, "1": 0, "2": 0}}
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    assert 5 <= end[topic]["0"] <= 15
+    assert 500 <= end[topic]["1"] <= 1_500
+    assert reader.latestOffset(end, reader.getDefaultReadLimit())[topic]["0"] > end[topic]["0"]
+    pickle.loads(pickle.dumps(reader)).stop()
+    reader.stop()
+
+
+def test_both_limits_of_a_batch_hold(bootstrap: str, topic: str) -> None:
+    _fill(bootstrap, topic, partition=0, size=10_000, records=100)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    for rows, size, most in ((5, "1g", 5), (1_000, "100k", 15)):
+        limits = {"maxOffsetsPerTrigger": str(rows), "maxBytesPerTrigger": size}
+        reader = TailraceStreamReader(SCHEMA, parse_source_options({**options, **limits}, streaming=True))
+        end = reader.latestOffset({topic: {"0": 0, "1": 0, "2": 0}}, reader.getDefaultReadLimit())
+        assert 0 < end[topic]["0"] <= most
+        reader.stop()
+
+
+def test_a_large_first_batch_without_a_limit_is_warned_of_once(
+    bootstrap: str, topic: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_reader, "LARGE_BATCH_BYTES", 150_000)
+    _fill(bootstrap, topic, partition=0, size=100, records=2_000)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    end = reader.latestOffset({topic: {"0": 0, "1": 0, "2": 0}}, ReadAllAvailable())
+    _fill(bootstrap, topic, partition=0, size=100, records=2_000)
+    reader.latestOffset(end, ReadAllAvailable())
+    reader.stop()
+    warnings = [line for line in caplog.messages if "maxBytesPerTrigger" in line]
+    assert [line.partition(":")[0] for line in warnings] == ["the first batch has about 0.0 GB in 2000 records"]
 
 
 def test_a_topic_may_be_deleted_while_a_pattern_is_resolved(

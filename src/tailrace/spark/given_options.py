@@ -51,7 +51,13 @@ _READS = (
     "minPartitions",
     "maxRecordsPerPartition",
 )
-_STREAMING_READS = ("kafka.group.id", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAMING_READS = (
+    "kafka.group.id",
+    "maxBytesPerTrigger",
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+)
 _WRITES = (
     "kafka.acks",
     "kafka.compression.type",
@@ -143,6 +149,16 @@ class GivenOptions:
             raise fault(name, f"must be a whole number above 0, not {value!r}")
         return int(value)
 
+    def size(self, name: str) -> int | None:
+        """A number of bytes above 0, in the forms that Spark takes elsewhere: 1048576, 64m, 1g."""
+        value = self.text(name)
+        if value is None:
+            return None
+        match = _SIZE.fullmatch(value.strip().lower())
+        if match is None or not int(match[1]):
+            raise fault(name, f"must be a number of bytes above 0 such as 1048576, 64m or 1g, not {value!r}")
+        return int(match[1]) * _BYTES[match[2]]
+
     def duration_ms(self, name: str, default: int) -> int:
         value = self.text(name)
         if value is None:
@@ -153,6 +169,8 @@ class GivenOptions:
         return duration
 
 
+_BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
 

@@ -159,6 +159,26 @@ def limit_rows(start: Offsets, end: Offsets, max_rows: int) -> dict[TopicPartiti
     return {tp: start[tp] + shares.get(tp, 0) if tp in waiting else end[tp] for tp in end}
 
 
+def bytes_between(start: Offsets, end: Offsets, weights: Mapping[TopicPartition, float]) -> int:
+    """The bytes from `start` to `end`, given the bytes of an offset in each partition between."""
+    return int(sum((end[tp] - start[tp]) * weight for tp, weight in weights.items()))
+
+
+def limit_bytes(
+    start: Offsets, end: Offsets, weights: Mapping[TopicPartition, float], max_bytes: int
+) -> dict[TopicPartition, int]:
+    """`end`, lowered so that about `max_bytes` lie between, in shares proportional to the backlog.
+
+    Each partition with a backlog gets at least one offset: a small one must not starve, and a record larger than
+    the limit must come.
+    """
+    size = bytes_between(start, end, weights)
+    if size <= max_bytes:
+        return dict(end)
+    shares = {tp: max(1, (end[tp] - start[tp]) * max_bytes // size) for tp in weights}
+    return {tp: start[tp] + shares[tp] if tp in shares else end[tp] for tp in end}
+
+
 def _proportional_shares(backlog: Mapping[TopicPartition, int], total: int) -> dict[TopicPartition, int]:
     """`total` in whole parts: first one for each partition, the rest by size, the largest remainders rounded up."""
     by_size = sorted(backlog, key=lambda tp: (-backlog[tp], tp))

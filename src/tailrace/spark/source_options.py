@@ -51,6 +51,8 @@ class SourceOptions:
     include_headers: bool = False
     fetch_timeout_ms: int = 120_000
     max_offsets_per_trigger: int | None = None
+    max_bytes_per_trigger: int | None = None
+    """Of keys and values, about: what the first records of each partition weigh."""
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 900_000
     min_partitions: int = 0
@@ -95,6 +97,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         include_headers=given.boolean("includeHeaders", False),
         fetch_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs") or 120_000,
         max_offsets_per_trigger=most,
+        max_bytes_per_trigger=given.size("maxBytesPerTrigger"),
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 900_000),
         min_partitions=given.positive("minPartitions") or 0,

@@ -7,14 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark.offsets import Offsets, Positions, limit_rows, ranges_between
+from tailrace.spark.offsets import Offsets, Positions, bytes_between, limit_bytes, limit_rows, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import RangeReader
+from tailrace.spark.record_weights import RecordWeights
 from tailrace.spark.source_options import SourceOptions
 
 _log = logging.getLogger(__name__)
@@ -26,6 +33,10 @@ starts a batch soon after records have come."""
 
 REST_S = 30.0
 """The pause after progress that could not be shown: no batch waits for it meanwhile."""
+
+LARGE_BATCH_BYTES = 1_000_000_000
+_FEW_RECORDS = 1_000
+"""A batch of so few records is not measured: the largest that a topic takes by default have 1 MB."""
 
 Json = Mapping[str, Mapping[str, int]]
 """Positions as Spark keeps them."""
@@ -71,17 +82,25 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         self._target: Positions | None = None
         self._latest = Positions({}, {})
         self._waiting_since = time.monotonic()
+        self._weights: RecordWeights | None = None
+        self._is_first = True
         self._shown: Offsets = {}
         self._shows_from = 0.0
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planner": None}
+        return {**self.__dict__, "_planner": None, "_weights": None}
 
     @property
     def _plan_with(self) -> Planner:
         if self._planner is None:
             self._planner = Planner(self.options)
         return self._planner
+
+    @property
+    def _weigh_with(self) -> RecordWeights:
+        if self._weights is None:
+            self._weights = RecordWeights(self.options)
+        return self._weights
 
     def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
         # Spark calls this before every trigger until a batch has run: a later offset would leave out records.
@@ -92,8 +111,10 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         return self._initial.to_json_dict()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        limit = self.options.max_offsets_per_trigger
-        return ReadMaxRows(limit) if limit else ReadAllAvailable()
+        rows, size = self.options.max_offsets_per_trigger, self.options.max_bytes_per_trigger
+        if rows:
+            return ReadMaxRows(rows)  # Spark has no limit of both; that of bytes holds too
+        return ReadMaxBytes(size) if size else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._plan_with.ends()
@@ -111,11 +132,32 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         if not self._is_enough(at.offsets, end):
             return at.to_json_dict()
         self._waiting_since = time.monotonic()
-        if isinstance(limit, ReadMaxRows):
-            end = limit_rows(at.offsets, end, limit.max_rows)
+        end = self._limited(at.offsets, end, limit)
         # Ids that are new alone are no reason for a batch.
         topic_ids = at.topic_ids if end == at.offsets else {**at.topic_ids, **now.topic_ids}
         return Positions(end, topic_ids).to_json_dict()
+
+    def _limited(self, at: Offsets, end: dict[TopicPartition, int], limit: ReadLimit) -> dict[TopicPartition, int]:
+        """The end of the batch within the limits; without any, a large first batch is warned of."""
+        size = self.options.max_bytes_per_trigger
+        if isinstance(limit, ReadAllAvailable):
+            if self._is_first and sum(end[tp] - at.get(tp, end[tp]) for tp in end) > _FEW_RECORDS:
+                self._warn_of_size(at, end)
+        elif size is not None:
+            end = limit_bytes(at, end, self._weigh_with.of(at, end), size)
+        self._is_first = self._is_first and end == at
+        return limit_rows(at, end, limit.max_rows) if isinstance(limit, ReadMaxRows) else end
+
+    def _warn_of_size(self, at: Offsets, end: Offsets) -> None:
+        weights = self._weigh_with.of(at, end)
+        size = bytes_between(at, end, weights)
+        if size > LARGE_BATCH_BYTES:
+            _log.warning(
+                "the first batch has about %.1f GB in %d records: limit batches by maxBytesPerTrigger or "
+                "maxOffsetsPerTrigger if the executors have less memory",
+                size / 1e9,
+                sum(end[tp] - at[tp] for tp in weights),
+            )
 
     def _end_of_batch(self, at: Offsets, now: Offsets) -> dict[TopicPartition, int]:
         # A deleted topic keeps its offset; a new partition begins at its first record, without rows.
@@ -187,3 +229,6 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         if self._planner is not None:
             self._planner.close()
             self._planner = None
+        if self._weights is not None:
+            self._weights.close()
+            self._weights = None

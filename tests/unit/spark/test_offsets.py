@@ -7,7 +7,16 @@ from hypothesis import strategies as st
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId, format_topic_id
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark.offsets import OffsetRange, Positions, cut, limit_rows, pack, ranges_between
+from tailrace.spark.offsets import (
+    OffsetRange,
+    Positions,
+    bytes_between,
+    cut,
+    limit_bytes,
+    limit_rows,
+    pack,
+    ranges_between,
+)
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 
@@ -90,3 +99,21 @@ def test_packing_keeps_every_range_and_uses_no_more_tasks(whole: list[OffsetRang
     assert len(packed) <= tasks
     assert sorted(one for work in packed for one in work) == sorted(whole)
     assert all(packed)
+
+
+def test_bytes_are_shared_in_proportion_to_the_backlog() -> None:
+    start, end = {A: 10, B: 0, C: 7}, {A: 110, B: 300, C: 7}
+    assert limit_bytes(start, end, {A: 1_000.0, B: 10.0}, 51_500) == {A: 60, B: 150, C: 7}
+    assert limit_bytes(start, end, {A: 1_000.0, B: 10.0}, 103_000) == end
+
+
+@given(sizes, st.integers(1, 10**9), st.floats(0, 10_000))
+def test_a_limit_of_bytes_moves_every_partition_and_is_kept_but_for_one_record_each(
+    backlog: dict[TopicPartition, int], limit: int, weight: float
+) -> None:
+    start = dict.fromkeys(backlog, 7)
+    end = {tp: 7 + size for tp, size in backlog.items()}
+    weights = {tp: weight for tp, size in backlog.items() if size}
+    limited = limit_bytes(start, end, weights, limit)
+    assert all(7 + (size > 0) <= limited[tp] <= end[tp] for tp, size in backlog.items())
+    assert bytes_between(start, limited, weights) <= limit + (weight + 1) * len(weights)

@@ -199,6 +199,17 @@ def test_acknowledgements_that_do_not_exist_are_refused() -> None:
         parse_sink_options({**SINK, "kafka.acks": "2"})
 
 
+@pytest.mark.parametrize(("text", "size"), [("1048576", 2**20), ("64m", 2**26), ("1G", 2**30), ("3kb", 3072)])
+def test_bytes_have_the_forms_of_sparks_own_settings(text: str, size: int) -> None:
+    assert parse_source_options({**BASE, "maxBytesPerTrigger": text}, streaming=True).max_bytes_per_trigger == size
+
+
+@pytest.mark.parametrize("text", ["0", "0m", "-1", "1t", "m", "", "1.5g", "\u00b2", "9" * 19])
+def test_bytes_that_are_no_number_above_0_are_refused(text: str) -> None:
+    with pytest.raises(KafkaError, match="maxBytesPerTrigger: must be a number of bytes above 0"):
+        parse_source_options({**BASE, "maxBytesPerTrigger": text}, streaming=True)
+
+
 def test_a_delay_without_a_unit_is_milliseconds() -> None:
     assert parse_source_options({**BASE, "maxTriggerDelay": "10000"}, streaming=True).max_trigger_delay_ms == 10_000
 

@@ -1,0 +1,65 @@
+"""The bytes that the records of a batch will have, estimated from the first of each partition, on the driver."""
+
+import logging
+from typing import Final
+
+from tailrace.client.blocking import RangedFetch
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark.offsets import Offsets
+from tailrace.spark.source_options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+_SAMPLE_BYTES: Final = 65_536
+_SAMPLE_TIMEOUT_MS: Final = 2_000
+_MOST_SAMPLES: Final = 32
+"""The partitions that are measured for one batch: those measured longest ago first."""
+_UNKNOWN: Final = 1_024.0
+"""The bytes of an offset while no partition could be measured."""
+
+
+class RecordWeights:
+    """The bytes of key and value for each offset, by partition. Holds connections until `close`.
+
+    Offsets, not records: compaction and transactions leave gaps, and a plan counts offsets.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._fetch = RangedFetch(
+            options.bootstrap_servers,
+            isolation=options.isolation,
+            max_bytes=_SAMPLE_BYTES,
+            timeout_ms=_SAMPLE_TIMEOUT_MS,
+        )
+        self._weights: dict[TopicPartition, float] = {}
+        """In the order of their measurement."""
+
+    def close(self) -> None:
+        self._fetch.close()
+
+    def of(self, start: Offsets, end: Offsets) -> dict[TopicPartition, float]:
+        """The bytes of an offset in each partition that has offsets between `start` and `end`.
+
+        A partition that was not measured yet, or has a fault that its task will meet, counts as the mean of the others.
+        """
+        waiting = [tp for tp in sorted(end) if start.get(tp, end[tp]) < end[tp]]
+        measured = {tp: place for place, tp in enumerate(self._weights)}
+        for tp in sorted(waiting, key=lambda tp: measured.get(tp, -1))[:_MOST_SAMPLES]:
+            try:
+                self._measure(tp, start[tp], end[tp])
+            except KafkaError as fault:
+                _log.warning("the size of the records of %s is not known: %s", tp, fault)
+        mean = sum(self._weights.values()) / len(self._weights) if self._weights else _UNKNOWN
+        return {tp: self._weights.get(tp, mean) for tp in waiting}
+
+    def _measure(self, tp: TopicPartition, start: int, end: int) -> None:
+        for batch in self._fetch.arrow(tp, start, end, columns=("key", "value", "offset")):
+            offsets = batch.column("offset")[-1].as_py() + 1 - start
+            size = batch.column("key").nbytes + batch.column("value").nbytes
+            self._weights.pop(tp, None)
+            self._weights[tp] = size / offsets
+            return
+        # Without any record the offsets are gaps.
+        self._weights.pop(tp, None)
+        self._weights[tp] = 0.0
