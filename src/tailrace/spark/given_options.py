@@ -35,6 +35,7 @@ Kind = Literal["batch read", "streaming read", "write"]
 _EVERYWHERE = ("kafka.bootstrap.servers", "kafka.security.protocol", "includeHeaders")
 _READS = (
     "kafka.client.rack",
+    "client.rack.env",
     "kafka.isolation.level",
     "assign",
     "subscribe",

@@ -4,6 +4,7 @@ They plan with the planner and read with the client. Spark pickles readers and p
 plain values only. Connections are made where they are used, and kept per process, since Spark reuses its workers.
 """
 
+import logging
 import os
 from collections.abc import Iterator
 
@@ -17,6 +18,8 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.offsets import OffsetRange, cut, pack, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.source_options import SourceOptions
+
+_log = logging.getLogger(__name__)
 
 _LOSSES = (
     ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -104,18 +107,39 @@ def _slots() -> int:
     return int(os.environ.get("TAILRACE_SPARK_TASKS", "0")) or os.cpu_count() or 1
 
 
+_without_rack: set[str] = set()
+"""The variables of `client.rack.env` that this process lacks: it has said so."""
+
+
+def _rack_here(options: SourceOptions) -> str:
+    """The rack of this executor; empty, with a warning, if its environment does not say: the leaders serve then."""
+    if options.client_rack_env is None:
+        return options.client_rack
+    rack = os.environ.get(options.client_rack_env, "")
+    if not rack and options.client_rack_env not in _without_rack:
+        _without_rack.add(options.client_rack_env)
+        _log.warning(
+            "option client.rack.env: this executor has no %s and reads from the leaders; set it in its environment, or "
+            "for all by spark.executorEnv.%s",
+            options.client_rack_env,
+            options.client_rack_env,
+        )
+    return rack
+
+
 _fetches: dict[tuple[int, str, int, str, str], RangedFetch] = {}
 
 
 def _worker_fetch(options: SourceOptions) -> RangedFetch:
     """This process's connections. The process id is in the key, since Spark forks its workers."""
-    key = (os.getpid(), options.bootstrap_servers, options.fetch_timeout_ms, options.isolation, options.client_rack)
+    rack = _rack_here(options)
+    key = (os.getpid(), options.bootstrap_servers, options.fetch_timeout_ms, options.isolation, rack)
     if key not in _fetches:
         _fetches[key] = RangedFetch(
             options.bootstrap_servers,
             isolation=options.isolation,
             timeout_ms=options.fetch_timeout_ms,
-            rack=options.client_rack,
+            rack=rack,
         )
     return _fetches[key]
 

@@ -62,6 +62,8 @@ class SourceOptions:
     """read_committed reads up to the last stable offset, without records of aborted transactions."""
     client_rack: str = ""
     """The rack of the executors: the cluster may name a replica there to read from (KIP-392)."""
+    client_rack_env: str | None = None
+    """The environment variable of an executor that has its rack, if each has its own."""
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -105,6 +107,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         group_id=given.text("kafka.group.id"),
         isolation=_isolation(given),
         client_rack=given.text("kafka.client.rack") or "",
+        client_rack_env=_rack_variable(given),
     )
 
 
@@ -172,6 +175,15 @@ def _check_same_partitions(starting: OffsetRangeLimit, ending: OffsetRangeLimit)
         raise fault(
             "endingOffsets", f"must name the same partitions as startingOffsets; they differ in {', '.join(odd)}"
         )
+
+
+def _rack_variable(given: GivenOptions) -> str | None:
+    name = given.text("client.rack.env")
+    if name is not None and given.text("kafka.client.rack") is not None:
+        raise fault("client.rack.env", "kafka.client.rack is given too: one rack for all executors, or one for each")
+    if name is not None and not name.isidentifier():
+        raise fault("client.rack.env", f"must be the name of an environment variable, not {name!r}")
+    return name
 
 
 def _isolation(given: GivenOptions) -> Isolation:

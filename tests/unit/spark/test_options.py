@@ -38,6 +38,11 @@ def test_names_are_known_in_any_case() -> None:
         ({**BASE, "startingOffsets": '{"flights":[0]}'}, "must map partitions to numbers"),
         ({**BASE, "startingOffsets": "{"}, "startingOffsets: not JSON"),
         ({**BASE, "startingOffsets": '{"a":{"0":1}}', "endingOffsets": '{"a":{"1":1}}'}, "they differ in a-0, a-1"),
+        (
+            {**BASE, "client.rack.env": "RACK", "kafka.client.rack": "a"},
+            "kafka.client.rack is given too",
+        ),
+        ({**BASE, "client.rack.env": "$RACK"}, "must be the name of an environment variable"),
         ({**BASE, "minPartitions": "0"}, "minPartitions: must be a whole number above 0"),
         ({**BASE, "failOnDataLoss": "maybe"}, "failOnDataLoss: must be true or false"),
         ({**BASE, "kafka.auto.offset.reset": "earliest"}, "startingOffsets and failOnDataLoss"),

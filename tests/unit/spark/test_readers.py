@@ -27,3 +27,17 @@ def test_tasks_share_a_fetch_that_tells_their_rack(monkeypatch: pytest.MonkeyPat
     assert fetch_of(**{"kafka.client.rack": "a"}) is near
     assert fetch_of() is not near
     assert [settings["rack"] for settings in made] == ["a", ""]
+    monkeypatch.setenv("RACK", "b")
+    assert fetch_of(**{"client.rack.env": "RACK"}) is not near
+    assert fetch_of(**{"client.rack.env": "RACK"}) is fetch_of(**{"kafka.client.rack": "b"})
+    assert [settings["rack"] for settings in made] == ["a", "", "b"]
+
+
+def test_an_executor_without_the_variable_of_its_rack_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("RACK", raising=False)
+    monkeypatch.setattr(readers, "_without_rack", set())
+    options = parse_source_options({**BASE, "client.rack.env": "RACK"}, streaming=False)
+    assert [readers._rack_here(options) for _ in range(3)] == ["", "", ""]
+    assert len([line for line in caplog.messages if "has no RACK" in line and "spark.executorEnv.RACK" in line]) == 1
