@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from interop.librdkafka import Message, librdkafka
 from spark.reading import positions
-from tailrace.client.blocking import Admin, Producer
+from tailrace.client.blocking import Admin, NewTopic, Producer
 from tailrace.spark.source import TailraceDataSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -114,6 +115,35 @@ def test_many_tasks_read_one_partition_without_gap_or_double(load: Load, send: S
     assert frame.rdd.getNumPartitions() == 7
     assert [offset for _, offset, _ in positions(frame)] == list(range(1000))
     assert load(maxRecordsPerPartition=300).rdd.getNumPartitions() == 4
+
+
+@pytest.mark.parametrize("sharing", ["true", "false"])
+def test_tasks_by_key_read_each_record_once_and_each_key_in_one_task(
+    spark: SparkSession, bootstrap: str, admin: Admin, topic: str, sharing: str
+) -> None:
+    """Also of a topic whose broker does not filter: then the tasks do."""
+    name = f"{topic}-keys"
+    admin.create_topics([NewTopic(name=name, partitions=2, configs={"key.sharing.enable": sharing})])
+    with Producer(bootstrap) as producer:
+        for number in range(4_000):
+            key = None if number % 10 == 0 else b"k%d" % (number % 300)
+            producer.send(name, b"%d" % number, key=key, partition=number % 2)
+        producer.flush()
+    reader = spark.read.format("tailrace").option("kafka.bootstrap.servers", bootstrap).option("subscribe", name)
+    frame = reader.option("keyRangesPerPartition", 3).load()
+    assert frame.rdd.getNumPartitions() == 6
+    found = frame.selectExpr(
+        "spark_partition_id() AS task", "partition", "offset", "key", "CAST(CAST(value AS STRING) AS INT) AS v"
+    )
+    rows = found.collect()
+    assert sorted(row.v for row in rows) == list(range(4_000))
+    tasks: dict[tuple[int, bytes], list[tuple[int, int]]] = defaultdict(list)
+    for row in rows:
+        if row.key is not None:
+            tasks[row.partition, bytes(row.key)].append((row.task, row.offset))
+    assert all(len({task for task, _ in places}) == 1 for places in tasks.values())
+    assert all([offset for _, offset in places] == sorted(offset for _, offset in places) for places in tasks.values())
+    assert len({task for places in tasks.values() for task, _ in places}) == 6
 
 
 def test_small_partitions_share_a_task(load: Load, admin: Admin, bootstrap: str, topic: str) -> None:

@@ -167,7 +167,13 @@ class RangedFetch(Facade[AsyncRangedFetch]):
         super().__init__(lambda: AsyncRangedFetch(bootstrap_servers, **settings))
 
     def fetch_range(
-        self, topic_partition: TopicPartition, start: int, end: int, *, topic_id: TopicId | None = None
+        self,
+        topic_partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        topic_id: TopicId | None = None,
+        key_ranges: tuple[KeyRange, ...] = (),
     ) -> Iterator[list[Buffer]]:
         """The batches with the offsets from `start` up to `end` (exclusive), in order, as buffers of whole batches.
 
@@ -176,7 +182,8 @@ class RangedFetch(Facade[AsyncRangedFetch]):
         """
         thread = loop_thread()
         process_id = os.getpid()
-        generator = self._client.get().fetch_range(topic_partition, start, end, topic_id=topic_id)
+        client = self._client.get()
+        generator = client.fetch_range(topic_partition, start, end, topic_id=topic_id, key_ranges=key_ranges)
         try:
             while True:
                 chunk = thread.call(_next_chunk(generator))
@@ -198,11 +205,12 @@ class RangedFetch(Facade[AsyncRangedFetch]):
         *,
         columns: Sequence[str] = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"),
         topic_id: TopicId | None = None,
+        key_ranges: tuple[KeyRange, ...] = (),
     ) -> Iterator["pa.RecordBatch"]:
         """The records of the range as Arrow, in the columns of Spark's Kafka source; needs `tailrace[arrow]`."""
         from tailrace.client.arrow import record_batches
 
-        stretches = self.fetch_range(topic_partition, start, end, topic_id=topic_id)
+        stretches = self.fetch_range(topic_partition, start, end, topic_id=topic_id, key_ranges=key_ranges)
         return record_batches(
             chain.from_iterable(stretches),
             topic=topic_partition.topic,

@@ -26,11 +26,13 @@ from tailrace.client.fetching import (
     PartitionFetch,
     fetch,
 )
+from tailrace.client.key_filter import of_key_ranges
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
 from tailrace.client.reading.replica_leases import LEAST_LEASE_MS
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId, format_topic_id
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer
 
@@ -157,9 +159,18 @@ class AsyncRangedFetch:
         self._router.close()
 
     async def fetch_range(
-        self, topic_partition: TopicPartition, start: int, end: int, *, topic_id: TopicId | None = None
+        self,
+        topic_partition: TopicPartition,
+        start: int,
+        end: int,
+        *,
+        topic_id: TopicId | None = None,
+        key_ranges: tuple[KeyRange, ...] = (),
     ) -> AsyncIterator[Chunk]:
         """The batches that hold the offsets from `start` up to `end` (exclusive), of the topic with this id if given.
+
+        With key ranges, in order and joined, they hold the records of these hashes alone (KIP-X): the broker leaves out
+        the others, or, if it knows no key ranges, this reader does.
 
         Waits for records if `end` is above the log end. Raises KafkaError: OFFSET_OUT_OF_RANGE for deleted records,
         UNKNOWN_TOPIC_OR_PARTITION for a deleted partition, INCONSISTENT_TOPIC_ID if the topic was deleted and created
@@ -167,10 +178,7 @@ class AsyncRangedFetch:
         """
         reading = _Reading(
             self._router,
-            topic_partition,
-            topic_id,
-            start,
-            end,
+            _Range(topic_partition, start, end, topic_id, key_ranges),
             self._options,
             self._max_bytes,
             self._timeout_ms,
@@ -192,16 +200,23 @@ class AsyncRangedFetch:
                 await asyncio.gather(next_fetch, return_exceptions=True)
 
 
+class _Range(NamedTuple):
+    """The records to read."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+    topic_id: TopicId | None
+    key_ranges: tuple[KeyRange, ...]
+
+
 class _Reading:
     """The read of one range: its position, and the size of the next fetch."""
 
     def __init__(
         self,
         router: Router,
-        topic_partition: TopicPartition,
-        topic_id: TopicId | None,
-        start: int,
-        end: int,
+        wanted: _Range,
         options: FetchOptions,
         max_bytes: int,
         timeout_ms: int,
@@ -209,16 +224,20 @@ class _Reading:
         near_replicas: _NearReplicas,
     ) -> None:
         self._router = router
-        self._topic_partition = topic_partition
-        self._topic_id = topic_id
-        self._start = start
-        self._end = end
+        self._topic_partition = wanted.topic_partition
+        self._topic_id = wanted.topic_id
+        self._key_ranges = wanted.key_ranges
+        self._start = wanted.start
+        self._end = wanted.end
         self._options = options
         self._max_bytes = max_bytes
         self._timeout_ms = timeout_ms
         self._absences = absences
         self._near_replicas = near_replicas
-        self._offset = start
+        self._offset = wanted.start
+        self._may_wait = not wanted.key_ranges
+        """Whether the next fetch waits for records. One of key ranges would wait at the end of the log for records of
+        its keys although the range is over: it waits after an answer that brought nothing."""
         self._bytes_read = 0
         self._node: int | None = None
         """The replica that the last fetch went to; None for the leader."""
@@ -237,15 +256,23 @@ class _Reading:
         pause_ms = router.retry_backoff_ms
         while True:
             fetched = await self._attempt()
+            self._may_wait = fetched is None or not self._key_ranges
             if fetched is not None:
                 self._offset = fetched.next_offset
                 self._bytes_read += fetched.size_bytes
-                return fetched
+                return self._filtered(fetched)
             if router.now_ms() >= deadline_ms:
                 raise self._stalled()
             if self._last_fault is not None:
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(pause_ms * 2, router.retry_backoff_max_ms)
+
+    def _filtered(self, fetched: Fetched) -> Fetched:
+        """The records of the key ranges: the broker may not have left out the others. Raises CorruptRecords."""
+        if not self._key_ranges or fetched.is_filtered:
+            return fetched
+        parts = [of_key_ranges(buffer, self._key_ranges) for buffer in fetched.buffers]
+        return fetched._replace(buffers=[part for part in parts if len(part)])
 
     async def _attempt(self) -> Fetched | None:
         """One fetch; None if it brought nothing and may be repeated."""
@@ -291,7 +318,9 @@ class _Reading:
             offset=self._offset,
             leader_epoch=info.leader_epoch,
             max_bytes=self._bytes_to_ask(),
+            key_ranges=self._key_ranges,
         )
+        options = self._options if self._may_wait else self._options._replace(max_wait_ms=0)
         max_version, now_ms = NEWEST, router.now_ms()
         self._node = self._near_replicas.node_of(partition, now_ms)
         if self._node is not None:
@@ -301,7 +330,7 @@ class _Reading:
             if not self._near_replicas.may_be_named(partition, now_ms):
                 max_version = LAST_BY_LEADER
         answers = await fetch(
-            connection, (wanted,), self._options, timeout_ms=router.request_timeout_ms, max_version=max_version
+            connection, (wanted,), options, timeout_ms=router.request_timeout_ms, max_version=max_version
         )
         if not answers:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{connection.address} does not answer for {partition}")

@@ -49,6 +49,7 @@ _READS = (
     "endingOffsetsByTimestamp",
     "failOnDataLoss",
     "kafkaConsumer.pollTimeoutMs",
+    "keyRangesPerPartition",
     "minPartitions",
     "maxRecordsPerPartition",
 )

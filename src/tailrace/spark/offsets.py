@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
+from tailrace.model.key_ranges import SLOTS, KeyRange, of_slots
 from tailrace.model.partitions import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
@@ -127,6 +128,8 @@ class OffsetRange(NamedTuple):
     end: int
     topic_id: TopicId | None = None
     """Of the topic that has the records; None: of any topic with this name."""
+    key_ranges: tuple[KeyRange, ...] = ()
+    """The key hashes of the records (KIP-X); none: all records."""
 
     @property
     def size(self) -> int:
@@ -212,6 +215,13 @@ def _cut_one(one: OffsetRange, count: int) -> list[OffsetRange]:
     count = min(count, one.size)
     edges = [one.start + one.size * i // count for i in range(count + 1)]
     return [one._replace(start=a, end=b) for a, b in pairwise(edges)]
+
+
+def by_key(ranges: Iterable[OffsetRange], count: int) -> list[OffsetRange]:
+    """Each of the ranges `count` times, 1 to 256, each time with another part of the key hashes, of equal size."""
+    edges = [SLOTS * part // count for part in range(count + 1)]
+    parts = [of_slots(first, behind - 1) for first, behind in pairwise(edges)]
+    return [one._replace(key_ranges=(part,)) for one in ranges for part in parts]
 
 
 def pack(ranges: Sequence[OffsetRange], *, tasks: int) -> list[tuple[OffsetRange, ...]]:

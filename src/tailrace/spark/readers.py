@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from tailrace.client.blocking import RangedFetch
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.spark.offsets import OffsetRange, cut, pack, ranges_between
+from tailrace.spark.offsets import OffsetRange, by_key, cut, pack, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.source_options import SourceOptions
 
@@ -56,7 +56,14 @@ class RangeReader:
         start = one.start
         while start < one.end:
             try:
-                yield from fetch.arrow(one.topic_partition, start, one.end, columns=columns, topic_id=one.topic_id)
+                yield from fetch.arrow(
+                    one.topic_partition,
+                    start,
+                    one.end,
+                    columns=columns,
+                    topic_id=one.topic_id,
+                    key_ranges=one.key_ranges,
+                )
                 return
             except KafkaError as fault:
                 if fault.code not in _LOSSES:
@@ -78,6 +85,9 @@ class RangeReader:
     def plan(self, ranges: list[OffsetRange]) -> list[InputPartition]:
         """The ranges as the work of tasks."""
         options = self.options
+        if options.key_ranges_per_partition > 1:
+            # Not cut by offsets: a key stays in one task, in order.
+            return [Work((piece,)) for piece in by_key(ranges, options.key_ranges_per_partition)]
         pieces = cut(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
         # Small partitions share tasks up to the number of cores, unless the user asked for more tasks.
         tasks = max(_slots(), options.min_partitions)

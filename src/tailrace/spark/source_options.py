@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from tailrace.model.key_ranges import SLOTS
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.given_options import GivenOptions, fault, parse_duration_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
@@ -57,6 +58,8 @@ class SourceOptions:
     max_trigger_delay_ms: int = 900_000
     min_partitions: int = 0
     max_records_per_partition: int = 0
+    key_ranges_per_partition: int = 1
+    """The tasks that read a partition, each the records of some keys (KIP-X): 1 to 256."""
     group_id: str | None = None
     isolation: Isolation = "read_uncommitted"
     """read_committed reads up to the last stable offset, without records of aborted transactions."""
@@ -104,6 +107,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 900_000),
         min_partitions=given.positive("minPartitions") or 0,
         max_records_per_partition=given.positive("maxRecordsPerPartition") or 0,
+        key_ranges_per_partition=_key_ranges(given),
         group_id=given.text("kafka.group.id"),
         isolation=_isolation(given),
         client_rack=given.text("kafka.client.rack") or "",
@@ -175,6 +179,16 @@ def _check_same_partitions(starting: OffsetRangeLimit, ending: OffsetRangeLimit)
         raise fault(
             "endingOffsets", f"must name the same partitions as startingOffsets; they differ in {', '.join(odd)}"
         )
+
+
+def _key_ranges(given: GivenOptions) -> int:
+    count = given.positive("keyRangesPerPartition") or 1
+    if count > SLOTS:
+        raise fault("keyRangesPerPartition", f"must be {SLOTS} at most, not {count}")
+    for name in ("minPartitions", "maxRecordsPerPartition"):
+        if count > 1 and given.text(name) is not None:
+            raise fault(name, "cuts partitions by offsets, and a key of keyRangesPerPartition stays in one task")
+    return count
 
 
 def _rack_variable(given: GivenOptions) -> str | None:

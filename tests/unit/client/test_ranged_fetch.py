@@ -11,6 +11,7 @@ import pytest
 from tailrace.client import ranged_fetch
 from tailrace.client.ranged_fetch import AsyncRangedFetch
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange, hash_of
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.declaration import replace
 from tailrace.protocol.headers import decode_request_header, encode_response
@@ -48,6 +49,7 @@ class ScriptedLeader:
         self._is_unknown = is_unknown
         self.port = 0
         self.offsets: list[int] = []
+        self.waits: list[int] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer), contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
@@ -70,6 +72,7 @@ class ScriptedLeader:
         request = decode(FetchRequest, version, frame, position)
         offset = request.topics[0].partitions[0].fetch_offset
         self.offsets.append(offset)
+        self.waits.append(request.max_wait_ms)
         answer = self._fetch(offset, request.rack_id if version >= 11 else "")
         if version < 11:
             answer = replace(answer, preferred_read_replica=-1)
@@ -410,3 +413,27 @@ def test_a_leader_that_resigns_after_offset_out_of_range_has_lost_nothing() -> N
         return _data(_batch(offset, 3))
 
     assert _read(fetch, 0, 6, timeout_ms=60_000) == ([0, 1, 2, 3, 4, 5], [0, 3, 3])
+
+
+def test_a_reader_by_key_filters_itself_where_the_leader_does_not_and_waits_only_for_records() -> None:
+    """A fetch of key ranges that waited would wait at the end of the log, although its range is over."""
+    first, last = (build_batch([Record(0, 1, key, b"v", ()) for key in keys]) for keys in ((b"a", b"b"), (b"c", b"a")))
+    last[:8] = struct.pack(">q", 2)
+    answers = iter([_data(None, end=2), _data(bytes(first), end=2), _data(None, end=2), _data(bytes(last), end=4)])
+    wanted = KeyRange(hash_of(b"a", 0), hash_of(b"a", 0))
+
+    async def run() -> tuple[list[tuple[int, bytes | None]], list[int]]:
+        node = ScriptedLeader(lambda offset, rack: next(answers), lambda asked: False)
+        server = await asyncio.start_server(node.serve, "127.0.0.1", 0)
+        node.port = server.sockets[0].getsockname()[1]
+        async with server, AsyncRangedFetch(f"127.0.0.1:{node.port}", max_wait_ms=70) as reader:
+            found = [
+                (record.offset, record.key)
+                async for chunk in reader.fetch_range(PARTITION, 0, 4, key_ranges=(wanted,))
+                for buffer in chunk.buffers
+                for position, _ in iter_batches(buffer)
+                for record in read_records(buffer, position)
+            ]
+        return found, node.waits
+
+    assert asyncio.run(run()) == ([(0, b"a"), (3, b"a")], [0, 70, 0, 70])

@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId, format_topic_id
+from tailrace.model.key_ranges import SLOT_HASHES, WHOLE, fault_of, joined
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.offsets import (
     OffsetRange,
     Positions,
+    by_key,
     bytes_between,
     cut,
     limit_bytes,
@@ -117,3 +119,15 @@ def test_a_limit_of_bytes_moves_every_partition_and_is_kept_but_for_one_record_e
     limited = limit_bytes(start, end, weights, limit)
     assert all(7 + (size > 0) <= limited[tp] <= end[tp] for tp, size in backlog.items())
     assert bytes_between(start, limited, weights) <= limit + (weight + 1) * len(weights)
+
+
+@given(ranges, st.integers(1, 256))
+def test_parts_by_key_have_each_hash_once(whole: list[OffsetRange], count: int) -> None:
+    parts = by_key(whole, count)
+    for one in whole:
+        hashes = [key_range for part in parts if part[:4] == one[:4] for key_range in part.key_ranges]
+        assert joined(hashes) == (WHOLE,)
+        assert len(hashes) == count
+        assert fault_of(hashes) is None
+        sizes = [last - first for first, last in hashes]
+        assert max(sizes) - min(sizes) <= SLOT_HASHES

@@ -43,6 +43,8 @@ def test_names_are_known_in_any_case() -> None:
             "kafka.client.rack is given too",
         ),
         ({**BASE, "client.rack.env": "$RACK"}, "must be the name of an environment variable"),
+        ({**BASE, "keyRangesPerPartition": "257"}, "keyRangesPerPartition: must be 256 at most"),
+        ({**BASE, "keyRangesPerPartition": "2", "minPartitions": "9"}, "minPartitions: cuts partitions by offsets"),
         ({**BASE, "minPartitions": "0"}, "minPartitions: must be a whole number above 0"),
         ({**BASE, "failOnDataLoss": "maybe"}, "failOnDataLoss: must be true or false"),
         ({**BASE, "kafka.auto.offset.reset": "earliest"}, "startingOffsets and failOnDataLoss"),
