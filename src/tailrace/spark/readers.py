@@ -14,12 +14,17 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from tailrace.client.blocking import RangedFetch
+from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.offsets import OffsetRange, by_key, cut, pack, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.source_options import SourceOptions
+from tailrace.spark.worker_version import check_worker
 
 _log = logging.getLogger(__name__)
+
+LEAST_RECORDS = 50_000
+"""Of a task, if partitions are smaller: they take as long as Spark needs for a task itself, some 20 ms."""
 
 _LOSSES = (
     ErrorCode.OFFSET_OUT_OF_RANGE,
@@ -41,8 +46,10 @@ class RangeReader:
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         self._schema = schema
         self.options = options
+        self._drivers_version = __version__
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        check_worker(self._drivers_version)
         # Spark compares the first batch's schema with exactly this one.
         expected = to_arrow_schema(self._schema, timezone="UTC")
         fetch = _worker_fetch(self.options)
@@ -89,8 +96,10 @@ class RangeReader:
             # Not cut by offsets: a key stays in one task, in order.
             return [Work((piece,)) for piece in by_key(ranges, options.key_ranges_per_partition)]
         pieces = cut(ranges, min_partitions=options.min_partitions, max_records=options.max_records_per_partition)
-        # Small partitions share tasks up to the number of cores, unless the user asked for more tasks.
-        tasks = max(_slots(), options.min_partitions)
+        # Small partitions share tasks. The driver does not know the cores of its cluster, so that the number of tasks
+        # goes by the records, but for a few, which keep the cores of this machine busy.
+        records = sum(one.size for one in pieces)
+        tasks = max(_slots(), options.min_partitions, records // LEAST_RECORDS)
         if options.max_records_per_partition:
             return [Work((piece,)) for piece in pieces]
         return [Work(work) for work in pack(pieces, tasks=tasks)]
@@ -113,7 +122,7 @@ def _first_left(span: tuple[int, int] | None, one: OffsetRange, start: int, loss
 
 
 def _slots() -> int:
-    """The number of tasks that run at once: an estimate, since the planner runs without a Spark context."""
+    """The number of tasks that run at once on one machine, since the planner runs without a Spark context."""
     return int(os.environ.get("TAILRACE_SPARK_TASKS", "0")) or os.cpu_count() or 1
 
 

@@ -16,12 +16,14 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from tailrace.client.transactions.sinks import WrittenMember
+from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.exactly_once import ExactlyOnce
 from tailrace.spark.row_sender import RowSender
 from tailrace.spark.sink_batch import SinkBatch, streamed, written_at_once
 from tailrace.spark.sink_options import SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
+from tailrace.spark.worker_version import check_worker
 
 _TYPES = {
     "key": ("binary", "string"),
@@ -62,8 +64,10 @@ class _Writer:
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
         check_schema(schema, options)
         self._options = options
+        self._drivers_version = __version__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        check_worker(self._drivers_version)
         task = RowSender(self._options, TaskSender(self._options))
         rows = 0
         for batch in iterator:
@@ -108,6 +112,7 @@ class _OnceWriter:
 
     def __init__(self, schema: StructType, options: SinkOptions, transactions: SinkTransactions) -> None:
         check_schema(schema, options)
+        self._drivers_version = __version__
         self._transactions = transactions
         self._sink = ExactlyOnce(options, transactions)
         self._sink.check_supported()
@@ -117,6 +122,7 @@ class _OnceWriter:
         """The batch that a task writes."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenOnce:
+        check_worker(self._drivers_version)
         task = TaskContext.get()
         assert task is not None, "Spark writes in tasks"
         batch = self._batch(task)

@@ -1,10 +1,18 @@
-"""The fetches that tasks of a read share in one process."""
+"""The work of tasks, and the fetches that those in one process share."""
 
 from typing import Any
 
 import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType
 
-from tailrace.spark import readers
+from tailrace.model import __version__
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark import readers, worker_version
+from tailrace.spark.offsets import OffsetRange
+from tailrace.spark.sink import TailraceWriter
+from tailrace.spark.sink_options import parse_sink_options
+from tailrace.spark.source import ROW
 from tailrace.spark.source_options import parse_source_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "orders"}
@@ -41,3 +49,30 @@ def test_an_executor_without_the_variable_of_its_rack_says_so_once(
     options = parse_source_options({**BASE, "client.rack.env": "RACK"}, streaming=False)
     assert [readers._rack_here(options) for _ in range(3)] == ["", "", ""]
     assert len([line for line in caplog.messages if "has no RACK" in line and "spark.executorEnv.RACK" in line]) == 1
+
+
+@pytest.mark.parametrize(("records", "tasks"), [(1, 2), (99_999, 2), (250_000, 5), (10_000_000, 8)])
+def test_tasks_go_by_the_records(monkeypatch: pytest.MonkeyPatch, records: int, tasks: int) -> None:
+    """The driver does not know how many cores its cluster has; it has two itself here."""
+    monkeypatch.setattr(readers, "_slots", lambda: 2)
+    reader = readers.TailraceReader(ROW, parse_source_options(BASE, streaming=False))
+    size = -(-records // 8)
+    work = reader.plan([OffsetRange(TopicPartition("orders", number), 0, size) for number in range(8)])
+    assert len(work) == tasks
+    assert sorted(one.topic_partition.partition for task in work for one in task.value) == list(range(8))
+
+
+def test_a_worker_of_another_version_refuses_and_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = readers.TailraceReader(ROW, parse_source_options(BASE, streaming=False))
+    monkeypatch.setattr(worker_version, "__version__", "0.0.7")
+    with pytest.raises(KafkaError, match=f"the driver has Tailrace {__version__} and this worker .* 0.0.7") as refusal:
+        list(reader.read(readers.Work(())))
+    assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_writing_worker_of_another_version_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = parse_sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders"})
+    writer = TailraceWriter(StructType([StructField("value", BinaryType())]), options)
+    monkeypatch.setattr(worker_version, "__version__", "0.0.7")
+    with pytest.raises(KafkaError, match="install one version in the Python of both"):
+        writer.write(iter([]))
