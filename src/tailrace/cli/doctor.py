@@ -27,6 +27,7 @@ from tailrace.client.diagnosis.findings import Finding, Verdict
 from tailrace.client.diagnosis.rack_survey import survey_racks
 from tailrace.client.diagnosis.racks import diagnose_rack
 from tailrace.model import __version__
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import parse_addresses
 from tailrace.protocol.records.kernels import KERNEL
 from tailrace.spark.java import OLDEST_JAVA, java_version
@@ -40,13 +41,66 @@ _SIGNS = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.FAILED: "FAILED"
 
 
 @app.callback(invoke_without_command=True)
-def environment(context: typer.Context, output: Output = Format.TABLE) -> None:
+def environment(
+    context: typer.Context,
+    spark: Annotated[bool, typer.Option("--spark", help="Check the executors of a Spark cluster instead.")] = False,
+    master: Annotated[str, typer.Option(help="With --spark: the cluster, such as spark://HOST:7077.")] = "local[2]",
+    tasks: Annotated[int, typer.Option(help="With --spark: as many as reach each executor.", min=1)] = 16,
+    rack_env: Annotated[
+        str, typer.Option(help="With --spark: the variable of client.rack.env.", show_default="none")
+    ] = "",
+    bootstrap_server: Annotated[
+        str, typer.Option(help="With --spark: a broker, to try the way to all from each executor.", show_default="none")
+    ] = "",
+    output: Output = Format.TABLE,
+) -> None:
     """Check the software and limits of this machine.
 
-    `connect` finds out why a cluster cannot be reached, `rack` why consumers of a rack are not served in it.
+    `connect` finds out why a cluster cannot be reached, `rack` why consumers of a rack are not served in it. With
+    --spark a short job shows the Python, versions and rack of each executor of a Spark cluster; exit code 1 if tasks
+    would fail there.
     """
-    if context.invoked_subcommand is None:
+    if context.invoked_subcommand is not None:
+        return
+    if spark:
+        _executors(master, tasks, rack_env, bootstrap_server, output)
+    else:
         show(list(_environment()), ("CHECK", "VERDICT", "VALUE", "ADVICE"), output)
+
+
+def _executors(master: str, tasks: int, rack_env: str, bootstrap_server: str, output: Format) -> None:
+    try:
+        from tailrace.spark.executor_survey import SurveyFailed, advice, survey
+    except ImportError as missing:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION, f"{missing}: pip install 'tailrace[spark]' in this Python, the driver's"
+        ) from None
+    addresses: list[str] = []
+    if bootstrap_server:
+        with admin_of(bootstrap_server) as admin:
+            addresses = [f"{broker.host}:{broker.port}" for broker in admin.list_brokers()]
+    try:
+        found = survey(master, addresses, tasks=tasks, rack_variable=rack_env)
+    except SurveyFailed as fault:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the job on {master} failed: {fault}") from None
+    driver = found[0]
+    rows: list[Row] = [
+        {
+            "EXECUTOR": one.where,
+            "TASKS": one.tasks,
+            "PYTHON": one.python,
+            "TAILRACE": one.tailrace or "none",
+            "PYARROW": one.pyarrow or "none",
+            "KERNEL": one.kernel or "none",
+            "RACK": one.rack,
+            "BROKERS": f"{len(addresses) - len(one.unreached)}/{len(addresses)}" if one is not driver else "",
+            "ADVICE": "; ".join(advice(one, driver, rack_variable="" if one is driver else rack_env)),
+        }
+        for one in found
+    ]
+    show(rows, tuple(rows[0]), output)
+    if any(one.tailrace != driver.tailrace or one.unreached for one in found):
+        raise typer.Exit(1)
 
 
 def _environment() -> Iterator[Row]:

