@@ -1,12 +1,12 @@
 """`tailrace groups reset-offsets GROUP`: new committed offsets for a group without members."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
+from tailrace.cli.times import parse_time
 from tailrace.client.blocking import Admin
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -44,7 +44,7 @@ def command(
     if sum(target is not None for target in targets) != 1:
         names = "--to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
         raise typer.BadParameter(f"say one of {names}")
-    time_ms = None if to_datetime is None else _parse_time(to_datetime)
+    time_ms = None if to_datetime is None else parse_time(to_datetime, "--to-datetime")
     with admin_of(bootstrap_server) as admin:
         if execute:
             _check_empty(admin, group)
@@ -79,19 +79,6 @@ def _check_empty(admin: Admin, group: str) -> None:
     if description.members:
         detail = f"group {group!r} has members; stop them first (`tailrace groups describe {group} --members`)"
         raise KafkaError(ErrorCode.NON_EMPTY_GROUP, detail)
-
-
-def _parse_time(text: str) -> int:
-    """ms since 1970; UTC unless the text says otherwise."""
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(
-            f"{text!r} is no time; say it as 2026-01-31T12:00", param_hint="--to-datetime"
-        ) from None
-    if time.tzinfo is None:
-        time = time.replace(tzinfo=UTC)
-    return int(time.timestamp() * 1000)
 
 
 def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:

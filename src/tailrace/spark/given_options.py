@@ -7,6 +7,7 @@ the query at once with the option's name, and not a task with a Java stack trace
 import difflib
 import logging
 import re
+import time
 from collections.abc import Mapping
 from typing import Literal
 
@@ -181,3 +182,17 @@ def parse_duration_ms(text: str) -> int | None:
     """`15m` -> 900000, or None if the text is no duration."""
     match = _DURATION.fullmatch(text.strip().lower())
     return int(match[1]) * _UNITS[match[2]] if match else None
+
+
+_RELATIVE = re.compile(r"now-(.+)")
+_LONGEST_TIMESTAMP = 18
+"""Digits, of an int64."""
+
+
+def parse_timestamp_ms(text: str) -> int | None:
+    """Milliseconds since 1970, or `now-10m`, which Spark's connector does not know; None if the text is neither."""
+    if text.isascii() and text.isdigit():
+        return int(text) if len(text) <= _LONGEST_TIMESTAMP else None
+    match = _RELATIVE.fullmatch(text.strip())
+    ago = parse_duration_ms(match[1]) if match else None
+    return None if ago is None else max(int(time.time() * 1000) - ago, 0)

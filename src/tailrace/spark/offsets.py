@@ -24,6 +24,8 @@ EARLIEST = -2
 
 _ID = "#"
 """The character between a topic's name, which cannot have it, and its id."""
+_LONGEST_PARTITION = 10
+"""Digits of a partition, an int32."""
 
 
 class Positions(NamedTuple):
@@ -84,7 +86,8 @@ def from_json_dict(positions: Mapping[str, Mapping[str, Any]], *, what: str = "o
         if not isinstance(partitions, Mapping):
             raise _fault(what, f"{topic!r} must map partitions to numbers")
         for partition, offset in partitions.items():
-            is_number = str(partition).isascii() and str(partition).isdigit()
+            name = str(partition)
+            is_number = name.isascii() and name.isdigit() and len(name) <= _LONGEST_PARTITION
             if not is_number or isinstance(offset, bool) or not isinstance(offset, int):
                 raise _fault(what, f"{topic!r}: {partition!r}: {offset!r} is not a partition and a whole number")
             offsets[TopicPartition(topic, int(partition))] = offset
@@ -93,7 +96,7 @@ def from_json_dict(positions: Mapping[str, Mapping[str, Any]], *, what: str = "o
 
 def parse_offsets(text: str, *, what: str) -> dict[TopicPartition, int]:
     """Offsets from an option's JSON text."""
-    return from_json_dict(_object(text, what), what=what)
+    return from_json_dict(_object(text, what), what=f"option {what}")
 
 
 def parse_assignment(text: str, *, what: str) -> frozenset[TopicPartition]:
@@ -101,7 +104,7 @@ def parse_assignment(text: str, *, what: str) -> frozenset[TopicPartition]:
     chosen: set[TopicPartition] = set()
     for topic, partitions in _object(text, what).items():
         if not isinstance(partitions, list) or not all(type(partition) is int for partition in partitions):
-            raise _fault(what, f"{topic!r} must map to a list of partition numbers")
+            raise _fault(f"option {what}", f"{topic!r} must map to a list of partition numbers")
         chosen.update(TopicPartition(topic, partition) for partition in partitions)
     return frozenset(chosen)
 
@@ -110,14 +113,14 @@ def _object(text: str, what: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except ValueError as fault:
-        raise _fault(what, f"not JSON: {fault}") from None
+        raise _fault(f"option {what}", f"not JSON: {fault}") from None
     if not isinstance(value, dict):
-        raise _fault(what, 'must be a JSON object such as {"topic": {"0": 23, "1": -2}}')
+        raise _fault(f"option {what}", 'must be a JSON object such as {"topic": {"0": 23, "1": -2}}')
     return value
 
 
 def _fault(what: str, why: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"option {what}: {why}")
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"{what}: {why}")
 
 
 class OffsetRange(NamedTuple):

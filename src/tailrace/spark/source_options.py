@@ -1,14 +1,13 @@
 """The options of a read, with the names, defaults and meaning of Spark's Kafka connector."""
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from tailrace.model.key_ranges import SLOTS
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark.given_options import GivenOptions, fault, parse_duration_ms
+from tailrace.spark.given_options import GivenOptions, fault, parse_timestamp_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
 
 TimestampStrategy = Literal["error", "latest"]
@@ -134,18 +133,11 @@ def _subscription(given: GivenOptions) -> Subscription:
     return Subscription(topics=topics)
 
 
-_RELATIVE = re.compile(r"now-(.+)")
-
-
 def _timestamp_ms(name: str, text: str) -> int:
-    """Milliseconds since 1970, or `now-10m`, which Spark's connector does not know."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    match = _RELATIVE.fullmatch(text.strip())
-    ago = parse_duration_ms(match[1]) if match else None
-    if ago is None:
+    timestamp = parse_timestamp_ms(text)
+    if timestamp is None:
         raise fault(name, f"must be milliseconds since 1970 or now-DURATION such as now-10m, not {text!r}")
-    return int(time.time() * 1000) - ago
+    return timestamp
 
 
 def _position(given: GivenOptions, end: Literal["starting", "ending"], default: int) -> OffsetRangeLimit:

@@ -49,6 +49,8 @@ def test_names_are_known_in_any_case() -> None:
         ({**BASE, "failOnDataLoss": "maybe"}, "failOnDataLoss: must be true or false"),
         ({**BASE, "kafka.auto.offset.reset": "earliest"}, "startingOffsets and failOnDataLoss"),
         ({**BASE, "startingTimestamp": "yesterday"}, "now-10m"),
+        ({**BASE, "startingTimestamp": "9" * 19}, "milliseconds since 1970"),
+        ({**BASE, "startingOffsets": f'{{"flights":{{"{"1" * 5_000}":0}}}}'}, "option startingOffsets: 'flights': "),
         ({**BASE, "kafka.isolation.level": "serializable"}, "must be read_uncommitted or read_committed"),
         ({**BASE, "startingOffsets": '{"flights":{"0":-1}}'}, "startingOffsets: -1 is latest"),
         ({**BASE, "startingOffsets": '{"flights":{"\u00b2":1}}'}, "startingOffsets: 'flights'"),
