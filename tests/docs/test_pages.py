@@ -1,5 +1,6 @@
 """The Python blocks of these pages run as they stand, but for the port and for a directory."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -12,15 +13,16 @@ from tailrace import Admin, Producer
 from tailrace.spark.java import JavaNotFound
 from tailrace.spark.session import local_session
 from tailrace.testing import Cluster
+from testkit.commands import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
 ADDRESS = '"127.0.0.1:9092"'
 
 
-def _blocks(page: str) -> list[str]:
+def _blocks(page: str, language: str = "python") -> list[str]:
     text = (DOCS / page).read_text()
     assert ADDRESS in text
-    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -53,9 +55,12 @@ def test_transactions(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_spark(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_spark(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Producer(cluster.bootstrap_servers) as producer:
-        producer.send("orders", b"tea", key=b"alice")
+        for topic in ("orders", "orders.eu"):
+            producer.send(topic, b"tea", key=b"alice")
     try:
         local_session("pages", brief=True)  # the page's call finds this one, which starts faster
     except JavaNotFound as fault:
@@ -63,9 +68,8 @@ def test_spark(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[s
     names: dict[str, Any] = {}
     try:
         for block in _blocks("spark.md"):
-            exec(
-                block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"').replace('"checkpoint"', f'"{tmp_path}"'), names
-            )
+            here = f'"{tmp_path / "checkpoint"}"'
+            exec(block.replace(ADDRESS, f'"{cluster.bootstrap_servers}"').replace('"checkpoint"', here), names)
         assert re.search(r"\|\s*tea\|\s*0\|", capsys.readouterr().out)
         written = names["spark"].read.format("tailrace").option("kafka.bootstrap.servers", cluster.bootstrap_servers)
         rows = written.option("subscribe", "shouted").load().selectExpr("CAST(value AS STRING)").collect()
@@ -79,6 +83,21 @@ def test_spark(cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[s
                 shown = {str(partition): offset.offset for partition, offset in admin.group_offsets("my-query").items()}
                 time.sleep(0.1)
         assert shown == {"orders-0": 1}
+        monkeypatch.setenv("TAILRACE_BOOTSTRAP", cluster.bootstrap_servers)
+        monkeypatch.chdir(tmp_path)
+        _commands_on_the_checkpoint(capsys)
     finally:
         if "progress" in names:
             names["spark"].streams.removeListener(names["progress"])
+
+
+def _commands_on_the_checkpoint(capture: pytest.CaptureFixture[str]) -> None:
+    (block,) = _blocks("spark.md", "sh")
+    shown, renamed, moved = (run_command(tuple(line.split()[1:]), capture) for line in block.splitlines())
+    assert (shown.code, renamed.code, moved.code) == (0, 0, 0)
+    assert shown.out.splitlines()[1].endswith("resumes")
+    assert "orders.eu" in renamed.out
+    assert "nothing has been changed" in renamed.err
+    assert "batch 0 ends there now" in moved.err
+    (offsets,) = Path("checkpoint", "offsets").glob("[0-9]*")
+    assert json.loads(offsets.read_text().splitlines()[2])["orders"] == {"0": 0}

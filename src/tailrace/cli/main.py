@@ -39,6 +39,7 @@ NOUNS: Mapping[str, str] = {
     "sessions": "Show fetch sessions.",
     "snapshots": "Show metadata snapshots.",
     "dump-log": "Print and check what log files hold.",
+    "spark": "Show and move the checkpoints of Spark queries.",
     "doctor": "Look for what is missing or wrong on this machine.",
     "bench": "Measure a cluster.",
     "pipeline": "Run named pipelines on Spark.",

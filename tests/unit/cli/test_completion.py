@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import typer
@@ -59,6 +61,16 @@ def test_the_script_for_the_shell_is_printed(shell: str) -> None:
     assert f"complete_{shell}" in done.stdout
 
 
+def verbs_of(noun: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """The commands in this one, at any depth, by their last words; or itself by the noun."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield noun, command
+    else:
+        for verb, each in inner.items():
+            yield from verbs_of(verb, each)
+
+
 def test_every_command_but_those_that_list_nothing_prints_json_if_wanted() -> None:
     with_json: set[tuple[str, str]] = set()
     without: set[tuple[str, str]] = set()
@@ -73,9 +85,8 @@ def test_every_command_but_those_that_list_nothing_prints_json_if_wanted() -> No
         if app is None:
             app = typer.Typer()
             app.command(noun)(module.command)
-        command = typer.main.get_command(app)
-        for verb, each in getattr(command, "commands", {noun: command}).items():
+        for verb, each in verbs_of(noun, typer.main.get_command(app)):
             found = with_json if any("-o" in parameter.opts for parameter in each.params) else without
             found.add((noun, verb))
     assert (without, absent) == (LISTS_NOTHING, NOT_THERE_YET)
-    assert {("topics", "list"), ("groups", "describe"), ("brokers", "list")} <= with_json
+    assert {("topics", "list"), ("spark", "show"), ("groups", "describe"), ("brokers", "list")} <= with_json
