@@ -79,7 +79,7 @@ def is_closed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Ranges have two chunks, without a node; the event is set when an abandoned range has been closed."""
     closed = threading.Event()
 
-    async def fetch_range(self: ranged_fetch.AsyncRangedFetch, *_: object) -> AsyncIterator[Chunk]:
+    async def fetch_range(self: ranged_fetch.AsyncRangedFetch, *_: object, **options: object) -> AsyncIterator[Chunk]:
         try:
             yield Chunk([b"first"], 1)
             yield Chunk([b"second"], 2)
