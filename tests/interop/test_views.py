@@ -34,6 +34,8 @@ class Sharing:
         self.bootstrap, self.topic, self.client = bootstrap, topic, client
         self.view, self.group = f"{topic}.shared-{SHARES}", f"group-{topic}"
         self.seen: list[Message] = []
+        self.may_repeat = False
+        """Whether records may come again: their first deliveries count."""
         self.sent = 0
 
     def join(self) -> Member:
@@ -50,10 +52,15 @@ class Sharing:
     def poll_until(self, members: list[Member], holds: Callable[[], bool], what: str) -> None:
         def condition() -> bool:
             for member in members:
-                self.seen += member.poll()
+                self._take(member.poll())
             return bool(holds())
 
         wait_until(condition, f"{what}: {self.client.name}")
+
+    def _take(self, messages: list[Message]) -> None:
+        for message in messages:
+            if not (self.may_repeat and message in self.seen):
+                self.seen.append(message)
 
     def read_all(self, members: list[Member]) -> None:
         """Read all that was sent, and have it committed."""
@@ -126,6 +133,8 @@ def test_members_share_a_partition_whose_leader_changes(three_brokers: Cluster, 
             sharing.read_all(both)
             (described,) = (one for one in admin.describe_topics() if one.name == sharing.topic)
             leader = int(described.partitions[0].leader)
+            # kafkajs 2.2.4 begins again at the last offset that its group has committed when it loses a broker.
+            sharing.may_repeat = client.name == "kafkajs"
             three_brokers.stop(leader)
             try:
                 sharing.send(100)
