@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,9 @@ class KafkaJsMember:
         return set(self._assigned)
 
     def close(self) -> None:
-        self._program.close_input()
+        # kafkajs 2.2.4 may wait without end for a broker that it has lost; its program is killed then.
+        with suppress(subprocess.TimeoutExpired):
+            self._program.close_input()
 
 
 class KafkaJsTail:
