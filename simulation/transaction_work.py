@@ -166,7 +166,7 @@ class Instances(ABC):
         """The work of the instance with this name."""
 
     def kill(self, one: Conversation) -> None:
-        """One of the processes ends."""
+        """A process ends that works for a transactional id."""
         one.kill()
         self._gone(one)
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from tailrace.model.key_ranges import SLOTS
 from tailrace.model.partitions import TopicPartition
@@ -12,6 +12,8 @@ from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_off
 
 TimestampStrategy = Literal["error", "latest"]
 Isolation = Literal["read_uncommitted", "read_committed"]
+_STRATEGIES: Mapping[str, TimestampStrategy] = {"error": "error", "latest": "latest"}
+_ISOLATIONS: Mapping[str, Isolation] = {"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,15 +196,13 @@ def _rack_variable(given: GivenOptions) -> str | None:
 
 def _isolation(given: GivenOptions) -> Isolation:
     isolation = given.text("kafka.isolation.level") or "read_uncommitted"
-    for known in get_args(Isolation):
-        if isolation.lower() == known:
-            return known  # type: ignore[no-any-return]  # get_args loses the literal type
-    raise fault("kafka.isolation.level", f"must be read_uncommitted or read_committed, not {isolation!r}")
+    if isolation.lower() not in _ISOLATIONS:
+        raise fault("kafka.isolation.level", f"must be read_uncommitted or read_committed, not {isolation!r}")
+    return _ISOLATIONS[isolation.lower()]
 
 
 def _strategy(given: GivenOptions) -> TimestampStrategy:
     strategy = given.text("startingOffsetsByTimestampStrategy") or "error"
-    for known in get_args(TimestampStrategy):
-        if strategy.lower() == known:
-            return known  # type: ignore[no-any-return]  # get_args loses the literal type
-    raise fault("startingOffsetsByTimestampStrategy", f"must be error or latest, not {strategy!r}")
+    if strategy.lower() not in _STRATEGIES:
+        raise fault("startingOffsetsByTimestampStrategy", f"must be error or latest, not {strategy!r}")
+    return _STRATEGIES[strategy.lower()]
