@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 Event = Mapping[str, Any]
 Place = tuple[str, int]
 """Topic and partition."""
-LIBRDKAFKA_DUPLICATE = -1
-"""The offset that librdkafka reports for a batch that the broker had already."""
 
 
 class StoredBatch(NamedTuple):

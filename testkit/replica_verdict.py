@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from testkit.replica_history import (
-    LIBRDKAFKA_DUPLICATE,
     Event,
     FinalLog,
     Place,
@@ -38,6 +37,7 @@ from testkit.replica_history import (
     StoredBatch,
     number_of,
 )
+from testkit.verdict import UNKNOWN_OFFSET
 
 _TransactionOf = Mapping[tuple[str, int], SentTransaction]
 """The transaction of each record, by producer and number."""
@@ -131,13 +131,13 @@ def _acknowledged_faults(evidence: Evidence) -> Iterator[str]:
         moved: list[str] = []
         for producer, number, offset in records:
             value = f"{producer}:{number}"
-            if offset < log.start_offset and (offset != LIBRDKAFKA_DUPLICATE or log.start_offset):
+            if offset < log.start_offset and (offset != UNKNOWN_OFFSET or log.start_offset):
                 continue  # removed on purpose, or perhaps so
             if log.values.get(offset) != value:
                 found = offset_of.get(value)
                 if found is None:
                     lost.append(f"{value} at {offset}")
-                elif offset != LIBRDKAFKA_DUPLICATE:
+                elif offset != UNKNOWN_OFFSET:
                     moved.append(f"{value} from {offset} to {found}")
         yield from _counted("lost", place, lost)
         yield from _counted("moved", place, moved)

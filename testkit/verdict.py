@@ -19,8 +19,12 @@ Place = tuple[str, int, int]
 """Topic, partition, offset."""
 Record = tuple[str, int]
 """Producer and number: what a value says."""
-_DUPLICATE = -1
-"""The offset that librdkafka tells for a batch that the node had already."""
+UNKNOWN_OFFSET = -1
+"""The offset of an acknowledged record when its producer was not told where it is.
+
+librdkafka takes a later record's acknowledgement for those of all before it. So it is when the new leader refuses the
+retry of one batch, as it has not taken its role yet, and then finds the next one in its log.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +119,7 @@ def _lost(history: History, compacted: str) -> Iterator[str]:
 
 def _moved(history: History) -> Iterator[str]:
     for record, place in history.acked.items():
-        if place[2] != _DUPLICATE and record in history.read and place not in history.read[record]:
+        if place[2] != UNKNOWN_OFFSET and record in history.read and place not in history.read[record]:
             yield f"moved: {record} was acknowledged at {place} and is at {history.read[record]}"
 
 

@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from crash.librdkafka_offsets import offset_of
 from tailrace.client.blocking import Producer
 from tailrace.client.outgoing import RecordMetadata
 from tailrace.model.errors import KafkaError
@@ -132,7 +133,7 @@ class NumberedProducer:
             number=number,
             topic=message.topic(),
             partition=message.partition(),
-            offset=message.offset(),
+            offset=offset_of(message),
             key=_text(message.key()),
         )
 

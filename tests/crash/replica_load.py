@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import confluent_kafka
 
+from crash.librdkafka_offsets import offset_of
 from crash.load import DEADLINE_S, Program
 from tailrace.client.blocking import Consumer
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -121,7 +122,7 @@ class Writer:
             self._program.note("failed", producer=self._name, number=number, why=str(fault))
             return
         self._program.done += 1
-        self._acked[str(message.topic()), _number(message.partition())].append((number, _number(message.offset())))
+        self._acked[str(message.topic()), _number(message.partition())].append((number, offset_of(message)))
 
     def _note(self) -> None:
         for (topic, partition), records in self._acked.items():

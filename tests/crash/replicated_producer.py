@@ -4,8 +4,9 @@
 
 A process of its own: a client made of C takes everything with it when it falls. One JSON line per delivery goes to
 HISTORY: [seconds, partition, offset, value] for what was acknowledged, by the clock that never jumps, and in the end
-["end", sent, not delivered]. PAUSE: so many seconds between a record for each partition and the next ones. WAIT: so
-many for an answer, 60 if it does not say; with DELIVERY_S an answer that does not come fails its records.
+["end", sent, not delivered]. The offset is -1 where librdkafka does not know it. PAUSE: so many seconds between a
+record for each partition and the next ones. WAIT: so many for an answer, 60 if it does not say; with DELIVERY_S an
+answer that does not come fails its records.
 """
 
 import json
@@ -15,6 +16,8 @@ import time
 from pathlib import Path
 
 import confluent_kafka
+
+from crash.librdkafka_offsets import offset_of
 
 DELIVERY_S = 90
 
@@ -42,7 +45,7 @@ def main(servers: str, topic: str, partitions: int, history: Path, pause_s: floa
         def delivered(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
             if error is None:
                 value = (message.value() or b"").decode()
-                out.write(json.dumps([time.monotonic(), message.partition(), message.offset(), value]) + "\n")
+                out.write(json.dumps([time.monotonic(), message.partition(), offset_of(message), value]) + "\n")
 
         sent = 0
         while not ended.is_set():

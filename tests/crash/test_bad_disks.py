@@ -19,6 +19,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from crash.librdkafka_offsets import is_there
 from crash.racked_cluster import nodes_in
 from crash.test_replica_kills import PARTITIONS, TOPIC, acknowledged, read_all
 from tailrace.testing import Cluster
@@ -119,7 +120,7 @@ def resumed_after(times: Sequence[Sequence[float]], began: float) -> float:
 def check(cluster: Cluster, history: Path, begins: list[tuple[str, int, float]]) -> None:
     acked = acknowledged(history)
     found = read_all(cluster.bootstrap_servers)
-    lost = [one for one in acked if found[one[1]].get(one[2]) != one[3]]
+    lost = [one for one in acked if not is_there(found[one[1]], *one[2:])]
     assert not lost, f"{len(lost)} of {len(acked)} are lost or changed: {lost[:5]}"
     times = [sorted(at for at, partition, *_ in acked if partition == number) for number in range(PARTITIONS)]
     for fault, node, began in begins:
