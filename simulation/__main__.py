@@ -34,7 +34,7 @@ from simulation.sink_scopes import SHORT_SCOPES as SHORT_SINK_SCOPES
 from simulation.sink_scopes import NamedBudget
 from simulation.small_scope import A, Explored, Model, ScopeBreach, W, explore
 from simulation.sweep import Sweep
-from simulation.transaction_sweep import failure_of, sweep_transactions
+from simulation.transaction_sweep import failure_of, sweep_transactions, transactions_code_version
 
 
 def main() -> int:
@@ -59,6 +59,7 @@ def main() -> int:
     transactions = commands.add_parser("transactions", help="run brokers with transactions, until so many seeds count")
     transactions.add_argument("--count", type=int, default=100)
     transactions.add_argument("--processes", type=int, default=2)
+    transactions.add_argument("--first", type=int, default=0, help="the first seed")
     transactions.add_argument("--state", type=Path, default=Path("build/simulation-transactions.json"))
     transactions.add_argument("--seed", type=int, help="run this one alone, cut down if it fails")
     transactions.set_defaults(run=_run_transactions)
@@ -126,7 +127,8 @@ def _run_transactions(options: argparse.Namespace) -> int:
         failure = failure_of(options.seed)
         _say(failure or f"seed {options.seed}: no law is broken")
         return 0 if failure is None else 1
-    total = sweep_transactions(options.state, options.count, options.processes, _progress)
+    total = sweep_transactions(options.state, options.count, options.processes, _progress, first=options.first)
+    _say(f"seeds from {options.first}, code {transactions_code_version()}")
     _say(total.summary())
     missed = total.missed if total.counted >= 300 else []  # a few seeds need not reach everything
     return 1 if total.failures or missed else 0

@@ -107,17 +107,19 @@ def failure_of(seed: int) -> str | None:
 
 
 def sweep_transactions(
-    path: Path, counted: int, processes: int, on_progress: Callable[[TransactionSweep], None]
+    path: Path, counted: int, processes: int, on_progress: Callable[[TransactionSweep], None], *, first: int = 0
 ) -> TransactionSweep:
-    """Seeds from 0 on until so many count, or one fails. Results are kept in the file, as long as the code is the
-    same.
+    """Seeds from `first` on until so many count, or one fails. Results are kept in the file, as long as the code and
+    the first seed are the same.
     """
-    code = transactions_code_version()  # of what runs here, whatever becomes of the files meanwhile
+    # Of what runs here, whatever becomes of the files meanwhile.
+    code = f"{transactions_code_version()} from {first}"
     total = load_sweep(TransactionSweep, path, code)
     with get_context("spawn").Pool(processes) as pool:
         while total.counted < counted and not total.failures:
             before, began = total.seconds, time.perf_counter()
-            for found in pool.imap(run_seed, range(total.seeds, total.seeds + _BLOCK)):
+            begin = first + total.seeds
+            for found in pool.imap(run_seed, range(begin, begin + _BLOCK)):
                 total.add(found)
                 total.seconds = before + time.perf_counter() - began
                 on_progress(total)
@@ -126,10 +128,12 @@ def sweep_transactions(
 
 
 def transactions_code_version() -> str:
-    """Of the whole product, and of the simulation."""
+    """Of the simulation and of the product, without what no broker imports: commands, and what runs in Spark."""
     product = Path(tailrace.__file__).parent
-    return code_version([*product.rglob("*.py"), *Path(__file__).parent.glob("*.py")])
+    sources = [source for source in product.rglob("*.py") if not _WITHOUT & set(source.relative_to(product).parts)]
+    return code_version([*sources, *Path(__file__).parent.glob("*.py")])
 
 
+_WITHOUT = {"cli", "spark", "spark.py"}
 _BLOCK = 50
 """Seeds between two looks at how many count."""

@@ -96,8 +96,9 @@ def test_a_failing_run_is_cut_down_to_the_turns_that_it_takes(monkeypatch: pytes
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "sweep.json"
     done = TransactionSweep(seeds=50, counted=20, committed=7)
-    save_sweep(path, done, transactions_code_version())
-    assert sweep_transactions(path, 20, 1, lambda total: None) == done
+    save_sweep(path, done, f"{transactions_code_version()} from 7")
+    assert sweep_transactions(path, 20, 1, lambda total: None, first=7) == done
+    assert sweep_transactions(path, 0, 1, lambda total: None).seeds == 0
     save_sweep(path, done, "of another code")
     assert sweep_transactions(path, 0, 1, lambda total: None).seeds == 0
 
