@@ -1,6 +1,7 @@
 """The options of a write, with the names, defaults and meaning of Spark's Kafka connector."""
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import check_sink
 from tailrace.spark.given_options import GivenOptions, fault
 
+_LOCAL = re.compile(r"^file:///(?=[^/])")
 _log = logging.getLogger(__name__)
 
 
@@ -80,5 +82,10 @@ def _transactions(given: GivenOptions) -> SinkTransactions | None:
         sink_id=sink_id,
         takes_over=takes_over,
         timeout_ms=given.positive("kafka.transaction.timeout.ms") or 900_000,
-        checkpoint=given.text("checkpointLocation"),
+        checkpoint=_place(given.text("checkpointLocation")),
     )
+
+
+def _place(location: str | None) -> str | None:
+    """A checkpoint's location in one form: Spark's pipelines say `file:///a` in one run and `file:/a` in the next."""
+    return None if location is None else _LOCAL.sub("file:/", location).rstrip("/") or location

@@ -254,3 +254,23 @@ def test_the_same_offsets_are_always_the_same_text(positions: dict[TopicPartitio
 def test_partitions_are_in_numeric_order() -> None:
     many = {TopicPartition("t", partition): 0 for partition in (10, 9, 2)}
     assert list(to_json_dict(many)["t"]) == ["2", "9", "10"]
+
+
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        ("file:///a/b", "file:/a/b"),
+        ("file:/a/b", "file:/a/b"),
+        ("file:/a/b/", "file:/a/b"),
+        ("/a/b/", "/a/b"),
+        ("checkpoint", "checkpoint"),
+        ("/", "/"),
+        ("hdfs://name/a", "hdfs://name/a"),
+        ("s3a://bucket//a", "s3a://bucket//a"),
+    ],
+)
+def test_a_checkpoint_has_one_name(location: str, place: str) -> None:
+    """Spark Declarative Pipelines give the same checkpoint as `file:///a` in their first run and as `file:/a` later."""
+    options = parse_sink_options({**SINK, "exactlyOnce": "true", "checkpointLocation": location})
+    assert options.transactions is not None
+    assert options.transactions.checkpoint == place
