@@ -29,7 +29,7 @@ def flights(first: str = "2013-01-01", last: str = "2013-12-31") -> Iterator[dic
                 delay = row["dep_delay"]
                 yield {
                     "day": day,
-                    **{name: row[name] for name in ("carrier", "flight", "tailnum", "origin", "dest")},
+                    **{name: row[name] for name in ("carrier", "flight", "tailnum", "origin", "dest", "time_hour")},
                     "dep_delay": float(delay) if delay not in ("", "NA") else None,
                 }
 
