@@ -17,11 +17,12 @@ from testkit.commands import run_command
 
 DOCS = Path(__file__).parents[2] / "docs"
 ADDRESS = '"127.0.0.1:9092"'
+WITHOUT_ADDRESS = ("guides/testing-spark.md",)
 
 
 def _blocks(page: str, language: str = "python") -> list[str]:
     text = (DOCS / page).read_text()
-    assert ADDRESS in text
+    assert ADDRESS in text or page in WITHOUT_ADDRESS
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
@@ -89,6 +90,19 @@ def test_spark(
     finally:
         if "progress" in names:
             names["spark"].streams.removeListener(names["progress"])
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_tests_of_spark(cluster: Cluster, tmp_path: Path) -> None:
+    try:
+        spark = local_session("pages", brief=True)
+    except JavaNotFound as fault:
+        pytest.skip(str(fault))
+    names: dict[str, Any] = {}
+    for block in _blocks("guides/testing-spark.md"):
+        exec(block, names)
+    names["test_drinks_are_shouted"](spark, cluster, tmp_path)
 
 
 def _commands_on_the_checkpoint(capture: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,11 @@
-"""One lean Spark session for all tests of a process: it costs seconds to start and 0.5 GB."""
+"""One lean Spark session for all tests of a process: it costs seconds to start and 0.5 GB.
 
+With SPARK_TEST_SESSION=connect in the environment it is a session of Spark Connect.
+"""
+
+import os
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
 
@@ -7,17 +13,38 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.client.blocking import Admin, Producer
-from tailrace.spark.java import JavaNotFound
-from tailrace.spark.session import local_session
+from tailrace.spark.java import JavaNotFound, ensure_java
+from tailrace.spark.session import BRIEF, LEAN, local_session
 from tailrace.testing import Cluster
 
 _numbers = count()
 
 
+def is_connect() -> bool:
+    """Whether the tests of this process use Spark Connect, which no classic session may share a process with."""
+    return os.environ.get("SPARK_TEST_SESSION") == "connect"
+
+
+def connect_session() -> SparkSession:
+    """A session of a Connect server in a JVM of this process, on a free port if SPARK_TESTING is in the environment."""
+    ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.remote("local[2]")
+    here = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.log.level": "ERROR"}
+    for key, value in {**LEAN, **BRIEF, **here}.items():
+        builder = builder.config(key, value)
+    with warnings.catch_warnings():
+        # The server takes the settings when it starts; then Connect sets each once more, and warns of those it cannot.
+        warnings.filterwarnings("ignore", "Failed to set", UserWarning)
+        return builder.getOrCreate()
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     try:
-        session = local_session("tests", brief=True)
+        session = connect_session() if is_connect() else local_session("tests", brief=True)
     except JavaNotFound as fault:
         pytest.skip(str(fault))
     yield session

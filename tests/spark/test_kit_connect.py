@@ -1,0 +1,42 @@
+"""The test kit in a Spark Connect session: tests of `test_kit` once more, in a process of their own.
+
+A process has classic sessions or those of Connect, not both.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tailrace.spark.java import JavaNotFound, ensure_java
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+
+FILE = Path(__file__).with_name("test_kit.py")
+TESTS = (
+    "test_a_run_ends_with_the_records_that_are_there_and_a_restart_goes_on",
+    "test_an_exactly_once_pipeline_loses_and_repeats_nothing_when_it_is_killed",
+    "test_a_batch_write_is_killed_too",
+    "test_a_query_that_fails_without_a_kill_raises_its_own_error",
+    "test_a_query_that_does_not_end_is_stopped",
+    "test_the_rows_of_frames_are_compared",
+    "test_frames_of_another_schema_differ",
+    "test_a_stream_is_no_rows",
+)
+"""Those in which the kit meets another class of Connect; pytest refuses a name that is not there."""
+
+
+def test_the_kit_works_with_spark_connect() -> None:
+    try:
+        ensure_java()
+    except JavaNotFound as fault:
+        pytest.skip(str(fault))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "STRICT"))}
+    # SPARK_TESTING has the Connect server take a free port.
+    environment |= {"SPARK_TEST_SESSION": "connect", "SPARK_TESTING": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *(f"{FILE}::{name}" for name in TESTS)]
+    run = subprocess.run(command, cwd=FILE.parents[2], env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout[-10_000:]
+    assert f"{len(TESTS) + 2} passed, 0 failed, 0 skipped" in run.stdout, "one of them has three cases"
