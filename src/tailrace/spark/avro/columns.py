@@ -1,0 +1,144 @@
+"""Avro types as Spark types, as Spark's own Avro source has them, but for times, which are TIME columns."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    TimeType,
+)
+
+from tailrace.spark.avro.resolution import at
+from tailrace.spark.avro.schema import (
+    NULL,
+    AvroArray,
+    AvroEnum,
+    AvroField,
+    AvroFixed,
+    AvroMap,
+    AvroPrimitive,
+    AvroRecord,
+    AvroType,
+    AvroUnion,
+    Logical,
+    SchemaRefused,
+    takes_null,
+)
+
+_PRIMITIVES: Final[Mapping[str, type[DataType]]] = {
+    "null": NullType,
+    "boolean": BooleanType,
+    "int": IntegerType,
+    "long": LongType,
+    "float": FloatType,
+    "double": DoubleType,
+    "string": StringType,
+    "bytes": BinaryType,
+}
+_LOGICAL: Final[Mapping[str, type[DataType]]] = {
+    "date": DateType,
+    "time-millis": TimeType,
+    "time-micros": TimeType,
+    "timestamp-millis": TimestampType,
+    "timestamp-micros": TimestampType,
+    "local-timestamp-millis": TimestampNTZType,
+    "local-timestamp-micros": TimestampNTZType,
+    "uuid": StringType,
+}
+_MOST_DIGITS: Final = 38
+CORRUPT_RECORD: Final = StructType(
+    [StructField("reason", StringType()), StructField("key", BinaryType()), StructField("value", BinaryType())]
+)
+"""The reason, and the bytes of key and value as they are in the log."""
+
+
+def column_type(one: AvroType, path: str = "") -> DataType:
+    """The type of the column. Raises SchemaRefused for a type that no column can hold."""
+    match one:
+        case AvroPrimitive(kind=kind, logical=logical):
+            return _PRIMITIVES[kind]() if logical is None else _logical_type(logical, path)
+        case AvroFixed(logical=logical):
+            return BinaryType() if logical is None else _logical_type(logical, path)
+        case AvroEnum():
+            return StringType()
+        case AvroArray(items=items):
+            return ArrayType(column_type(items, f"{path}[]"), takes_null(items))
+        case AvroMap(values=values):
+            return MapType(StringType(), column_type(values, f"{path}[]"), takes_null(values))
+        case AvroRecord(fields=fields):
+            if not fields:
+                raise SchemaRefused(f"{at(path)}record {one.name} has no fields: Spark has no type for it")
+            each = ((field.name, field.type) for field in fields)
+            return StructType(
+                [StructField(name, column_type(type_, f"{path}.{name}"), takes_null(type_)) for name, type_ in each]
+            )
+        case AvroUnion(single=None, members=members):
+            return StructType(
+                [StructField(f"member{number}", column_type(each, path)) for number, each in enumerate(members)]
+            )
+        case AvroUnion(single=single):
+            return column_type(single or NULL, path)
+
+
+def _logical_type(logical: Logical, path: str) -> DataType:
+    if logical.name != "decimal":
+        return _LOGICAL[logical.name]()
+    if logical.precision > _MOST_DIGITS:
+        digits = f"a decimal of {logical.precision} digits, and Spark's have {_MOST_DIGITS} at most"
+        raise SchemaRefused(f"{at(path)}{digits}; without its logicalType it is read as bytes")
+    return DecimalType(logical.precision, logical.scale)
+
+
+def narrowed(one: AvroType, asked: DataType, path: str = "") -> AvroType:
+    """The type with those fields only that are asked for, at any depth of records, arrays and maps.
+
+    Raises SchemaRefused for a field that it does not have, another type, or NOT NULL where null may be.
+    """
+    match one, asked:
+        case AvroRecord(), StructType():
+            return replace(one, fields=tuple(_narrowed_field(one, field, path) for field in asked.fields))
+        case AvroArray(), ArrayType():
+            _check_null(one.items, asked.containsNull, f"{path}[]")
+            return AvroArray(narrowed(one.items, asked.elementType, f"{path}[]"))
+        case AvroMap(), MapType() if isinstance(asked.keyType, StringType):
+            _check_null(one.values, asked.valueContainsNull, f"{path}[]")
+            return AvroMap(narrowed(one.values, asked.valueType, f"{path}[]"))
+        case AvroUnion(members=(member,)), _:
+            inner = narrowed(member, asked, path)
+            return AvroUnion(tuple(inner if branch == member else branch for branch in one.branches))
+    has = column_type(one, path)
+    if has.simpleString() != asked.simpleString():
+        raise SchemaRefused(f"{at(path)}is {has.simpleString()}, not {asked.simpleString()}")
+    return one
+
+
+def _narrowed_field(record: AvroRecord, asked: StructField, path: str) -> AvroField:
+    where = f"{path}.{asked.name}"
+    field = next((each for each in record.fields if each.name == asked.name), None)
+    if field is None:
+        there = ", ".join(each.name for each in record.fields)
+        raise SchemaRefused(f"{at(where)}there is no such field; record {record.name} has {there}"[:1_000])
+    _check_null(field.type, asked.nullable, where)
+    return replace(field, type=narrowed(field.type, asked.dataType, where))
+
+
+def _check_null(one: AvroType, may_be_null: bool, path: str) -> None:
+    if takes_null(one) and not may_be_null:
+        raise SchemaRefused(f"{at(path)}is asked for as NOT NULL, and its type has null")
