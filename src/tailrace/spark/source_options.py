@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tailrace.model.key_ranges import SLOTS
 from tailrace.model.partitions import TopicPartition
+from tailrace.spark.avro.formats import RecordFormats, parse_formats
 from tailrace.spark.given_options import GivenOptions, fault, parse_timestamp_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
 
@@ -68,6 +69,7 @@ class SourceOptions:
     """The rack of the executors: the cluster may name a replica there to read from (KIP-392)."""
     client_rack_env: str | None = None
     """The environment variable of an executor that has its rack, if each has its own."""
+    formats: RecordFormats = field(default_factory=RecordFormats)
 
 
 def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -113,7 +115,25 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         isolation=_isolation(given),
         client_rack=given.text("kafka.client.rack") or "",
         client_rack_env=_rack_variable(given),
+        formats=_formats(given),
     )
+
+
+def parse_source_formats(options: Mapping[str, str]) -> RecordFormats:
+    """The formats alone, of a read of either kind: for its columns. Raises as `parse_source_options`."""
+    return _formats(GivenOptions(options))
+
+
+def _formats(given: GivenOptions) -> RecordFormats:
+    return parse_formats(given, topic=_only_topic(given))
+
+
+def _only_topic(given: GivenOptions) -> str | None:
+    if all(given.text(name) is None for name in ("subscribe", "assign")):
+        return None
+    subscription = _subscription(given)
+    topics = {tp.topic for tp in subscription.assigned or ()} | set(subscription.topics or ())
+    return next(iter(topics)) if len(topics) == 1 else None
 
 
 def _subscription(given: GivenOptions) -> Subscription:
