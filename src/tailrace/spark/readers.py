@@ -6,7 +6,9 @@ plain values only. Connections are made where they are used, and kept per proces
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -16,10 +18,15 @@ from pyspark.sql.types import StructType
 from tailrace.client.blocking import RangedFetch
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.spark.avro.formats import check_fastavro
+from tailrace.spark.avro.plan import Decoding
 from tailrace.spark.offsets import OffsetRange, by_key, cut, pack, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.source_options import SourceOptions
 from tailrace.spark.worker_version import check_worker
+
+if TYPE_CHECKING:
+    from tailrace.spark.avro.batches import BatchDecoder
 
 _log = logging.getLogger(__name__)
 
@@ -40,23 +47,36 @@ class Work(InputPartition):
         super().__init__(ranges)
 
 
+def _decoder(decoding: Decoding, expected: pa.Schema) -> "BatchDecoder":
+    check_fastavro(f"in this worker ({sys.executable})")
+    from tailrace.spark.avro.batches import BatchDecoder
+
+    return BatchDecoder(decoding, expected)
+
+
 class RangeReader:
     """The common part of both readers: reads planned ranges on an executor."""
 
-    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+    def __init__(self, schema: StructType, options: SourceOptions, decoding: Decoding | None = None) -> None:
         self._schema = schema
         self.options = options
+        self._decoding = decoding
         self._drivers_version = __version__
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         check_worker(self._drivers_version)
         # Spark compares the first batch's schema with exactly this one.
         expected = to_arrow_schema(self._schema, timezone="UTC")
+        decoder = None if self._decoding is None else _decoder(self._decoding, expected)
+        columns = expected.names if decoder is None else decoder.raw_columns
         fetch = _worker_fetch(self.options)
         # For a plan without ranges Spark still runs one task, with a partition of its own.
         for one in partition.value or ():
-            for batch in self._read_range(fetch, one, expected.names):
-                yield batch if batch.schema.equals(expected) else batch.cast(expected)
+            for batch in self._read_range(fetch, one, columns):
+                if decoder is not None:
+                    yield from decoder.decode(batch, str(one.topic_partition))
+                else:
+                    yield batch if batch.schema.equals(expected) else batch.cast(expected)
 
     def _read_range(self, fetch: RangedFetch, one: OffsetRange, columns: list[str]) -> Iterator[pa.RecordBatch]:
         """The range; without failOnDataLoss, records that were deleted since the plan are left out."""

@@ -4,6 +4,8 @@ Spark imports this module in several processes only to look up the name, so the 
 imported when a read or a write begins.
 """
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -23,8 +25,12 @@ from pyspark.sql.types import (
 )
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.spark.avro.formats import RecordFormats
 from tailrace.spark.sink_options import parse_sink_options
-from tailrace.spark.source_options import parse_source_options
+from tailrace.spark.source_options import parse_source_formats, parse_source_options
+
+if TYPE_CHECKING:
+    from tailrace.spark.avro.plan import Decoding
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -48,7 +54,8 @@ class TailraceDataSource(DataSource):
     """`spark.read|readStream.format("tailrace")` and `df.write|writeStream.format("tailrace")`.
 
     Options are those of Spark's Kafka connector (see `spark.source_options` and `spark.sink_options`); so is the row
-    schema. Say `.schema("value binary, offset bigint")` to have only those columns decoded and moved.
+    schema, unless keys or values are decoded (see `spark.avro`). Say `.schema("value binary, offset bigint")` to have
+    only those columns decoded and moved.
     """
 
     @classmethod
@@ -57,20 +64,24 @@ class TailraceDataSource(DataSource):
 
     def schema(self) -> StructType:
         include_headers = str(self.options.get("includeHeaders", "false")).lower() == "true"
-        return StructType([*ROW.fields, HEADERS]) if include_headers else ROW
+        row = StructType([*ROW.fields, HEADERS]) if include_headers else ROW
+        decoding = _decoding(parse_source_formats(dict(self.options)))
+        return row if decoding is None else decoding.row(row)
 
     # Spark calls these four by keyword: the parameter names are part of the interface.
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from tailrace.spark.readers import TailraceReader
 
-        return TailraceReader(_checked(schema), parse_source_options(dict(self.options), streaming=False))
+        options = parse_source_options(dict(self.options), streaming=False)
+        return TailraceReader(schema, options, _checked(schema, _decoding(options.formats)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         from tailrace.spark.stream_reader import RefusedStreamReader, TailraceStreamReader
 
         try:
-            return TailraceStreamReader(_checked(schema), parse_source_options(dict(self.options), streaming=True))
+            options = parse_source_options(dict(self.options), streaming=True)
+            return TailraceStreamReader(schema, options, _checked(schema, _decoding(options.formats)))
         except KafkaError as refusal:
             return RefusedStreamReader(refusal)
 
@@ -93,17 +104,29 @@ class TailraceDataSource(DataSource):
         return OnceStreamWriter(schema, options, options.transactions)
 
 
-def _checked(schema: StructType) -> StructType:
-    """The schema. Raises KafkaError(INVALID_REQUEST) for an unknown column or another type."""
-    known = {field.name: field.dataType for field in [*ROW.fields, HEADERS]}
+def _decoding(formats: RecordFormats) -> "Decoding | None":
+    if not formats.columns:
+        return None
+    from tailrace.spark.avro.plan import plan_decoding
+
+    return plan_decoding(formats)
+
+
+def _checked(schema: StructType, decoding: "Decoding | None") -> "Decoding | None":
+    """The decoding for this schema. Raises KafkaError(INVALID_REQUEST) for an unknown column or another type."""
+    decoded = {} if decoding is None else decoding.fields()
+    known = {field.name: field.dataType for field in [*ROW.fields, HEADERS]} | decoded
     for field in schema.fields:
         if field.name not in known:
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST, f"there is no column {field.name!r}; there are {', '.join(known)}"
             )
+        if field.name in decoded and field.name in ROW.names:
+            continue  # `narrowed_to` checks it: it may have some of the fields
         if field.dataType.simpleString() != known[field.name].simpleString():
             raise KafkaError(
                 ErrorCode.INVALID_REQUEST,
                 f"column {field.name!r} is {known[field.name].simpleString()}, not {field.dataType.simpleString()}",
             )
-    return schema
+    narrowed = None if decoding is None else decoding.narrowed_to(schema)
+    return narrowed if narrowed is not None and narrowed.columns else None

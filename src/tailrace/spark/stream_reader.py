@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.spark.avro.plan import Decoding
 from tailrace.spark.offsets import Offsets, Positions, bytes_between, limit_bytes, limit_rows, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import RangeReader
@@ -75,8 +76,8 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming read. Spark keeps it for the life of the query on the driver and pickles it to the tasks."""
 
-    def __init__(self, schema: StructType, options: SourceOptions) -> None:
-        super().__init__(schema, options)
+    def __init__(self, schema: StructType, options: SourceOptions, decoding: Decoding | None = None) -> None:
+        super().__init__(schema, options, decoding)
         self._planner: Planner | None = None
         self._initial: Positions | None = None
         self._target: Positions | None = None

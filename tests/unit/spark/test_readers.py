@@ -1,14 +1,16 @@
 """The work of tasks, and the fetches that those in one process share."""
 
+import importlib.util
 from typing import Any
 
 import pytest
-from pyspark.sql.types import BinaryType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import readers, worker_version
+from tailrace.spark.avro.plan import plan_decoding
 from tailrace.spark.offsets import OffsetRange
 from tailrace.spark.sink import TailraceWriter
 from tailrace.spark.sink_options import parse_sink_options
@@ -68,6 +70,17 @@ def test_a_worker_of_another_version_refuses_and_names_both(monkeypatch: pytest.
     with pytest.raises(KafkaError, match=f"the driver has Tailrace {__version__} and this worker .* 0.0.7") as refusal:
         list(reader.read(readers.Work(())))
     assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
+def test_a_worker_without_fastavro_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = parse_source_options({**BASE, "valueFormat": "avro", "valueSchema": '"int"'}, streaming=False)
+    schema = StructType([StructField("value", IntegerType())])
+    reader = readers.TailraceReader(schema, options, plan_decoding(options.formats))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        KafkaError, match=r"fastavro is not installed in this worker \(.*\): pip install 'tailrace\[avro\]'"
+    ):
+        list(reader.read(readers.Work(())))
 
 
 def test_a_writing_worker_of_another_version_refuses(monkeypatch: pytest.MonkeyPatch) -> None:

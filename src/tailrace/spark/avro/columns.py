@@ -1,4 +1,4 @@
-"""Avro types as Spark types, as Spark's own Avro source has them, but for times, which are TIME columns."""
+"""Avro types as Spark types, as Spark's own Avro source has them; its older versions have numbers for times."""
 
 from collections.abc import Mapping
 from dataclasses import replace
