@@ -154,6 +154,8 @@ def _check_needed(given: GivenOptions, wires: Mapping[ColumnName, Wire | None]) 
 
 def _column(given: GivenOptions, column: ColumnName, wire: Wire, topic: str | None) -> ColumnFormat:
     schema, subject = given.text(f"{column}Schema"), given.text(f"{column}Subject")
+    if subject == "":
+        raise fault(f"{column}Subject", "names no subject of the registry")
     if wire == "confluent-avro" and schema is None and subject is None:
         if topic is None:
             way_out = f"say {column}Schema, or {column}Subject for the name of its schema in the registry"

@@ -51,7 +51,7 @@ class _Answer(NamedTuple):
 
 
 class SchemaRegistry:
-    """The client. Threads may share it; it holds no connections.
+    """The client of one thread. It holds no connections.
 
     All methods raise KafkaError: NotRegistered, SchemaUnusable, or another one if the registry gives no proper answer.
     """

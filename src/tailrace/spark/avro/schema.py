@@ -29,6 +29,7 @@ _LOGICAL: Final[Mapping[str, frozenset[str]]] = {
     "fixed": frozenset({"decimal", "uuid"}),
 }
 _UUID_BYTES: Final = 16
+_DEFAULT: Final = "tailrace.default"
 
 
 class SchemaRefused(Exception):
@@ -175,8 +176,8 @@ def parse_avro_schema(text: str, references: Iterable[str] = ()) -> AvroType:
     named: dict[str, Any] = {}
     try:
         for reference in references:
-            fastavro.parse_schema(_json(reference), named, _write_hint=False)
-        parsed = fastavro.parse_schema(_json(text), named, _write_hint=False)
+            fastavro.parse_schema(_unchecked(_json(reference)), named, _write_hint=False)
+        parsed = fastavro.parse_schema(_unchecked(_json(text)), named, _write_hint=False)
         return _Builder(named).build(parsed, ())
     except KeyError as missing:
         raise SchemaRefused(f"not an Avro schema: {missing} is missing") from None
@@ -195,6 +196,27 @@ def _json(text: str) -> Any:
         if not level:
             return parsed
     raise SchemaRefused(f"its types nest deeper than {DEEPEST}")
+
+
+def _unchecked(node: Any) -> Any:
+    """The schema with the defaults of fields under another name, which fastavro does not check.
+
+    It refuses some good ones, such as the number 1 of a double, and a writer's defaults are of no use. Those of a
+    reader are checked where they are used (`resolution.default_value`).
+    """
+    if isinstance(node, list):
+        return [_unchecked(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    copy = {name: _unchecked(part) if name in ("items", "values") else part for name, part in node.items()}
+    if isinstance(fields := node.get("fields"), list):
+        copy["fields"] = [_unchecked_field(field) if isinstance(field, dict) else field for field in fields]
+    return copy
+
+
+def _unchecked_field(field: Mapping[str, Any]) -> dict[str, Any]:
+    copy = {name: _unchecked(part) if name == "type" else part for name, part in field.items() if name != "default"}
+    return {**copy, _DEFAULT: field["default"]} if "default" in field else copy
 
 
 def _children(node: Any) -> Iterable[Any]:
@@ -261,8 +283,8 @@ class _Builder:
                 _texts([one["name"]])[0],
                 self.build(one["type"], (*around, name)),
                 _aliases(one),
-                "default" in one,
-                one.get("default"),
+                _DEFAULT in one,
+                one.get(_DEFAULT),
             )
             for one in node["fields"]
         )

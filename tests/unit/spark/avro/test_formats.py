@@ -58,6 +58,7 @@ def test_corrupt_records_have_a_column_if_that_is_asked_for() -> None:
         ({**PLAIN, "schema.registry.url": "http://x:1"}, "option schema.registry.url: conflicts with the formats"),
         ({**PLAIN, "valueSubject": "a"}, "option valueSubject: conflicts with valueSchema"),
         ({**CONFLUENT, "valueSubject": "a", "valueSchema": "b"}, "option valueSubject: conflicts with valueSchema"),
+        ({**CONFLUENT, "valueSubject": ""}, "option valueSubject: names no subject"),
         ({"basic.auth.user.info": "a:b"}, "option basic.auth.user.info: conflicts with the formats"),
         ({"mode": "PERMISSIVE"}, "option mode: needs valueFormat or keyFormat"),
         ({**PLAIN, "mode": "DROPMALFORMED"}, "option mode: must be FAILFAST or PERMISSIVE, .* lose records in silence"),

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -250,9 +251,8 @@ def test_an_answer_that_does_not_end_is_given_up(server: ScriptedRegistry, answe
     }
     before = begun[answer]
     server.scripts["/schemas/ids/1"] = [_silent(server) if before is None else _slow(server, before)]
-    with pytest.raises(KafkaError, match="no whole answer within 200 ms; .* longer http.read.timeout.ms"):
+    with pytest.raises(KafkaError, match="3 times asked; .*no whole answer within 200 ms; .* longer http"):
         _registry(server.url, **{"http.read.timeout.ms": "200"}).type_of(1)
-    assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize(
@@ -287,6 +287,8 @@ def test_an_ipv6_address_is_shown_in_brackets() -> None:
 
 
 def test_tls_is_verified_with_the_ca_that_is_given(server: ScriptedRegistry, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("there is no openssl to make a certificate")
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
     more = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]

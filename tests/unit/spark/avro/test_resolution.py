@@ -109,6 +109,8 @@ def test_a_value_is_read_by_another_schema(writer: Any, reader: Any, value: Any,
         ({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 1}, "\u007b", Decimal("12.3")),
         (_LONG_MILLIS, 7, 7_000),
         ("double", 1, 1.0),
+        ({"type": "double"}, 1, 1.0),
+        ({"type": "map", "values": "int"}, {"default": 1}, {"default": 1}),
         ({"type": "array", "items": _enum("A")}, ["A"], ["A"]),
         ({"type": "map", "values": "bytes"}, {"k": "a"}, {"k": b"a"}),
         (
@@ -213,6 +215,14 @@ def test_records_are_read_as_fastavro_reads_them(data: st.DataObject) -> None:
 
 def _default(kind: str) -> Any:
     return {"boolean": True, "int": 1, "long": 2, "double": 0.5, "string": "s"}[kind]
+
+
+def test_the_defaults_of_a_writer_are_of_no_use() -> None:
+    writer = _record({"name": "a", "type": "int", "default": None})
+    written, reader = parse_avro_schema(json.dumps(writer)), parse_avro_schema(json.dumps(_record(("a", "int"))))
+    assert resolve(written, reader) is None
+    with pytest.raises(SchemasDiffer, match="field a: the default 'None' is not of its type: int has no such value"):
+        resolve(parse_avro_schema(json.dumps(_record(("b", "int")))), written)
 
 
 def test_a_timestamp_is_the_same_moment_in_either_unit() -> None:
