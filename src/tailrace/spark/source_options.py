@@ -125,7 +125,7 @@ def parse_source_formats(options: Mapping[str, str]) -> RecordFormats:
 
 
 def _formats(given: GivenOptions) -> RecordFormats:
-    return parse_formats(given, topic=_only_topic(given))
+    return parse_formats(given, only_topic=lambda: _only_topic(given))
 
 
 def _only_topic(given: GivenOptions) -> str | None:

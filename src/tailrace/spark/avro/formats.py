@@ -1,7 +1,7 @@
 """The options that say how keys and values are encoded. Light: Spark imports it to look up the name of the source."""
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -94,15 +94,15 @@ class RecordFormats:
     """The column of records that cannot be decoded; without it the first one fails the read."""
 
 
-def parse_formats(given: GivenOptions, *, topic: str | None) -> RecordFormats:
-    """The formats that are given; `topic` is the only one that is read, or None.
+def parse_formats(given: GivenOptions, *, only_topic: Callable[[], str | None]) -> RecordFormats:
+    """The formats that are given; `only_topic` returns the topic that is read, None if it may be more than one.
 
     Raises KafkaError(INVALID_REQUEST) that names the option and the way out.
     """
     wires = {column: _wire(given, column) for column in COLUMNS}
     _check_needed(given, wires)
     registry = _registry(given)
-    columns = tuple(_column(given, column, wire, topic) for column, wire in wires.items() if wire is not None)
+    columns = tuple(_column(given, column, wire, only_topic) for column, wire in wires.items() if wire is not None)
     if columns:
         check_fastavro("on the driver", option=f"{columns[-1].column}Format")
     return RecordFormats(columns=columns, registry=registry, corrupt_column=_corrupt_column(given))
@@ -152,11 +152,12 @@ def _check_needed(given: GivenOptions, wires: Mapping[ColumnName, Wire | None]) 
                 raise fault(name, "needs valueFormat or keyFormat: there is nothing to decode")
 
 
-def _column(given: GivenOptions, column: ColumnName, wire: Wire, topic: str | None) -> ColumnFormat:
+def _column(given: GivenOptions, column: ColumnName, wire: Wire, only_topic: Callable[[], str | None]) -> ColumnFormat:
     schema, subject = given.text(f"{column}Schema"), given.text(f"{column}Subject")
     if subject == "":
         raise fault(f"{column}Subject", "names no subject of the registry")
     if wire == "confluent-avro" and schema is None and subject is None:
+        topic = only_topic()
         if topic is None:
             way_out = f"say {column}Schema, or {column}Subject for the name of its schema in the registry"
             raise fault(f"{column}Format", f"more than one topic may be read, each with a schema of its own: {way_out}")
