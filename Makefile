@@ -14,7 +14,7 @@ help:
 	@echo "make demo    load a year of real flights into three nodes, run a Spark pipeline over them, draw a chart   (needs Python >= 3.11)"
 	@echo "make test    all tests"
 	@echo "make sim     300 seeded runs of a quorum under faults, with what they reached (SEEDS=n; SEED=n repeats one and tells it)"
-	@echo "make soak    50 kills and 20 power cuts of a node, and 2,000 of a simulated one, all under load (KILLS=n POWER_CUTS=n); 200 flipped bits in the files of three nodes (FLIPS=n); 20 rolling restarts (ROLLING_RESTARTS=n); 20 moves of all replicas (REASSIGNMENTS=n); ten minutes of kills and 50 power cuts of a cluster (QUORUM_SECONDS=n QUORUM_POWER_CUTS=n); half an hour of faults, ten minutes without and 50 power cuts of three racks under load (REPLICA_FAULT_SECONDS=n REPLICA_QUIET_SECONDS=n REPLICA_POWER_CUTS=n); half an hour of faults while own and foreign clients write transactions (TRANSACTION_FAULT_SECONDS=n); 1,000 examples or more of each property, 3,000 histories or so of each model of a log, a group and transactions (MODEL_RUNS=n times the usual number); 20,000 runs of a quorum (SEEDS=n), resumed where they stopped; 1,000 of whole nodes (NODES=n); 5,000 of copies of partitions with consumers (REPLICAS=n); 5,000 of transactions over three brokers (TRANSACTIONS=n), resumed too; every order of a few things"
+	@echo "make soak    50 kills and 20 power cuts of a node, and 2,000 of a simulated one, all under load (KILLS=n POWER_CUTS=n); 200 flipped bits in the files of three nodes (FLIPS=n); 20 rolling restarts (ROLLING_RESTARTS=n); 20 moves of all replicas (REASSIGNMENTS=n); ten minutes of kills and 50 power cuts of a cluster (QUORUM_SECONDS=n QUORUM_POWER_CUTS=n); half an hour of faults, ten minutes without and 50 power cuts of three racks under load (REPLICA_FAULT_SECONDS=n REPLICA_QUIET_SECONDS=n REPLICA_POWER_CUTS=n); half an hour of faults while own and foreign clients write transactions (TRANSACTION_FAULT_SECONDS=n); 1,000 examples or more of each property, 3,000 histories or so of each model of a log, a group and transactions (MODEL_RUNS=n times the usual number); 20,000 runs of a quorum (SEEDS=n), resumed where they stopped; 1,000 of whole nodes (NODES=n); 5,000 of copies of partitions with consumers (REPLICAS=n); 5,000 of transactions over three brokers (TRANSACTIONS=n), resumed too; the tests of Spark with the oldest PySpark allowed; every order of a few things"
 	@echo "make check   formatting, lint, prose, types and layers; under a minute"
 	@echo "make bench   speed beside Apache Kafka, a mock, the raw loopback, Spark's connector and the text of KIP-630, in one run; about half an hour"
 	@echo "make fuzz    hostile bytes for everything that decodes, and for a running node; about ten minutes"
@@ -52,6 +52,7 @@ soak:
 	@sh scripts/bootstrap.sh test
 	@MODEL_RUNS=$(or $(MODEL_RUNS),20) $(PY) -m pytest $$(grep -lrE --include="*.py" "RuleBasedStateMachine|@given|^(from|import) budgets" tests/properties tests/scenarios tests/simulation tests/unit)
 	@$(PY) -m pytest tests/crash tests/simulation --timeout 7200 -rP --show-capture=stdout $(ARGS)
+	@sh scripts/oldest_spark.sh
 	@$(PY) -m simulation soak --counted $(or $(SEEDS),20000)
 	@$(PY) -m simulation nodes --count $(or $(NODES),1000)
 	@$(PY) -m simulation replicas --counted $(or $(REPLICAS),5000)
@@ -75,4 +76,4 @@ fuzz:
 	@$(PY) -m fuzz $(ARGS)
 
 clean:
-	rm -rf .venv build demo-output src/*.egg-info src/tailrace/protocol/records/_kernels*.so src/tailrace/protocol/records/_kernels.c
+	rm -rf .venv .venv-oldest-spark build demo-output src/*.egg-info src/tailrace/protocol/records/_kernels*.so src/tailrace/protocol/records/_kernels.c

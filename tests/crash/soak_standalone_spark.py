@@ -1,0 +1,124 @@
+"""A standalone Spark cluster of two workers in two racks reads and copies two million records; its workers are killed.
+
+Tailrace is in a packed environment alone, not in the workers' own Python. For `make soak`, which names this file:
+SPARK_RECORDS and WORKER_KILLS in the environment say how many. SEED=n chooses the same kills again.
+"""
+
+import json
+import os
+import random
+import re
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crash import packed_copier
+from crash.spark_driver import Progress, kill_session
+from crash.standalone_spark import StandaloneSpark, pack_environment, running
+from crash.test_spark_exactly_once import copied
+from tailrace.client.blocking import Admin, NewTopic, Producer
+from tailrace.testing import Cluster
+
+RECORDS = int(os.environ.get("SPARK_RECORDS", "2000000"))
+KILLS = int(os.environ.get("WORKER_KILLS", "10"))
+BATCHES = 2 * KILLS + 2
+RACKS = ("a", "b", "c")
+"""Of the brokers; workers are in the first two."""
+PARTITIONS = 4
+SOURCE, TARGET = "orders", "copies"
+PROGRAM = Path(packed_copier.__file__)
+SETTINGS = {
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "metrics.listener": "127.0.0.1:0",
+}
+TIME_LIMIT_S = 3_000
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(7200)]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(brokers=3, racks=RACKS, directory=tmp_path / "nodes", config=SETTINGS) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            topics = [NewTopic(name=name, partitions=PARTITIONS, replication_factor=3) for name in (SOURCE, TARGET)]
+            admin.create_topics(topics)
+        with Producer(cluster.bootstrap_servers, linger_ms=20) as producer:
+            for number in range(RECORDS):
+                producer.send(SOURCE, b"%d" % number, key=b"%d" % (number % 1_000))
+            producer.flush()
+        yield cluster
+
+
+@pytest.fixture
+def spark(tmp_path: Path) -> Iterator[StandaloneSpark]:
+    with running(tmp_path / "spark", RACKS[:2]) as spark:
+        yield spark
+
+
+def sent_to_consumers(cluster: Cluster) -> dict[str, int]:
+    """The bytes of records that the broker of each rack has sent to consumers so far."""
+    sent = {}
+    for broker, rack in zip(cluster.broker_ids, RACKS, strict=True):
+        address = re.findall(r"event=metrics-served address=(\S+)", cluster.log_text(broker))[-1]
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
+            page = answer.read().decode()
+        values = re.findall(r"^tailrace_consumer_bytesout_total\{.*\} (\S+)$", page, re.MULTILINE)
+        sent[rack] = sum(int(float(value)) for value in values)
+    return sent
+
+
+def test_a_packed_environment_reads_in_its_racks_and_copies_once(
+    cluster: Cluster, spark: StandaloneSpark, tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("SEED", random.randrange(2**32)))
+    chance = random.Random(seed)
+    archive = pack_environment(tmp_path)
+    servers, output = cluster.bootstrap_servers, tmp_path / "count.txt"
+    before = sent_to_consumers(cluster)
+    counting = spark.submit(archive, PROGRAM, ["count", servers, SOURCE], output)
+    assert counting.wait(TIME_LIMIT_S) == 0, output.read_text()[-4000:]
+    sent = {rack: size - before[rack] for rack, size in sent_to_consumers(cluster).items()}
+    found = re.search(r"^FOUND (.*)$", output.read_text(), re.MULTILINE)
+    assert found is not None
+    assert json.loads(found[1]) == [RECORDS, RECORDS]
+    assert min(sent["a"], sent["b"]) > 0, sent
+    assert sent["c"] < 0.02 * sum(sent.values()), f"{sent} bytes: no worker is in rack c"
+    progress, kills, starts = Progress(tmp_path / "checkpoint"), Counter[str](), 0
+    copying = None
+    try:
+        while True:
+            if copying is None:
+                starts += 1
+                assert starts <= KILLS + 2, (tmp_path / f"copy-{starts - 1}.txt").read_text()[-4000:]
+                arguments = ["copy", servers, SOURCE, TARGET, str(tmp_path / "checkpoint"), str(RECORDS // BATCHES)]
+                copying = spark.submit(archive, PROGRAM, arguments, tmp_path / f"copy-{starts}.txt")
+            if (code := copying.poll()) == 0:
+                break
+            if code is not None:
+                copying = None  # a task has failed too often
+            elif kills.total() < KILLS and progress.begun >= 2 * kills.total() and progress.is_in_a_batch:
+                rack = chance.choice(RACKS[:2])
+                time.sleep(chance.uniform(0, min(progress.seconds_of_a_batch(), 5.0)))
+                spark.kill_worker(rack)
+                kills[rack] += 1
+                time.sleep(chance.uniform(0, 2))
+                spark.start_worker(rack)
+            time.sleep(0.02)
+    finally:
+        if copying is not None:
+            kill_session(copying.pid)
+            copying.wait()
+    copies = copied(servers)
+    missing, repeated = RECORDS - len(copies), sum(count - 1 for count in copies.values())
+    print(  # noqa: T201
+        f"{RECORDS} records, bytes by rack {sent}; workers killed: {dict(kills)}, {progress.begun + 1} batches,"
+        f" {starts} starts of the driver, SEED={seed}: {missing} missing, {repeated} repeated"
+    )
+    assert (missing, repeated) == (0, 0)
+    assert kills.total() == KILLS, "the copy took long enough for all kills"
