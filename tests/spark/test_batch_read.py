@@ -177,6 +177,9 @@ def test_several_topics_by_name_and_by_pattern(spark: SparkSession, bootstrap: s
         return {row.topic for row in reader.load().collect()}
 
     assert topics("subscribePattern", "pattern-.*") == {"pattern-a", "pattern-b"}
+    assert topics("subscribePattern", " attern-[ab] ") == {"pattern-a", "pattern-b"}  # as with Spark's connector
+    assert topics("subscribePattern", "^attern") == set()
+    assert topics("subscribePattern", "^pattern-a$") == {"pattern-a"}
     assert topics("subscribe", "another, pattern-a") == {"another", "pattern-a"}
     assert topics("assign", '{"pattern-b": [0]}') == {"pattern-b"}
 

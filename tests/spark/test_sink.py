@@ -63,6 +63,13 @@ def test_a_column_names_the_topic(spark: SparkSession, bootstrap: str, admin, to
     assert {(row.topic, bytes(row.value)) for row in rows} == {(f"{topic}-a", b"1"), (f"{topic}-b", b"2")}
 
 
+def test_the_option_overrides_a_column_topic_of_any_type(
+    spark: SparkSession, save: Callable[..., None], load: Load, topic: str
+) -> None:
+    save(spark.sql("SELECT 'v' AS value, 1 AS topic"), topic=f" {topic} ")  # as in Spark's connector
+    assert [value for _, _, value in positions(load())] == ["v"]
+
+
 def test_nulls_and_headers_survive(spark: SparkSession, save: Callable[..., None], load: Load) -> None:
     kind = "key binary, value binary, headers array<struct<key:string,value:binary>>"
     frame = spark.createDataFrame([(None, b"v", [("h", b"1"), ("h", None)]), (b"k", None, None)], kind)

@@ -333,7 +333,7 @@ def test_a_topic_that_is_gone_is_reported_as_loss(bootstrap: str, admin: Admin, 
     admin.create_topics({f"{topic}-more": 1})
     options = {
         "kafka.bootstrap.servers": bootstrap,
-        "subscribePattern": f"{topic}(-more)?",
+        "subscribePattern": f"^{topic}(-more)?$",
         "startingOffsets": "earliest",
     }
     reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
@@ -399,7 +399,7 @@ def test_a_topic_may_be_deleted_while_a_pattern_is_resolved(
     """Its partitions are known by then, and its ends can no longer be asked for."""
     options = {
         "kafka.bootstrap.servers": bootstrap,
-        "subscribePattern": f"{topic}(-more)?",
+        "subscribePattern": f"^{topic}(-more)?$",
         "startingOffsets": "earliest",
         "failOnDataLoss": "false",
     }
@@ -448,7 +448,7 @@ def test_an_idle_stream_pauses_although_a_topic_was_deleted_or_created_again(
     admin.create_topics({f"{topic}-more": 1})
     options = {
         "kafka.bootstrap.servers": bootstrap,
-        "subscribePattern": f"{topic}(-more)?",
+        "subscribePattern": f"^{topic}(-more)?$",
         "startingOffsets": "earliest",
         "failOnDataLoss": "false",
     }

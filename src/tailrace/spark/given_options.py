@@ -210,8 +210,9 @@ _LONGEST_TIMESTAMP = 18
 
 def parse_timestamp_ms(text: str) -> int | None:
     """Milliseconds since 1970, or `now-10m`, which Spark's connector does not know; None if the text is neither."""
+    text = text.strip()
     if text.isascii() and text.isdigit():
         return int(text) if len(text) <= _LONGEST_TIMESTAMP else None
-    match = _RELATIVE.fullmatch(text.strip())
+    match = _RELATIVE.fullmatch(text)
     ago = parse_duration_ms(match[1]) if match else None
     return None if ago is None else max(int(time.time() * 1000) - ago, 0)

@@ -68,7 +68,7 @@ class Planner:
             return sorted(set(subscription.topics))
         pattern = re.compile(subscription.pattern or "")
         names = (topic.name for topic in self._admin.list_topics())
-        return sorted(name for name in names if name not in INTERNAL_TOPICS and pattern.fullmatch(name))
+        return sorted(name for name in names if name not in INTERNAL_TOPICS and pattern.search(name))
 
     def ends(self) -> Positions:
         """The end offset of every partition of the subscription."""

@@ -51,6 +51,8 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a row needs the column `value`, a string or binary")
     if "topic" not in types and options.topic is None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "say where to: option topic, or a column `topic`")
+    if options.topic is not None:
+        types.pop("topic", None)  # the option overrides the column, whatever that is
     for name, allowed in _TYPES.items():
         if name in types and types[name] not in allowed:
             raise KafkaError(

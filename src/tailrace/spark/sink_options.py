@@ -52,7 +52,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
         raise fault("kafka.compression.type", "must be none, gzip, snappy, lz4 or zstd")
     return SinkOptions(
         bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
-        topic=given.text("topic"),
+        topic=(given.text("topic") or "").strip() or None,
         compression=compression,
         max_request_size=given.positive("kafka.max.request.size") or 1_048_576,
         transactions=_transactions(given),

@@ -24,6 +24,7 @@ class Subscription:
     assigned: frozenset[TopicPartition] | None = None
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
+    """A regular expression that matches anywhere in a topic's name, as with Spark's connector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +144,7 @@ def _subscription(given: GivenOptions) -> Subscription:
         raise fault("subscribe", f"exactly one of assign, subscribe and subscribePattern must be given; {problem}")
     if assign := given.text("assign"):
         return Subscription(assigned=parse_assignment(assign, what="assign"))
-    if pattern := given.text("subscribePattern"):
+    if pattern := (given.text("subscribePattern") or "").strip():
         try:
             re.compile(pattern)
         except re.error as wrong:

@@ -58,6 +58,7 @@ def test_names_are_known_in_any_case() -> None:
         ({**BASE, "endingOffsetsByTimestamp": '{"flights":{"0":-1}}'}, "endingOffsetsByTimestamp: flights-0: -1"),
         ({**BASE, "minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"}, "10 is more than maxOffsetsPerTrigger"),
         ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "("}, "subscribePattern: not a Python regular"),
+        ({"kafka.bootstrap.servers": "x:1", "subscribePattern": " "}, "subscribePattern: names nothing to read"),
     ],
 )
 def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str], message: str) -> None:
@@ -78,6 +79,14 @@ def test_an_unknown_option_is_ignored_with_a_warning(name: str, message: str, ca
     """As in Spark's connector, but with a log line: a misspelt option may change the start of a read."""
     parse_source_options({**BASE, name: "1"}, streaming=True)
     assert message in caplog.text
+
+
+def test_spaces_around_a_value_are_not_part_of_it() -> None:
+    """As in Spark's connector."""
+    given = {"kafka.bootstrap.servers": "x:1", "subscribePattern": " flights$ ", "startingTimestamp": " 1500 "}
+    options = parse_source_options(given, streaming=True)
+    assert (options.subscription.pattern, options.starting.timestamp) == ("flights$", 1500)
+    assert parse_sink_options({**SINK, "topic": " flights "}).topic == "flights"
 
 
 SINK = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "flights"}
