@@ -328,6 +328,24 @@ def test_a_checkpoint_without_ids_is_taken_over(reader: TailraceStreamReader, to
     reader.stop()
 
 
+def test_a_query_that_stands_behind_the_end_of_a_log_goes_on_at_the_end(
+    bootstrap: str, topic: str, send: Send, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its checkpoint has no ids, so that a topic that was made anew looks like a log that was cut."""
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "failOnDataLoss": "false"}
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    send(range(5))
+    at = {topic: {"0": 9, "1": 0, "2": 0}}
+    end = reader.latestOffset(at, ReadAllAvailable())
+    assert end == {topic: {"0": 5, "1": 0, "2": 0}}
+    assert f"{topic}-0 ends at offset 5, before 9" in caplog.text
+    assert reader.partitions(at, end) == []
+    send(range(5, 8))
+    following = reader.latestOffset(end, ReadAllAvailable())
+    assert [(one.start, one.end) for work in reader.partitions(end, following) for one in work.value] == [(5, 8)]
+    reader.stop()
+
+
 def test_a_topic_that_is_gone_is_reported_as_loss(bootstrap: str, admin: Admin, topic: str, send: Send) -> None:
     """A pattern finds one topic less: what was not read of it is lost, as in Spark's connector."""
     admin.create_topics({f"{topic}-more": 1})

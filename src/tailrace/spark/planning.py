@@ -202,8 +202,11 @@ class Planner:
                 return False
         return True
 
-    def check_end(self, start: Offsets, latest: Offsets) -> None:
-        """Report logs that are missing or end before a position already read: deleted, or cut."""
+    def check_end(self, start: Offsets, latest: Offsets) -> Offsets:
+        """`start`, lowered to the end of a log that ends before it: cut, or made anew. New records are read from there.
+
+        Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss; for a log that is missing, too.
+        """
         if any(latest.get(tp, -1) < offset for tp, offset in start.items()):
             # These ends may be older than `start`: request them again before a loss is reported.
             latest = self.ends().offsets
@@ -212,6 +215,7 @@ class Planner:
                 self.report_loss(f"{tp} is gone, with its records from offset {offset} on, where this query stands")
             elif latest[tp] < offset:
                 self.report_loss(f"{tp} ends at offset {latest[tp]}, before {offset} where this query stands")
+        return {tp: min(offset, latest.get(tp, offset)) for tp, offset in start.items()}
 
     def check_plan(self, start: Offsets, end: Positions) -> dict[TopicPartition, int]:
         """The offsets of `end`, lowered where a log ends before it or is missing: created again, or deleted, since.

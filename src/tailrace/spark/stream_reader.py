@@ -128,7 +128,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         at = self._plan_with.check_topics(before, now)
         if at is None:
             return before.to_json_dict()
-        self._plan_with.check_end(at.offsets, now.offsets)
+        at = at._replace(offsets=self._plan_with.check_end(at.offsets, now.offsets))
         end = self._end_of_batch(at.offsets, now.offsets)
         if not self._is_enough(at.offsets, end):
             return at.to_json_dict()
