@@ -1,9 +1,11 @@
 """Programs of others that a package manager brings, into a directory that is whole or not there."""
 
+import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 _TIMEOUT_S = 240
@@ -30,3 +32,15 @@ def put_in_place(made: Path, home: Path) -> bool:
     except OSError:  # another run was faster: a directory that is not empty is not replaced
         return home.exists()
     return True
+
+
+@contextmanager
+def alone(home: Path) -> Iterator[None]:
+    """Prepare a program once, though several processes may ask for it at the same time."""
+    home.mkdir(parents=True, exist_ok=True)
+    directory = os.open(home, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)

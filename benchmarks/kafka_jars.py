@@ -108,7 +108,7 @@ def _absent(jars: Path, pom: str, artifact: str) -> str | None:
     if not jars.exists() and shutil.which("mvn") is None:
         return "mvn is not installed: apt-get install maven"
     if not jars.exists() and not _fetch(jars, pom):
-        return f"Maven cannot fetch {artifact} here"
+        return f"Maven cannot fetch {artifact} here; to try it: mvn dependency:get -Dartifact={artifact}"
     return None
 
 

@@ -1,14 +1,11 @@
 """Foreign programs are fetched before the first test: the time of a test is not for that."""
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FunctionType
 
 import pytest
 
+from benchmarks.fetching import alone
 from benchmarks.kafka_jars import SHELL_JARS
 from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs, rack_consumers
 from tailrace.testing import Cluster
@@ -37,10 +34,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if is_asked and not home.exists():
             if reporter is not None:
                 reporter.write_line(f"fetching {home.name}")
-            with _alone(home.parent):
+            with alone(home.parent):
                 absent()
         if is_asked and home in (kafka_tools.JARS, SHELL_JARS) and not kafka_tools.are_classes_archived(home):
-            with _alone(home.parent):
+            with alone(home.parent):
                 _archive_classes(home)
 
 
@@ -52,15 +49,3 @@ def _archive_classes(jars: Path) -> None:
             kafka_tools.archive_classes_of_shell(cluster.data_dir() / "__cluster_metadata-0" / f"{0:020}.log")
         else:
             kafka_tools.archive_classes(cluster.bootstrap_servers)
-
-
-@contextmanager
-def _alone(home: Path) -> Iterator[None]:
-    """Prepare a program once, though several workers of pytest-xdist may ask for it at the same time."""
-    home.mkdir(parents=True, exist_ok=True)
-    directory = os.open(home, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)

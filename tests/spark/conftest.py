@@ -1,5 +1,7 @@
 """One lean Spark session for all tests of a process: it costs seconds to start and 0.5 GB.
 
+It has the jars of Spark's Kafka connector where Maven has brought them, for the tests beside it.
+
 With SPARK_TEST_SESSION=connect in the environment it is a session of Spark Connect.
 """
 
@@ -8,16 +10,28 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.fetching import alone
+from benchmarks.kafka_jars import CONNECTOR_JARS, connector_absent
 from tailrace.client.blocking import Admin, Producer
 from tailrace.spark.java import JavaNotFound, ensure_java
 from tailrace.spark.session import BRIEF, LEAN, local_session
 from tailrace.testing import Cluster
 
 _numbers = count()
+
+BESIDE_CONNECTOR = Path(__file__).parent / "connector"
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Fetch the connector before the first test, whose time is not for that."""
+    if not session.config.option.collectonly and any(BESIDE_CONNECTOR in item.path.parents for item in session.items):
+        with alone(CONNECTOR_JARS.parent):
+            connector_absent()
 
 
 def is_connect() -> bool:
@@ -41,10 +55,15 @@ def connect_session() -> SparkSession:
         return builder.getOrCreate()
 
 
+def _classic_session() -> SparkSession:
+    jars = ",".join(map(str, sorted(CONNECTOR_JARS.glob("*.jar"))))
+    return local_session("tests", cores=2, brief=True, **{"spark.jars": jars})
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     try:
-        session = connect_session() if is_connect() else local_session("tests", brief=True)
+        session = connect_session() if is_connect() else _classic_session()
     except JavaNotFound as fault:
         pytest.skip(str(fault))
     yield session

@@ -265,10 +265,12 @@ def test_spark_calls_the_data_source_by_these_parameter_names() -> None:
     assert TailraceDataSource.name() == "tailrace"  # a classmethod, callable without an instance
 
 
-def test_the_name_kafka_stays_sparks_own(spark: SparkSession, bootstrap: str, topic: str) -> None:
+def test_the_name_kafka_stays_sparks_own(spark: SparkSession, bootstrap: str, topic: str, load: Load) -> None:
     """`format("kafka")` cannot be taken over; ours has its own name and needs no registration."""
-    with pytest.raises(PySparkException):
-        spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
+    assert load(startingTimestamp="now-10m", startingOffsetsByTimestampStrategy="latest").count() == 0
+    theirs = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    with pytest.raises(Exception, match="Failed to find the data source: kafka|Expected a single long value"):
+        theirs.option("startingTimestamp", "now-10m").load().count()  # the session may have the connector's jars
 
 
 def test_a_table_of_the_catalog_says_how_its_options_are_given(

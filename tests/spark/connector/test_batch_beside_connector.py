@@ -1,0 +1,46 @@
+"""Batch reads of both formats: rows and schema equal, or both refused, or different for a reason that is given."""
+
+import pytest
+
+from spark.connector.batch_cases import BATCH
+from spark.connector.cases import BothRefuse, Case, Differs, SameRows
+from spark.connector.formats import FAULTS, Format, Read, Refused, is_as_listed
+from spark.connector.topics import ORDERS
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+@pytest.mark.parametrize("case", BATCH, ids=str)
+def test_a_read_beside_the_connector(ours: Format, connector: Format, case: Case) -> None:
+    found = ours.read(case.options)
+    beside = connector.read(case.options, is_patient=not case.is_refused_by_connector)
+    match case.relation:
+        case SameRows(rows):
+            assert isinstance(found, Read), found
+            assert found == beside
+            assert len(found.rows) == rows
+        case BothRefuse(naming):
+            assert is_as_listed(found, naming), found
+            assert isinstance(beside, Refused), beside
+        case Differs(_, of_ours, of_connector):
+            assert is_as_listed(found, of_ours), found
+            assert is_as_listed(beside, of_connector), beside
+    if case.tasks is not None:
+        found_tasks = (ours.tasks(case.options), connector.tasks(case.options))
+        assert found_tasks == (case.tasks.ours, case.tasks.connectors), case.tasks.reason
+
+
+def test_the_cases_have_names_of_their_own() -> None:
+    assert len({case.name for case in BATCH}) == len(BATCH)
+
+
+def test_a_schema_is_ours_alone(ours: Format, connector: Format) -> None:
+    """It names the columns that are decoded; the connector has one schema."""
+    schema = "offset bigint, value binary"
+    frames = [
+        one.spark.read.format(one.name).options(**one.options({"subscribe": ORDERS})).schema(schema)
+        for one in (ours, connector)
+    ]
+    assert frames[0].load().count() == 12
+    with pytest.raises(FAULTS, match="user-specified schema"):
+        frames[1].load()
