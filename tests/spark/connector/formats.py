@@ -1,7 +1,7 @@
 """The two formats of one Spark session, and the outcome of a read or a write with each."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
@@ -9,6 +9,10 @@ from typing import Any, Final, NamedTuple
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+from budgets import MODEL_RUNS
+from tailrace.model.errors import KafkaError
+from tailrace.spark.source import TailraceDataSource
 
 OURS: Final = "tailrace"
 CONNECTOR: Final = "kafka"
@@ -88,8 +92,23 @@ class Format:
     def frame(self, given: Options, *, is_patient: bool = True) -> DataFrame:
         return self.spark.read.format(self.name).options(**self.options(given, is_patient=is_patient)).load()
 
+    def refusal(self, given: Options, make: Callable[[TailraceDataSource], object]) -> Refused | None:
+        """That of ours by options and columns alone, without the process that Spark would start to hear it.
+
+        tests/spark shows that Spark hands it on; `make soak` has Spark ask each time.
+        """
+        if self.name != OURS or MODEL_RUNS:
+            return None
+        try:
+            make(TailraceDataSource(self.options(given)))
+        except KafkaError as fault:
+            return Refused(str(fault))
+        return None
+
     def read(self, given: Options, *, is_patient: bool = True) -> Outcome:
         """A batch read."""
+        if refusal := self.refusal(given, lambda source: source.reader(source.schema())):
+            return refusal
         try:
             frame = self.frame(given, is_patient=is_patient)
             return Read(frame.schema.simpleString(), in_order(frame.collect()))

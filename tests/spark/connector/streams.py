@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.connector.formats import FAULTS, Format, Options, Outcome, Read, Refused, in_order
+from tailrace.spark.source import TailraceDataSource
+from tailrace.spark.stream_reader import RefusedStreamReader
 
 Json = dict[str, dict[str, int]]
 
@@ -16,6 +18,12 @@ Json = dict[str, dict[str, int]]
 def without_ids(offsets: Json) -> Json:
     """The offsets alone: the ids of topics are names that only we write."""
     return {name: partitions for name, partitions in offsets.items() if "#" not in name}
+
+
+def _raise_refusal(source: TailraceDataSource) -> None:
+    reader = source.streamReader(source.schema())
+    if isinstance(reader, RefusedStreamReader):
+        reader.initialOffset()
 
 
 @dataclass(slots=True)
@@ -43,6 +51,8 @@ class Query:
 
     def outcome(self, by: Format, given: Options, *, is_patient: bool = True) -> Outcome:
         """All rows so far, after one more run."""
+        if refusal := by.refusal(given, _raise_refusal):
+            return refusal
         try:
             self.run(by, given, is_patient=is_patient)
         except FAULTS as fault:

@@ -43,8 +43,11 @@ def _write(by: Format, case: WriteCase, topic: str) -> Refused | None:
     given = {**({"topic": topic} if case.names_topic else {}), **case.given}
     given = {name: value.replace("TOPIC", topic) for name, value in given.items()}
     options = by.options(given, is_patient=not case.is_refused_by_connector)
+    frame = by.spark.sql(case.query.replace("TOPIC", topic))
+    if case.mode == "append" and (refusal := by.refusal(given, lambda source: source.writer(frame.schema, False))):
+        return refusal
     try:
-        writer = by.spark.sql(case.query.replace("TOPIC", topic)).write.format(by.name).options(**options)
+        writer = frame.write.format(by.name).options(**options)
         (writer if case.mode is None else writer.mode(case.mode)).save()
     except FAULTS as fault:
         return Refused.by(by.name, fault)
