@@ -1,7 +1,7 @@
 """The order in which tests begin, and the number of workers: both decide how long `make test` takes.
 
-- One worker runs all tests of a file, so that its fixtures are made once. One worker runs all that uses Spark: its
-  session costs ten seconds of a core and 0.5 GB.
+- One worker runs all tests of a file, so that its fixtures are made once. Two workers run all that uses a session of
+  Spark's, which costs ten seconds of a core and 0.5 GB.
 - Files that take long begin first (long_files.txt): idle cores would wait for one that begins last.
 - There are three workers more than cores: for half of its time a test waits, for a node, an election or the timeout of
   a foreign client. No verdict depends on how long something takes, so tests may share a core.
@@ -19,8 +19,10 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 LONG_FILES = Path(__file__).with_name("long_files.txt")
-SHARED = ("tests/spark",)
+SHARED = ("tests/spark", "tests/spark/connector")
 """Folders whose files share a worker."""
+ALONE = ("tests/spark/test_kit_connect.py", "tests/spark/test_pipelines.py")
+"""Files in them that have a process of Spark's of their own."""
 WITH_SPARK = ("tests/docs/test_pages.py",)
 """Files of other folders that use the Spark session of that worker."""
 LONG_S = 20.0
@@ -39,7 +41,8 @@ def unit(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if file in WITH_SPARK:
         return "tests/spark"
-    return next((folder for folder in SHARED if file.startswith(f"{folder}/")), file)
+    folders = [folder for folder in SHARED if file.startswith(f"{folder}/") and file not in ALONE]
+    return max(folders, key=len, default=file)
 
 
 def put_long_files_first(items: list[pytest.Item]) -> None:

@@ -35,7 +35,9 @@ def test_one_worker_runs_a_file_and_one_all_that_share_a_session() -> None:
     assert work_order.unit("tests/unit/model/test_machines.py::A::test_b[c::d]") == "tests/unit/model/test_machines.py"
     assert work_order.unit("tests/spark/test_sink.py::test_a") == work_order.unit("tests/spark/test_outages.py::test_b")
     assert {work_order.unit(f"{file}::test_spark") for file in work_order.WITH_SPARK} == {"tests/spark"}
-    assert [file for file in work_order.WITH_SPARK if not (ROOT / file).exists()] == []
+    assert work_order.unit("tests/spark/connector/test_a.py::test_b") == "tests/spark/connector"
+    assert [work_order.unit(f"{file}::test_spark") for file in work_order.ALONE] == list(work_order.ALONE)
+    assert [file for file in (*work_order.WITH_SPARK, *work_order.ALONE) if not (ROOT / file).exists()] == []
 
 
 def test_tests_are_compiled_in_shares_of_about_the_same_size() -> None:
