@@ -2,13 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 
 from benchmarks.clusters import PeerCluster, kafka_cluster, tailrace_cluster
 from benchmarks.kafka import KAFKA, apache_kafka, flushed_by_message
-from benchmarks.kafka_jars import absent
+from benchmarks.kafka_jars import CONNECTOR_JARS, absent, connector_absent
 from benchmarks.peers import MOCK, TAILRACE, Peer, mock_cluster, running, tailrace
 from benchmarks.rounds import Rounds
 
+CONNECTOR = "Spark's connector"
 DURABILITIES = ("page-cache", "flushed")
 PAGE_CACHE = "Page-cache: no answer waits for a sync (Kafka's default; `log.durability=page-cache` here)."
 FLUSHED = "Flushed: nothing is acknowledged before it is synced (Kafka: `flush.messages=1`; the default here)."
@@ -37,3 +39,11 @@ def clusters_of_both(
     else:
         clusters[KAFKA] = lambda: kafka_cluster(theirs)
     return clusters
+
+
+def connector_jars(rounds: Rounds) -> list[Path]:
+    """The jars of Spark's connector; none if it is absent, and the reason is noted."""
+    if why := connector_absent():
+        rounds.miss(CONNECTOR, why)
+        return []
+    return sorted(CONNECTOR_JARS.glob("*.jar"))

@@ -1,29 +1,21 @@
-"""A Spark session that writes to topics, in a process of its own, so that its JVM goes when its line is over.
+"""A Spark session that writes to topics: `python -m benchmarks.spark_writer JAR...` answers with seconds."""
 
-`python -m benchmarks.spark_writer JAR...` reads writes, a JSON array a line, and answers each with its seconds.
-"""
-
-import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace.spark.session import local_session
+from benchmarks.spark_program import SparkProgram, serve
 
-CORES = 2
 TASKS = 4
 VALUE_BYTES = 100
 BATCHES = 4
 """Of a stream."""
-_STOP_TIMEOUT_S = 60
 
 
 class Write(NamedTuple):
@@ -37,42 +29,21 @@ class Write(NamedTuple):
     source: str | None = None
 
 
-class SparkWriter:
+class SparkWriter(SparkProgram):
     """The process, from the side of its user."""
 
     def __init__(self, jars: Sequence[Path]) -> None:
-        self._jars = jars
-
-    def __enter__(self) -> Self:
-        self._errors = tempfile.TemporaryFile("w+")
-        command = [sys.executable, "-m", "benchmarks.spark_writer", *map(str, self._jars)]
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
-        )
-        return self
+        super().__init__("benchmarks.spark_writer", jars)
 
     def seconds(self, write: Write) -> float:
         """Do it. Raises RuntimeError with the last lines of the process if it fails."""
-        assert self._process.stdin is not None, "stdin is a pipe"
-        assert self._process.stdout is not None, "stdout is a pipe"
-        self._process.stdin.write(json.dumps(write) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            self._process.wait(_STOP_TIMEOUT_S)
-            self._errors.seek(0)
-            raise RuntimeError(f"{write} failed\n{self._errors.read()[-3000:]}")
-        return float(answer)
+        return float(self.ask(write))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._process.communicate(timeout=_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._errors.close()
+
+def _timed(spark: SparkSession, request: list[Any]) -> float:
+    began = time.perf_counter()
+    _write(spark, Write(*request))
+    return time.perf_counter() - began
 
 
 def _write(spark: SparkSession, write: Write) -> None:
@@ -103,16 +74,5 @@ def _copy(frame: DataFrame, kind: str, options: dict[str, str]) -> None:
         shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def main(jars: Sequence[str]) -> None:
-    settings: dict[str, Any] = {"spark.jars": ",".join(jars)}
-    spark = local_session("bench", cores=CORES, **settings)
-    for line in sys.stdin:
-        write = Write(*json.loads(line))
-        began = time.perf_counter()
-        _write(spark, write)
-        print(time.perf_counter() - began, flush=True)
-    spark.stop()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    serve(sys.argv[1:], _timed)

@@ -27,6 +27,11 @@ from benchmarks.lines import (
     requests,
     session_requests,
     snapshots,
+    spark_idle,
+    spark_key_ranges,
+    spark_latency,
+    spark_read,
+    spark_stream,
     start,
     take_over,
     transactional_produce,
@@ -45,7 +50,7 @@ class Line(NamedTuple):
     warm_ups: int = 3
     """A JVM compiles what it runs often, and is slower before: one round is not enough for it."""
     size: int = partitions.DEFAULT
-    """Number of partitions, or megabytes of metadata, unless another number is asked for."""
+    """Number of partitions, rows or megabytes, as its help says, unless another number is asked for."""
     experiment: str = ""
     """The text beside which it is measured: its section stands on that page of docs/experiments."""
 
@@ -61,6 +66,37 @@ LINES = {
         exactly_once_write.measure,
         warm_ups=2,
         size=exactly_once_write.DEFAULT,
+    ),
+    spark_read.NAME: Line(
+        "batch reads from Spark, beside its connector and the same rows from memory",
+        spark_read.measure,
+        warm_ups=2,
+        size=spark_read.DEFAULT,
+    ),
+    spark_stream.NAME: Line(
+        "streams of large batches from Spark, beside its connector",
+        spark_stream.measure,
+        warm_ups=2,
+        size=spark_stream.DEFAULT,
+    ),
+    spark_latency.NAME: Line(
+        "a record to a Spark query's finished batch, so many of them, beside its connector",
+        spark_latency.measure,
+        warm_ups=1,
+        size=spark_latency.DEFAULT,
+    ),
+    spark_idle.NAME: Line(
+        "CPU of an idle Spark query for so many seconds, beside its connector",
+        spark_idle.measure,
+        rounds=3,
+        warm_ups=1,
+        size=spark_idle.DEFAULT,
+    ),
+    spark_key_ranges.NAME: Line(
+        "5 us of Python a row of a partition: eight Spark tasks by key ranges beside one",
+        spark_key_ranges.measure,
+        warm_ups=2,
+        size=spark_key_ranges.DEFAULT,
     ),
     requests.NAME: Line("1-record produce, 8 connections x 16 in flight", requests.measure),
     latency.NAME: Line("1-record produce, one at a time: percentiles, beside one fdatasync", latency.measure),

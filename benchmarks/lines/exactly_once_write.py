@@ -4,19 +4,20 @@ import os
 from contextlib import ExitStack
 from typing import Final
 
-from benchmarks.contests import DURABILITIES, PAGE_CACHE
+from benchmarks.contests import CONNECTOR, DURABILITIES, PAGE_CACHE, connector_jars
 from benchmarks.figures import Column, Section, Target, bars, judge, table
-from benchmarks.kafka_jars import CONNECTOR_JARS, CONNECTOR_VERSION, connector_absent
+from benchmarks.kafka_jars import CONNECTOR_VERSION
 from benchmarks.peers import Peer, running, tailrace
 from benchmarks.rounds import Rounds
-from benchmarks.spark_writer import BATCHES, CORES, TASKS, VALUE_BYTES, SparkWriter, Write
+from benchmarks.spark_program import CORES
+from benchmarks.spark_writer import BATCHES, TASKS, VALUE_BYTES, SparkWriter, Write
 from benchmarks.wire import Wire, end_offsets
 
 NAME = "exactly-once-write"
 DEFAULT = 2_000_000
 """Rows of a write."""
 PARTITIONS: Final = 4
-AT_LEAST_ONCE, EXACTLY_ONCE, CONNECTOR = "at least once", "exactly once", "Spark's connector"
+AT_LEAST_ONCE, EXACTLY_ONCE = "at least once", "exactly once"
 MOST_TIMES, LEAST_TIMES_CONNECTOR = 1.3, 2.0
 SOURCE: Final = "rows"
 
@@ -32,11 +33,8 @@ CONDITIONS = (
 
 def measure(rounds: Rounds, rows: int) -> Section:
     writers = {AT_LEAST_ONCE: ("tailrace", False), EXACTLY_ONCE: ("tailrace", True)}
-    if why := connector_absent():
-        rounds.miss(CONNECTOR, why)
-    else:
+    if jars := connector_jars(rounds):
         writers[CONNECTOR] = ("kafka", False)
-    jars = sorted(CONNECTOR_JARS.glob("*.jar")) if CONNECTOR in writers else []
     with SparkWriter(jars) as spark:
         for durability in DURABILITIES:
             with ExitStack() as stack:

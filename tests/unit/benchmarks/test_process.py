@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.process import Process, cpu_clock, cpu_ticks, resident_bytes
+from benchmarks.process import Process, cpu_clock, cpu_ticks, resident_bytes, tree_cpu_seconds
 
 STAT = (
     "4242 (a (b) c) S 1 4242 4242 0 -1 4194560 1 2 3 4 250 50 7 8 20 0 9 0 100 1000 200 18446744073709551615 1 1 0 0\n"
@@ -96,5 +96,22 @@ def test_a_running_process_has_cpu_time_and_memory(tmp_path: Path) -> None:
         wait_for(process, "\n")
         assert process.cpu_seconds() > 0
         assert 1 < process.resident_megabytes() < 1_000
+    finally:
+        process.kill()
+
+
+def test_the_cpu_time_below_a_process_is_that_of_children_that_run_and_of_those_that_have_ended(tmp_path: Path) -> None:
+    burn = "import time\nwhile time.process_time() < 0.3: pass\n"
+    wait = "print('up', flush=True); input()"
+    program = (
+        "import subprocess, sys\n"
+        f"subprocess.run([sys.executable, '-c', {burn!r}], check=True)\n"
+        f"subprocess.run([sys.executable, '-c', {burn + wait!r}])\n"
+    )
+    process = python(program, tmp_path)
+    process.start()
+    try:
+        wait_for(process, "up")
+        assert process.cpu_seconds() < tree_cpu_seconds(process.pid) - 0.55
     finally:
         process.kill()

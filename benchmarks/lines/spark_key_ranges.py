@@ -1,0 +1,63 @@
+"""A Spark job that works on each row in Python: one task for a partition, and eight tasks by key ranges."""
+
+import os
+from contextlib import ExitStack
+from typing import Final
+
+from benchmarks.figures import Column, Section, Target, bars, judge, table
+from benchmarks.peers import running, tailrace
+from benchmarks.rounds import Rounds
+from benchmarks.spark_program import CORES
+from benchmarks.spark_reader import OURS, Read, SparkReader, whole
+from benchmarks.spark_topics import BATCH_RECORDS, DISTINCT_BATCHES, KEYED, VALUE_BYTES, check, fill
+
+NAME = "spark-key-ranges"
+DEFAULT = 1_000_000
+"""Rows of the partition."""
+PYTHON_US: Final = 5
+TASKS: Final = 8
+ONE = "one task"
+RANGES = f"{TASKS} tasks by key ranges"
+LEAST_TIMES_ONE = 1.6
+_TEST = f"{PYTHON_US} us of Python a row"
+
+CONDITIONS = (
+    f"One session of Spark's, local[{CORES}], reads keys and values of {VALUE_BYTES} B of one partition, uncompressed, "
+    f"with {DISTINCT_BATCHES * BATCH_RECORDS:,} keys, and spends {PYTHON_US} us of CPU time in Python on each row "
+    f"(mapInArrow). {RANGES}: keyRangesPerPartition={TASKS}. The count and the sum of lengths that the rows' own task "
+    "has seen must be the partition's. Time: of the whole job, planning included. The node has the same cores; it "
+    "reads from the page cache, all was synced before, and a read syncs nothing."
+)
+
+
+def measure(rounds: Rounds, rows: int) -> Section:
+    with ExitStack() as stack:
+        node = stack.enter_context(running(tailrace("page-cache")))
+        spark = stack.enter_context(SparkReader([]))
+        topic = fill(node, "keyed", 1, rows)
+        os.sync()
+        options = whole(node.address, topic)
+        tasks = {ONE: options, RANGES: {**options, "keyRangesPerPartition": str(TASKS)}}
+        for _ in rounds:
+            for name in rounds.in_turn(list(tasks)):
+                found = spark.read(Read(OURS, KEYED, tasks[name], PYTHON_US))
+                check(name, found.sums, topic, KEYED)
+                rounds.record(_TEST, name, rows_per_s=topic.rows / found.seconds, seconds=found.seconds)
+    samples = rounds.samples
+    columns = (
+        Column("rows_per_s", "rows/s", beside=(ONE,), shows_rounds=True),
+        Column("seconds", "s", digits=2),
+    )
+    head, table_rows = table(samples, columns)
+    target = Target(test=_TEST, server=RANGES, quantity="rows_per_s", limit=LEAST_TIMES_ONE, beside=ONE)
+    return Section(
+        name=NAME,
+        title="A partition in several tasks of Spark",
+        conditions=CONDITIONS,
+        head=head,
+        rows=table_rows,
+        verdicts=judge(samples, [target]),
+        absent=tuple(rounds.absent),
+        chart_head="rows/s, median; points are rounds",
+        bars=bars(samples, "rows_per_s"),
+    )
