@@ -63,7 +63,7 @@ def _positive(text: str) -> int:
 
 
 def _options() -> argparse.Namespace:
-    lines = "\n".join(f"  {name:16}{line.help} ({line.rounds} rounds)" for name, line in LINES.items())
+    lines = "\n".join(f"  {name:23}{line.help} ({line.rounds} rounds)" for name, line in LINES.items())
     parser = argparse.ArgumentParser(
         prog="make bench",
         description=f'{__doc__}\nmake bench ARGS="latency start --rounds 3"\n\nlines:\n{lines}',
