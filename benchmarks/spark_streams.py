@@ -122,6 +122,10 @@ class Session:
         if self._query is not None:
             self._query.stop()
             self._query = None
+        self.remove_checkpoint()
+
+    def remove_checkpoint(self) -> None:
+        """That of the last query; nothing if it is gone."""
         shutil.rmtree(self._checkpoint, ignore_errors=True)
 
     def _drain(self, spark: SparkSession, read: Read) -> Batches:
@@ -205,4 +209,8 @@ def streamed(spark: SparkSession, read: Read) -> DataFrame:
 
 if __name__ == "__main__":
     settings = {"spark.sql.streaming.numRecentProgressUpdates": str(KEPT_PROGRESS)}
-    serve(sys.argv[1:], Session().answer, **settings)
+    session = Session()
+    try:
+        serve(sys.argv[1:], session.answer, **settings)
+    finally:
+        session.remove_checkpoint()  # of a query that has failed, or that was not stopped
