@@ -14,5 +14,5 @@ if [ ! -e "$stamp" ]; then
   : >"$stamp"
 fi
 export PYSPARK_PYTHON="$PWD/$environment/bin/python" PYSPARK_DRIVER_PYTHON="$PWD/$environment/bin/python"
-export SPARK_LOCAL_IP=127.0.0.1
+export SPARK_LOCAL_IP=127.0.0.1 SPARK_TESTS=all
 exec "$environment/bin/python" -m pytest tests/spark "$@"

@@ -4,9 +4,10 @@ A difference has its reason, and both outcomes as they are, so that the list of 
 """
 
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from spark.connector.topics import ORDERS
 
@@ -77,3 +78,25 @@ def offsets(first: object, second: object, *, topic: str = ORDERS) -> str:
 def of_one(offset: object, *, topic: str) -> str:
     """The offset of the only partition as JSON."""
     return json.dumps({topic: {"0": offset}})
+
+
+IS_WHOLE = os.environ.get("SPARK_TESTS") == "all"
+"""Whether all cases are tried, as by `make soak`."""
+_ONE_OF = 5
+
+
+class _Related(Protocol):
+    @property
+    def relation(self) -> Relation: ...
+
+
+T = TypeVar("T", bound=_Related)
+
+
+def chosen(cases: Sequence[T]) -> list[T]:
+    """Those that `make test` has time for: all that differ, and some of the others, the same each time."""
+    return [
+        case
+        for number, case in enumerate(cases)
+        if IS_WHOLE or isinstance(case.relation, Differs) or number % _ONE_OF == 0
+    ]

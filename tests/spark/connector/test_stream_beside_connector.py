@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.connector.cases import BothRefuse, Case, Differs, SameRows
+from spark.connector.cases import BothRefuse, Case, Differs, SameRows, chosen
 from spark.connector.formats import PLACE, Format, Options, Read, Refused, in_order, is_as_listed
 from spark.connector.stream_cases import FIRST, LIMIT, MADE_ANEW, MINIMUM, STREAM
 from spark.connector.streams import Query, without_ids
@@ -18,7 +18,7 @@ from tailrace.model.partitions import TopicPartition
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("case", STREAM, ids=str)
+@pytest.mark.parametrize("case", chosen(STREAM), ids=str)
 def test_a_stream_beside_the_connector(ours: Format, connector: Format, case: Case, tmp_path: Path) -> None:
     query, theirs = Query(tmp_path / "ours"), Query(tmp_path / "connector")
     found = query.outcome(ours, case.options)

@@ -11,7 +11,13 @@ from tailrace.model.partitions import TopicPartition
 from tailrace.storage import OsFiles, checkpoints
 from tailrace.testing import Cluster
 
-CONFIG = {"log.cleaner.backoff.ms": "100", "log.cleaner.min.cleanable.ratio": "0.01"}
+TRANSACTION_TIMEOUT_MS = 86_400_000
+"""A transaction stays open for as long as the tests of a process take."""
+CONFIG = {
+    "log.cleaner.backoff.ms": "100",
+    "log.cleaner.min.cleanable.ratio": "0.01",
+    "transaction.max.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+}
 """Of the node: a log is compacted soon."""
 
 ORDERS, ORDERS_EU, EMPTY = "orders", "orders-eu", "empty"
@@ -103,7 +109,7 @@ def _write_compacted(cluster: Cluster, admin: Admin) -> None:
 @contextmanager
 def _transactions(servers: str) -> Iterator[None]:
     """In `committed`: two records, two aborted ones, two more; the same in `open`, and two of a transaction."""
-    with Producer(servers, transactional_id="beside", transaction_timeout_ms=900_000) as producer:
+    with Producer(servers, transactional_id="beside", transaction_timeout_ms=TRANSACTION_TIMEOUT_MS) as producer:
         producer.init_transactions()
         for verdict in ("committed", "aborted", "committed"):
             producer.begin_transaction()
