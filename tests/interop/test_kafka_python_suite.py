@@ -42,22 +42,31 @@ COLLECTED = 67
 """All there are in the version of constraints.txt."""
 
 
+AGAIN = 3
+"""Times that what has failed is run once more, on a node that knows nothing of it.
+
+Some tests give a node half a second or one. A consumer that subscribes while its first metadata are on their way may
+see nothing for 30 s (docs/open-ends.md).
+"""
+
+
 @pytest.mark.interop
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_integration_tests_of_kafka_python_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if why := absent():
         pytest.skip(why)
     with Cluster(config=SETTINGS) as cluster:
         run = run_suite(cluster.bootstrap_servers, tmp_path, without=tuple(NOT_RUN))
-    passed = run.passed
-    if run.failed:
-        # Some give a node half a second or one: what has failed is run once more, on a node that knows nothing of it.
-        with capsys.disabled():
-            sys.stdout.write(f"\nkafka-python, run a second time: {_told(run.failed)}\n")
-        with Cluster(config=SETTINGS) as cluster:
-            again = run_suite(cluster.bootstrap_servers, tmp_path, only=run.failed)
-        assert not again.failed, f"{_told(again.failed)}\n\nbefore that:\n\n{_told(run.failed)}"
-        passed |= again.passed
+    passed, failed, told = run.passed, run.failed, [_told(run.failed)]
+    for _ in range(AGAIN):
+        if failed:
+            with capsys.disabled():
+                sys.stdout.write(f"\nkafka-python, run once more: {_told(failed)}\n")
+            with Cluster(config=SETTINGS) as cluster:
+                again = run_suite(cluster.bootstrap_servers, tmp_path, only=failed)
+            passed, failed = passed | again.passed, again.failed
+            told.append(_told(failed))
+    assert not failed, "\n\nand before:\n\n".join(reversed(told))
     assert run.skipped == SKIPPED
     assert run.collected == COLLECTED == len(passed) + len(run.skipped) + len(NOT_RUN)
 
