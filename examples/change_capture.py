@@ -14,7 +14,7 @@ from threading import Event
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's usual alias
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace.spark.session import local_session

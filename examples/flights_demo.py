@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from matplotlib import pyplot as plt
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's usual alias
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 
 from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's usual alias
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
@@ -29,7 +29,7 @@ class Duties(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._open = handle.getValueState("open", "began_s bigint, ended_s bigint, flights int")
 
-    def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timerValues: object) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(self, key: tuple[str], rows: Iterator[Row], timerValues: object) -> Iterator[Row]:
         """The duties that have ended. Rows of a batch come in any order: that of the topic is by their offsets."""
         (tailnum,) = key
         began_s, ended_s, flights = self._open.get() or (None, None, 0)

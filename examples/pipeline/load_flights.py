@@ -51,4 +51,4 @@ def load(servers: str, first: str = "2013-01-01", last: str = "2013-12-31") -> i
 
 
 if __name__ == "__main__":
-    print(f"{load(*sys.argv[1:]):,} flights")  # noqa: T201
+    print(f"{load(*sys.argv[1:]):,} flights")

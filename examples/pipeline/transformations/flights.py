@@ -5,7 +5,7 @@ Tables and views are Spark's; the source of `departures` and the sink `late` are
 
 from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # Spark's usual alias
+from pyspark.sql import functions as F
 
 spark = SparkSession.active()
 SERVERS = spark.conf.get("flights.servers")

@@ -45,7 +45,7 @@ def survey(master: str, addresses: Sequence[str], *, tasks: int, rack_variable: 
 
     Raises SurveyFailed if the job fails, such as on executors without a Python of that path. Takes seconds.
     """
-    cloudpickle.register_pickle_by_value(probe)  # type: ignore[no-untyped-call]
+    cloudpickle.register_pickle_by_value(probe)
     session = local_session("tailrace-doctor", master=master)
     try:
         session.dataSource.register(probe.ProbeSource)
@@ -55,7 +55,7 @@ def survey(master: str, addresses: Sequence[str], *, tasks: int, rack_variable: 
         raise SurveyFailed(f"{_last_line(str(fault))}; {SOURCES_RUN}") from fault
     finally:
         session.stop()
-        cloudpickle.unregister_pickle_by_value(probe)  # type: ignore[no-untyped-call]
+        cloudpickle.unregister_pickle_by_value(probe)
     counts = Counter(tuple(row) for row in rows)
     return [_driver(), *sorted((_surveyed(facts, count) for facts, count in counts.items()), key=lambda one: one.where)]
 

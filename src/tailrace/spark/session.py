@@ -89,10 +89,10 @@ class GroupProgress(StreamingQueryListener):
         self._unshown: dict[TopicPartition, int] = {}
         """The offsets that were not committed during a pause: the last one of each partition."""
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Nothing to show yet."""
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Commit the offsets of a finished batch, of each source with offsets in the form of Kafka's connector."""
         if self._query_name not in (None, event.progress.name):
             return
@@ -116,9 +116,9 @@ class GroupProgress(StreamingQueryListener):
             self._rests_until = time.monotonic() + REST_S
             self._unshown = offsets
 
-    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing has changed."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Commit the last batch if that was skipped in a pause."""
         self._show()

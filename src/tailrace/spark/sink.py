@@ -92,10 +92,10 @@ class TailraceWriter(_Writer, DataSourceArrowWriter):
 class TailraceStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """A streaming write."""
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to do: what the tasks wrote is acknowledged."""
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Nothing to undo: Spark repeats the batch, and its rows are written again."""
 
 
@@ -161,11 +161,11 @@ class OnceStreamWriter(_OnceWriter, DataSourceStreamArrowWriter):
     def _batch(self, task: TaskContext) -> SinkBatch:
         return streamed(task, self._transactions)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks are done: commit the rows of the batch, unless it was committed before."""
         self._commit(messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """A task has failed: no row of the batch becomes visible, and Spark repeats it.
 
         If no task was done the batch is not known here: its transactions end with the next commit, or their timeout.

@@ -20,15 +20,15 @@ _RUN = "spark.jobGroup.id"
 class TaskIdentity(Protocol):
     """The part of Spark's TaskContext that tells one attempt from another."""
 
-    def getLocalProperty(self, key: str) -> str | None:  # noqa: N802  # Spark's names
+    def getLocalProperty(self, key: str) -> str | None:  # Spark's names
         """A property of the job."""
         ...
 
-    def partitionId(self) -> int:  # noqa: N802
+    def partitionId(self) -> int:
         """The task's number in its stage."""
         ...
 
-    def taskAttemptId(self) -> int:  # noqa: N802
+    def taskAttemptId(self) -> int:
         """A number that no other attempt of the application has."""
         ...
 

@@ -76,7 +76,7 @@ class TailraceDataSource(DataSource):
         options = parse_source_options(dict(self.options), streaming=False)
         return TailraceReader(schema, options, _checked(schema, _decoding(options.formats)))
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from tailrace.spark.stream_reader import RefusedStreamReader, TailraceStreamReader
 
         try:
@@ -95,7 +95,7 @@ class TailraceDataSource(DataSource):
             return TailraceWriter(schema, options)
         return OnceWriter(schema, options, options.transactions)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         from tailrace.spark.sink import OnceStreamWriter, TailraceStreamWriter
 
         options = parse_sink_options(dict(self.options))

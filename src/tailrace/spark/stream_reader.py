@@ -52,19 +52,19 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, refusal: KafkaError) -> None:
         self._refusal = refusal
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         """Raise the reason."""
         raise self._refusal
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+    def initialOffset(self) -> dict[str, dict[str, int]]:
         """Raise the reason."""
         raise self._refusal
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         """Raise the reason."""
         raise self._refusal
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, dict[str, int]]:
         """Raise the reason."""
         raise self._refusal
 
@@ -103,7 +103,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
             self._weights = RecordWeights(self.options)
         return self._weights
 
-    def initialOffset(self) -> dict[str, dict[str, int]]:  # noqa: N802
+    def initialOffset(self) -> dict[str, dict[str, int]]:
         # Spark calls this before every trigger until a batch has run: a later offset would leave out records.
         if self._initial is None:
             partitions = self._plan_with.partitions()
@@ -111,16 +111,16 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
             self._initial = Positions(start, self._plan_with.topic_ids)
         return self._initial.to_json_dict()
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+    def getDefaultReadLimit(self) -> ReadLimit:
         rows, size = self.options.max_offsets_per_trigger, self.options.max_bytes_per_trigger
         if rows:
             return ReadMaxRows(rows)  # Spark has no limit of both; that of bytes holds too
         return ReadMaxBytes(size) if size else ReadAllAvailable()
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._plan_with.ends()
 
-    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, dict[str, int]]:  # noqa: N802
+    def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, dict[str, int]]:
         """The end of the next batch; `start` if there are no records."""
         before = Positions.from_json_dict(start, what="the checkpoint's offsets")
         self._show_progress(before.offsets)
@@ -203,7 +203,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
             _log.warning("progress of group %s is not shown for %d s: %s", group, REST_S, fault)
             self._shows_from = time.monotonic() + REST_S
 
-    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:  # noqa: N802
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         latest = self._target or self._latest
         return latest.to_json_dict() if latest.offsets else None
 

@@ -78,7 +78,7 @@ def in_order(rows: Iterable[Sequence[Any]]) -> list[tuple[Any, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One of the two formats, for the topics of one cluster."""
+    """A format, ours or the connector's, for the topics of a cluster."""
 
     name: str
     spark: SparkSession

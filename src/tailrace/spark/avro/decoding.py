@@ -55,14 +55,14 @@ class BodyDecoder:
         """The value. Raises Undecodable, also for bytes behind it."""
         stream = BytesIO(body)
         try:
-            value = fastavro.schemaless_reader(stream, self._schema, None)
+            root: Any = fastavro.schemaless_reader(stream, self._schema, None)
         except _FAULTS as wrong:
             raise Undecodable(_reason(wrong, len(body))) from None
         if stream.tell() != len(body):
             raise Undecodable(
                 f"{len(body) - stream.tell()} of its {len(body)} bytes are left over; is it another schema?"
             )
-        return value["value"]  # type: ignore[index,call-overload]
+        return root["value"]
 
 
 def _reason(wrong: BaseException, size: int) -> str:

@@ -77,7 +77,7 @@ class AvroFixed:
 
 @dataclass(frozen=True, slots=True)
 class AvroEnum:
-    """One of the symbols. Of a reader, `default` stands for symbols that it does not know."""
+    """An enum: its value is a symbol. Of a reader, `default` stands for symbols that it does not know."""
 
     name: str
     symbols: tuple[str, ...]
@@ -118,7 +118,7 @@ class AvroMap:
 
 @dataclass(frozen=True, slots=True)
 class AvroUnion:
-    """One of the branches."""
+    """A union: its value has the type of one branch."""
 
     branches: tuple["AvroType", ...]
     is_nullable: bool = field(init=False)
