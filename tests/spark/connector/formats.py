@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from budgets import MODEL_RUNS
+from spark.connector.cases import BothRefuse, Differs, Relation, SameRows
 from tailrace.model.errors import KafkaError
 from tailrace.spark.source import TailraceDataSource
 
@@ -117,3 +118,18 @@ class Format:
 
     def tasks(self, given: Options) -> int:
         return self.frame(given).rdd.getNumPartitions()
+
+
+def assert_related(relation: Relation, found: Outcome, beside: Outcome) -> None:
+    """Assert that our outcome, and the connector's beside it, relate so."""
+    match relation:
+        case SameRows(rows):
+            assert isinstance(found, Read), found
+            assert found == beside, f"{found}, the connector {beside}"
+            assert len(found.rows) == rows, f"{len(found.rows)} rows"
+        case BothRefuse(naming):
+            assert is_as_listed(found, naming), found
+            assert isinstance(beside, Refused), beside
+        case Differs(_, of_ours, of_connector):
+            assert is_as_listed(found, of_ours), found
+            assert is_as_listed(beside, of_connector), beside

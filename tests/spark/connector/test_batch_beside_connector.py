@@ -3,8 +3,8 @@
 import pytest
 
 from spark.connector.batch_cases import BATCH
-from spark.connector.cases import BothRefuse, Case, Differs, SameRows, chosen
-from spark.connector.formats import FAULTS, Format, Read, Refused, is_as_listed
+from spark.connector.cases import Case, chosen
+from spark.connector.formats import FAULTS, Format, assert_related
 from spark.connector.topics import ORDERS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -14,17 +14,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 def test_a_read_beside_the_connector(ours: Format, connector: Format, case: Case) -> None:
     found = ours.read(case.options)
     beside = connector.read(case.options, is_patient=not case.is_refused_by_connector)
-    match case.relation:
-        case SameRows(rows):
-            assert isinstance(found, Read), found
-            assert found == beside
-            assert len(found.rows) == rows
-        case BothRefuse(naming):
-            assert is_as_listed(found, naming), found
-            assert isinstance(beside, Refused), beside
-        case Differs(_, of_ours, of_connector):
-            assert is_as_listed(found, of_ours), found
-            assert is_as_listed(beside, of_connector), beside
+    assert_related(case.relation, found, beside)
     if case.tasks is not None:
         found_tasks = (ours.tasks(case.options), connector.tasks(case.options))
         assert found_tasks == (case.tasks.ours, case.tasks.connectors), case.tasks.reason
