@@ -55,11 +55,11 @@ class Kafka:
     """A controller that is a broker too, and a second broker."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
-        self.address, address_of_second, self.controller = free_addresses(3)
+        self.address, self.address_of_second, self.controller = free_addresses(3)
         first = CONTROLLER.format(
             address=self.address, controller=self.controller, between=BYTES_BETWEEN_SNAPSHOTS
         ) + self._both(directory / "1", "a")
-        second = BROKER.format(address=address_of_second) + self._both(directory / "2", "b")
+        second = BROKER.format(address=self.address_of_second) + self._both(directory / "2", "b")
         self.metadata_log = directory / "1" / "data" / "__cluster_metadata-0"
         self.first = self._started(directory / "1", first, stack, "--standalone", "--release-version", RELEASE)
         self.second = self._started(directory / "2", second, stack)
@@ -81,6 +81,13 @@ class Kafka:
     def tool(self, script: str, *options: str) -> str:
         """The output of one of Kafka's tools."""
         return run(script, "--bootstrap-server", self.address, *options).out
+
+    def create(self, topic: str, *options: str) -> None:
+        """A topic, which the next tool finds at either broker: the controller does not wait for them to learn it."""
+        self.tool("kafka-topics", "--create", "--topic", topic, *options)
+        for address in (self.address, self.address_of_second):
+            with Admin(address) as admin:
+                wait_until(lambda: topic in {one.name for one in admin.list_topics()}, f"{address} knows {topic}")
 
 
 @pytest.fixture
@@ -209,14 +216,14 @@ def are_both_alive(kafka: Kafka, image: ClusterImage) -> bool:
 def change(kafka: Kafka) -> None:
     """Everything that an administrator does, by Kafka's own tools."""
     two = ("--partitions", "2", "--replication-factor", "2")
-    kafka.tool("kafka-topics", "--create", "--topic", "orders", *two, "--config", "min.insync.replicas=2")
-    kafka.tool("kafka-topics", "--create", "--topic", "gone", *two)
-    kafka.tool("kafka-topics", "--create", "--topic", "flights", *two, "--config", "cleanup.policy=compact,delete")
+    kafka.create("orders", *two, "--config", "min.insync.replicas=2")
+    kafka.create("gone", *two)
+    kafka.create("flights", *two, "--config", "cleanup.policy=compact,delete")
     kafka.tool("kafka-topics", "--alter", "--topic", "flights", "--partitions", "4")
     kafka.tool("kafka-topics", "--delete", "--topic", "gone")
     kafka.tool("kafka-configs", *OF_ORDERS, "--add-config", "retention.ms=7777,segment.ms=8888")
     kafka.tool("kafka-configs", *OF_ORDERS, "--delete-config", "segment.ms")
-    kafka.tool("kafka-topics", "--create", "--topic", "last", "--replica-assignment", "2:1,1:2")
+    kafka.create("last", "--replica-assignment", "2:1,1:2")
 
 
 def all_led_by_the_first(image: ClusterImage) -> bool:

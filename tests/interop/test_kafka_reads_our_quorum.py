@@ -85,17 +85,26 @@ def test_real_clients_administer_through_any_broker(cluster: Cluster) -> None:
         python.close()
         of_topic = ("--topic", names["java"], "--partitions", "3", "--replication-factor", "3")
         run("kafka-topics", "--bootstrap-server", address, "--create", *of_topic)
+        expected |= set(names.values())
+        wait_until_all_know(cluster, expected)
         entity = ("--entity-type", "topics", "--entity-name", names["java"])
         alter = ("--alter", *entity, "--add-config", f"retention.ms={7_000 + node}")
         run("kafka-configs", "--bootstrap-server", address, *alter)
-        expected |= set(names.values())
         for other in cluster.node_ids:
-            described = run("kafka-configs", "--bootstrap-server", cluster.address(other), "--describe", *entity).out
-            assert f"retention.ms={7_000 + node}" in described
-    for node in cluster.node_ids:
-        wait_until(lambda node=node: expected <= _topics(cluster, node), f"node {node} knows all topics")  # type: ignore[misc]
+            wait_until_described(cluster.address(other), entity, f"retention.ms={7_000 + node}")
     for name in expected:
         run("kafka-topics", "--bootstrap-server", cluster.address(2), "--delete", "--topic", name)
+
+
+def wait_until_described(address: str, entity: tuple[str, ...], setting: str) -> None:
+    describe = ("--bootstrap-server", address, "--describe", *entity)
+    wait_until(lambda: setting in run("kafka-configs", *describe).out, f"{address} describes {setting}")
+
+
+def wait_until_all_know(cluster: Cluster, topics: set[str]) -> None:
+    """A tool of Java's asks any node, whatever address it is given."""
+    for node in cluster.node_ids:
+        wait_until(lambda node=node: topics <= _topics(cluster, node), f"node {node} knows all topics")  # type: ignore[misc]
 
 
 def _topics(cluster: Cluster, node: int) -> set[str]:
