@@ -23,10 +23,11 @@ demo:
 	@sh scripts/bootstrap.sh demo
 	@$(PY) examples/flights_demo.py $(ARGS)
 
-# tests/work_order.py says how many workers there are, which tests begin first, and why.
+# tests/work_order.py says how many workers there are, which tests begin first, and why; tests/second_runs.py, which
+# may run a second time.
 test:
 	@sh scripts/bootstrap.sh test
-	@$(PY) -m pytest --numprocesses auto --maxprocesses 6 --dist loadfile $(ARGS)
+	@$(PY) -m pytest --numprocesses auto --maxprocesses 6 --dist loadfile --max-suite-reruns 3 --rerun-show-tracebacks $(ARGS)
 
 sim:
 	@sh scripts/bootstrap.sh test

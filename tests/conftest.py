@@ -20,6 +20,7 @@ from xdist.remote import Producer
 from budgets import MODEL_RUNS, examples
 from compiled import compile_tests
 from node_starter import use_node_starter
+from second_runs import allow_second_runs
 from tailrace.protocol.schema import protect_values
 from work_order import InOrder, cores, put_long_files_first, unlisted, workers
 
@@ -68,8 +69,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InOrder
     return InOrder(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     put_long_files_first(items)
+    if config.getoption("max_suite_reruns") is not None:
+        allow_second_runs(items)
     if not MODEL_RUNS:
         return
     for cls in {item.cls for item in items if isinstance(item, pytest.Function) and item.cls is not None}:
