@@ -1,0 +1,182 @@
+"""A read_committed stream and an exactly-once copy run on three brokers that die, hang and hand over their leaderships.
+
+No query ends, and both have each committed record once. For `make soak`, which names this file: STREAM_FAULT_SECONDS in
+the environment says for how long. SEED=n chooses the same faults again.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from crash.committed_reads import committed_values, is_nothing_open
+from crash.replica_faults import SESSION_S, Fault, Scene, in_turn, possible_faults
+from crash.spark_driver import environment, kill_session
+from crash.test_transactions_under_kills import TransactionWriter
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.model.errors import KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.testing import Cluster
+
+FAULT_SECONDS = float(os.environ.get("STREAM_FAULT_SECONDS", "1800"))
+PARTITIONS = 4
+OF_ONE_TRANSACTION = 20
+PAUSE_S = 0.02
+"""Between two transactions: a run of half an hour shall not fill the disk."""
+CALM_S = 3.0
+"""The longest time between two faults."""
+SOURCE, TARGET = "orders", "copies"
+PATIENCE_S = 600.0
+SETTINGS = {
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "broker.session.timeout.ms": str(int(SESSION_S * 1000)),
+}
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(7200)]
+
+
+class NumberWriter(TransactionWriter):
+    """Transactions of numbers over all partitions of the source; the fifth part of them is aborted."""
+
+    def _transaction(self, producer: confluent_kafka.Producer, number: int) -> None:
+        producer.begin_transaction()
+        for value in numbers_of(number):
+            producer.produce(SOURCE, b"%d" % value, partition=value % PARTITIONS)
+        if number % 5 == 0:
+            producer.flush(10)
+            self.aborted.add(number)
+            producer.abort_transaction(10)
+        else:
+            producer.commit_transaction(10)
+            self.committed.append(number)
+        time.sleep(PAUSE_S)
+
+
+def numbers_of(transaction: int) -> range:
+    return range(transaction * OF_ONE_TRANSACTION, (transaction + 1) * OF_ONE_TRANSACTION)
+
+
+def places(topic: str) -> list[TopicPartition]:
+    return [TopicPartition(topic, number) for number in range(PARTITIONS)]
+
+
+def leaders_moved(scene: Scene) -> str:
+    """Another replica of each partition is the preferred one, and is elected."""
+    order = scene.chance.sample(scene.cluster.broker_ids, 3)
+    wanted = {place: order[index % 3 :] + order[: index % 3] for index, place in enumerate(places(SOURCE))}
+    wanted |= {place: order[(index + 1) % 3 :] + order[: (index + 1) % 3] for index, place in enumerate(places(TARGET))}
+    with Admin(scene.cluster.bootstrap_servers) as admin:
+        try:
+            admin.alter_partition_reassignments(wanted)
+            admin.elect_leaders(list(wanted))
+        except KafkaError as fault:
+            return f"refused: {fault.code.name}"
+    return "all partitions"
+
+
+FAULTS: Mapping[str, Fault] = {**possible_faults(None, ("kill -9", "SIGSTOP")), "leaders moved": leaders_moved}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with Cluster(brokers=3, directory=tmp_path / "nodes", config=SETTINGS) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            topics = [NewTopic(name=name, partitions=PARTITIONS, replication_factor=3) for name in (SOURCE, TARGET)]
+            admin.create_topics(topics)
+        yield cluster
+
+
+@pytest.fixture
+def streams(cluster: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = [cluster.bootstrap_servers, SOURCE, TARGET, str(tmp_path)]
+    with (tmp_path / "streams.txt").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "crash.endless_streams", *arguments],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment(),
+        )
+    yield process
+    kill_session(process.pid)
+    process.wait()
+
+
+def rows_by_partition(directory: Path) -> dict[int, list[tuple[int, bytes]]]:
+    """The offsets and values of the rows that the stream has written, in the order of its batches."""
+    found: dict[int, list[tuple[int, bytes]]] = {number: [] for number in range(PARTITIONS)}
+    for file in sorted(directory.glob("*.json"), key=lambda file: int(file.stem)):
+        batch = sorted(map(json.loads, file.read_text().splitlines()))
+        for partition, offset, value in batch:
+            found[partition].append((offset, value.encode()))
+    return found
+
+
+def test_two_streams_outlive_the_faults_and_have_each_committed_record_once(
+    cluster: Cluster, streams: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    seed = int(os.environ.get("SEED", random.randrange(2**32)))
+    scene = Scene(cluster, None, tmp_path, random.Random(seed), topics=(SOURCE, TARGET))
+    writer, counts = NumberWriter(cluster.bootstrap_servers), Counter[str]()
+
+    def assert_running() -> None:
+        output = (tmp_path / "streams.txt").read_text(errors="replace")
+        assert streams.poll() is None, f"a query has ended, SEED={seed}, after {dict(counts)}:\n{output[-6000:]}"
+        assert not writer.faults, (seed, writer.faults)
+
+    def wait_until(is_so: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not is_so():
+            assert_running()
+            assert time.monotonic() < deadline, f"{what}, SEED={seed}"
+            time.sleep(0.1)
+
+    writer.start()
+    try:
+        wait_until((tmp_path / "rows" / "0.json").exists, "the stream begins")
+        began, kinds = time.monotonic(), in_turn(FAULTS.keys(), scene.chance)
+        while time.monotonic() - began < FAULT_SECONDS:
+            kind = next(kinds)
+            FAULTS[kind](scene)
+            counts[kind] += 1
+            assert_running()
+            scene.wait(0, CALM_S)
+    finally:
+        writer.stop()
+    writer.new_producer()  # the next instance aborts what the last one left open
+    wait_until(lambda: is_nothing_open(cluster.bootstrap_servers, places(SOURCE)), "a transaction stays open")
+    batches = len(list((tmp_path / "rows").glob("*.json")))
+    (tmp_path / "end").touch()
+    code = streams.wait(PATIENCE_S)
+    assert code == 0, (tmp_path / "streams.txt").read_text(errors="replace")[-6000:]
+
+    truth = {place.partition: committed_values(cluster.bootstrap_servers, place) for place in places(SOURCE)}
+    rows = rows_by_partition(tmp_path / "rows")
+    copies = Counter(value for place in places(TARGET) for value in committed_values(cluster.bootstrap_servers, place))
+    there = Counter(value for values in truth.values() for value in values)
+    figures = (
+        f"{time.monotonic() - began:.0f} s, {counts.total()} faults {dict(counts)}; transactions:"
+        f" {len(writer.committed)} committed, {len(writer.aborted)} aborted; {there.total()} records in {batches}"
+        f" batches; copy: {(there - copies).total()} missing, {(copies - there).total()} repeated; SEED={seed}"
+    )
+    print(figures)  # noqa: T201
+    acknowledged = {b"%d" % value for number in writer.committed for value in numbers_of(number)}
+    assert acknowledged <= there.keys(), figures
+    assert max(there.values()) == 1, figures
+    assert not {b"%d" % value for number in writer.aborted for value in numbers_of(number)} & there.keys(), figures
+    for partition, found in rows.items():
+        offsets = [offset for offset, _ in found]
+        assert offsets == sorted(set(offsets)), f"partition {partition}, {figures}"
+        assert [value for _, value in found] == truth[partition], f"partition {partition}, {figures}"
+    assert copies == there, figures
