@@ -172,7 +172,8 @@ def test_each_record_is_copied_once_through_kills(
     record_property("figures", figures)
     print(figures)  # noqa: T201
     assert_whole(cluster.bootstrap_servers)
-    assert_whole_for_spark(cluster.bootstrap_servers)
+    if IS_LONG:
+        assert_whole_for_spark(cluster.bootstrap_servers)
 
 
 @pytest.mark.parametrize("step", STEPS)

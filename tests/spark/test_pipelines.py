@@ -18,14 +18,17 @@ import pytest
 from tailrace.client.blocking import Admin, Consumer, TopicPartition
 from tailrace.client.offsets import LATEST
 from tailrace.spark.java import JavaNotFound, ensure_java
+from tailrace.spark.session import BRIEF
 from tailrace.testing import Cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
 
 PROJECT = Path(__file__).parents[2] / "examples" / "pipeline"
 LATE_MIN = 60
 """As in the project."""
-RUN_S = 280
+RUN_S = 500
+SETTINGS = {"spark.sql.catalogImplementation": "hive", "spark.ui.enabled": "false", **BRIEF}
+CONF = [word for key, value in SETTINGS.items() for word in ("--conf", f"{key}={value}")]
 Flight = dict[str, Any]
 
 
@@ -61,7 +64,7 @@ class Project:
         }
         command = [str(Path(sys.executable).with_name("spark-pipelines")), "run"]
         done = subprocess.run(
-            [*command, "--conf", "spark.sql.catalogImplementation=hive", "--conf", "spark.ui.enabled=false"],
+            [*command, *CONF],
             cwd=self.directory,
             env=environment,
             capture_output=True,

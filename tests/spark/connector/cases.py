@@ -82,7 +82,7 @@ def of_one(offset: object, *, topic: str) -> str:
 
 IS_WHOLE = os.environ.get("SPARK_TESTS") == "all"
 """Whether all cases are tried, as by `make soak`."""
-_ONE_OF = 5
+_ONE_OF = 10
 
 
 class _Related(Protocol):
