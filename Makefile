@@ -43,6 +43,7 @@ soak: export REASSIGNMENTS := $(or $(REASSIGNMENTS),20)
 soak: export REPLICA_FAULT_SECONDS := $(or $(REPLICA_FAULT_SECONDS),1800)
 soak: export SHARING_FAULT_SECONDS := $(or $(SHARING_FAULT_SECONDS),900)
 soak: export TRANSACTION_FAULT_SECONDS := $(or $(TRANSACTION_FAULT_SECONDS),1800)
+soak: export SPARK_TESTS := all
 soak: export SPARK_KILLS := $(or $(SPARK_KILLS),50)
 soak: export SPARK_RECORDS := $(or $(SPARK_RECORDS),2000000)
 soak: export STREAM_FAULT_SECONDS := $(or $(STREAM_FAULT_SECONDS),1800)
@@ -55,7 +56,7 @@ soak:
 	@MODEL_RUNS=$(or $(MODEL_RUNS),20) $(PY) -m pytest $$(grep -lrE --include="*.py" "RuleBasedStateMachine|@given|^(from|import) budgets" tests/properties tests/scenarios tests/simulation tests/unit)
 	@$(PY) -m pytest tests/crash tests/simulation --timeout 7200 -rP --show-capture=stdout $(ARGS)
 	@$(PY) -m pytest tests/crash/soak_standalone_spark.py tests/crash/soak_streams_under_faults.py -rP --show-capture=stdout
-	@SPARK_TESTS=all $(PY) -m pytest tests/spark/connector tests/spark/test_kit_connect.py
+	@$(PY) -m pytest tests/spark/connector tests/spark/test_kit.py tests/spark/test_kit_connect.py
 	@sh scripts/oldest_spark.sh
 	@$(PY) -m simulation soak --counted $(or $(SEEDS),20000)
 	@$(PY) -m simulation nodes --count $(or $(NODES),1000)

@@ -70,6 +70,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InOrder
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("SPARK_TESTS") != "all":
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
     put_long_files_first(items)
     if config.getoption("max_suite_reruns") is not None:
         allow_second_runs(items)

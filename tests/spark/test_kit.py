@@ -76,7 +76,11 @@ def test_a_run_ends_with_the_records_that_are_there_and_a_restart_goes_on(
 
 @pytest.mark.parametrize(
     ("point", "seen", "written"),
-    [("write", [], SHOUTED[:3]), ("commit", [], SHOUTED), ("committed", SHOUTED, SHOUTED)],
+    [
+        pytest.param("write", [], SHOUTED[:3], id="write"),
+        pytest.param("commit", [], SHOUTED, id="commit"),
+        pytest.param("committed", SHOUTED, SHOUTED, id="committed", marks=pytest.mark.soak),
+    ],
 )
 def test_an_exactly_once_pipeline_loses_and_repeats_nothing_when_it_is_killed(
     shout: Pipeline, bootstrap: str, target: str, tmp_path: Path, point: Any, seen: list[str], written: list[str]
@@ -100,6 +104,7 @@ def test_the_rows_that_an_at_least_once_pipeline_repeats_are_found(
         assert_rows(topic_rows(bootstrap, target), SHOUTED)
 
 
+@pytest.mark.soak
 def test_as_many_processes_die_as_are_asked_for(shout: Pipeline, bootstrap: str, target: str, tmp_path: Path) -> None:
     with kill_at("commit", times=2) as kills:
         first = run_available_now(shout, checkpoint=tmp_path / "checkpoint")
@@ -125,6 +130,7 @@ def test_a_batch_write_is_killed_too(spark: SparkSession, bootstrap: str, target
     assert_rows(topic_rows(bootstrap, target), ["tea", "milk"])
 
 
+@pytest.mark.soak
 def test_a_batch_write_in_foreach_batch_is_killed_too(
     spark: SparkSession, bootstrap: str, topic: str, target: str, tmp_path: Path
 ) -> None:
@@ -148,6 +154,7 @@ def test_a_block_that_kills_nothing_fails(shout: Pipeline, tmp_path: Path) -> No
         run_available_now(lambda checkpoint: writer, checkpoint=tmp_path / "checkpoint")
 
 
+@pytest.mark.soak
 def test_a_writer_of_a_block_that_is_over_is_not_killed(
     shout: Pipeline, bootstrap: str, target: str, tmp_path: Path
 ) -> None:
@@ -179,6 +186,7 @@ def test_a_query_that_does_not_end_is_stopped(spark: SparkSession, shout: Pipeli
     assert not spark.streams.active
 
 
+@pytest.mark.soak
 def test_a_pipeline_may_start_its_query(shout: Pipeline, bootstrap: str, target: str, tmp_path: Path) -> None:
     def start(place: str, *, checkpoint: str) -> Any:
         writer = shout(checkpoint=checkpoint).option("checkpointLocation", place or checkpoint)

@@ -17,14 +17,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 FILE = Path(__file__).with_name("test_kit.py")
 KILLED = "test_an_exactly_once_pipeline_loses_and_repeats_nothing_when_it_is_killed"
 TESTS = (
-    f"{KILLED}[commit-seen1-written1]",
+    f"{KILLED}[commit]",
     "test_a_query_that_fails_without_a_kill_raises_its_own_error",
     "test_the_rows_of_frames_are_compared",
 )
 """Those in which the kit meets another class of Connect; pytest refuses a name that is not there."""
 MORE = (
-    f"{KILLED}[write-seen0-written0]",
-    f"{KILLED}[committed-seen2-written2]",
+    f"{KILLED}[write]",
+    f"{KILLED}[committed]",
     "test_a_run_ends_with_the_records_that_are_there_and_a_restart_goes_on",
     "test_a_batch_write_is_killed_too",
     "test_a_query_that_does_not_end_is_stopped",
