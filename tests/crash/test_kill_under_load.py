@@ -18,7 +18,7 @@ from crash.workload import put_to_the_test
 from tailrace.testing import Cluster
 from tailrace.testing.cluster import ClusterError
 
-KILLS = int(os.environ.get("KILLS", "2"))
+KILLS = int(os.environ.get("KILLS", "4"))
 STARTS_CUT_SHORT = 0.25
 
 

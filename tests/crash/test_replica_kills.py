@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from crash.librdkafka_offsets import is_there
 from tailrace.testing import Cluster
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "4"))
 TOPIC, PARTITIONS = "copied", 3
 RESUMES_WITHIN_S = 60
 """A deadline for a busy machine; the usual figure is a second or two."""

@@ -40,7 +40,7 @@ from testkit.sharing_verdict import (
     broken_promises,
 )
 
-FAULT_SECONDS = float(os.environ.get("SHARING_FAULT_SECONDS", "8"))
+FAULT_SECONDS = float(os.environ.get("SHARING_FAULT_SECONDS", "12"))
 QUIET_SECONDS = 30.0 if "SHARING_FAULT_SECONDS" in os.environ else 120.0
 """So long after the last fault the group has done everything. The short run may share its machine with other tests: a
 group that has not ended its work within two minutes never will."""

@@ -152,7 +152,6 @@ class Kills:
             time.sleep(0.01)
 
 
-@pytest.mark.soak
 def test_each_record_is_copied_once_through_kills(
     cluster: Cluster, driver: Driver, record_property: Callable[[str, object], None]
 ) -> None:

@@ -23,7 +23,7 @@ from tailrace.client.offsets import LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from tailrace.testing import Cluster
 
 SECONDS = 60.0
-ROUNDS = int(os.environ.get("KILLS", "2"))
+ROUNDS = int(os.environ.get("KILLS", "3"))
 RECORDS = max(1_000, 40 * ROUNDS)
 """So many that some transactions lie between two kills."""
 VALUES = [b"%d" % number for number in range(RECORDS)]

@@ -17,7 +17,7 @@ from tailrace.client.blocking import Admin
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "5"))
 TOPICS = ("left", "right")
 PATIENCE_S = 60.0
 

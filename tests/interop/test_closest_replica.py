@@ -60,7 +60,7 @@ class Load:
 
     def _write(self) -> None:
         try:
-            while not self._is_over.wait(0.02):
+            while not self._is_over.wait(0.005):
                 self._producer.send(self._topic, b"%d" % self.written, partition=0).result(60)
                 self.written += 1
         except BaseException as fault:  # noqa: BLE001 - raised by `end`
@@ -182,7 +182,7 @@ def test_a_client_reads_from_its_rack_and_outlives_the_loss_of_that_replica(clus
 
         cluster.kill(near)
         lost_at = load.written
-        wait_until(lambda: tail.has_read(lost_at + 50), "records after the loss of the replica")
+        wait_until(lambda: tail.has_read(lost_at + 200), "records after the loss of the replica")
         cluster.start(near)
         count = load.end()
         wait_until(lambda: tail.has_read(count), "all records")

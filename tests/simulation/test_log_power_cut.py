@@ -255,7 +255,7 @@ def cut_and_verify(operation: int, *, after: bool, seed: int, lying_sync: bool =
     return story.log
 
 
-@pytest.mark.parametrize("seed", range(examples(1)))
+@pytest.mark.parametrize("seed", range(examples(2)))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_everything_flushed_survives_a_power_cut_at_every_operation(after: bool, seed: int) -> None:
     for operation in operations_of_the_story():
@@ -298,7 +298,7 @@ def test_records_that_recovery_found_after_a_crash_of_the_process_survive_a_powe
 def test_records_flushed_after_a_crash_of_the_process_survive_a_power_cut() -> None:
     """The process that was killed may have made names which no sync has covered; the next one builds on them."""
     for operation in operations_of_the_story():
-        for seed in range(examples(1)):
+        for seed in range(examples(2)):
             disk = SimulatedDisk.with_directory(ROOT, 10 * operation + seed)
             story = LogStory(disk)
             disk.on_operation = kill_at(operation)

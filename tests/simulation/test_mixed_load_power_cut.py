@@ -62,7 +62,7 @@ from testkit.group_path import GroupPath
 from testkit.ports import RecordingConnection, flush_now
 from testkit.verdict import AtTheEnd, History, broken_promises
 
-CUTS = int(os.environ.get("POWER_CUTS", "100"))
+CUTS = int(os.environ.get("POWER_CUTS", "200"))
 FIRST_SEED = int(os.environ.get("SEED", "1"))
 LIVES = 5
 """The number of deaths of the node of one seed."""
