@@ -1,20 +1,20 @@
 """Tests that `make test` runs a second time when they fail: those in which a program that is not ours takes part.
 
 - Their verdict rests on Kafka's tools, Spark or a foreign client, which have races of their own: a topic that one of
-  Kafka's brokers does not know yet, metadata that a client loses. A race of one run in a hundred, in hundreds of such
-  tests, refuses every third change, whatever that change is.
+  Kafka's brokers does not know yet, metadata that a client loses. Three runs in a row have failed for such reasons,
+  each in another test.
 - At most three tests of a run get one (`--max-suite-reruns`): a change that breaks something breaks more, or breaks it
   again. The output of each first failure is printed at the end (`--rerun-show-tracebacks`): it is a defect of the test,
   of the product or of the foreign program, and its name goes into docs/open-ends.md until the reason is found.
-- Tests of the product alone, simulations and searches among them, have one run: with a seed they fail again. All tests
-  of `make soak` have one run too.
+- Tests of the product's promises have one run, simulations and kills of real nodes among them: what they find now and
+  then is a record that is lost now and then. All tests of `make soak` have one run too.
 """
 
 from collections.abc import Iterable
 
 import pytest
 
-WITH_FOREIGN_PROGRAMS = ("tests/crash/", "tests/docs/", "tests/interop/", "tests/spark/")
+WITH_FOREIGN_PROGRAMS = ("tests/interop/", "tests/spark/")
 
 
 def allow_second_runs(items: Iterable[pytest.Item]) -> None:

@@ -58,8 +58,9 @@ def test_a_race_with_a_foreign_program_passes_in_its_second_run_and_the_first_is
     assert "the first run has lost its race" in result.stdout.str()
 
 
-def test_a_test_of_the_product_has_one_run(run: pytest.Pytester) -> None:
-    written(run, "tests/simulation", FAILS_ONCE)
+@pytest.mark.parametrize("folder", ["simulation", "crash"])
+def test_a_test_of_the_product_has_one_run(run: pytest.Pytester, folder: str) -> None:
+    written(run, f"tests/{folder}", FAILS_ONCE)
     run.runpytest_subprocess(*OPTIONS).assert_outcomes(failed=1)
 
 
