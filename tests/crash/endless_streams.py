@@ -1,14 +1,14 @@
-"""A Spark driver of two queries over committed records, which run until a file ends them.
+"""A Spark driver of two queries over committed records, which run until its stdin is closed.
 
     python -m crash.endless_streams SERVERS SOURCE TARGET DIRECTORY
 
-The first writes each batch into DIRECTORY/rows/BATCH.json, the second copies to TARGET exactly once. Both process what
-there is and stop when DIRECTORY/end exists. A query that ends before ends the driver with its exception.
+The first writes each batch into DIRECTORY/rows/BATCH.json, the second copies to TARGET exactly once. At the end both
+process what there is and stop. A query that ends before ends the driver with its exception.
 """
 
 import json
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,19 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from tailrace.spark.session import local_session
 
 TRIGGER = "500 milliseconds"
+
+
+is_ending = threading.Event()
+
+
+def end(queries: list[StreamingQuery]) -> None:
+    """Stop the queries behind the last record, when stdin is closed."""
+    sys.stdin.read()
+    for query in queries:
+        query.processAllAvailable()
+    is_ending.set()
+    for query in queries:
+        query.stop()
 
 
 def main(servers: str, source: str, target: str, directory: str) -> None:
@@ -47,14 +60,12 @@ def main(servers: str, source: str, target: str, directory: str) -> None:
         query.option("checkpointLocation", str(place / name)).trigger(processingTime=TRIGGER).start()
         for name, query in (("written", written), ("copied", copied))
     ]
-    while not (place / "end").exists():
-        for query in queries:
-            if not query.isActive:
-                raise query.exception() or RuntimeError(f"{query.id} has ended")
-        time.sleep(0.2)
-    for query in queries:
-        query.processAllAvailable()
-        query.stop()
+    ending = threading.Thread(target=end, args=[queries], daemon=True)
+    ending.start()
+    spark.streams.awaitAnyTermination()  # raises the exception of a query that has failed
+    if not is_ending.is_set():
+        raise RuntimeError("a query has ended")
+    ending.join()
     spark.stop()
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import confluent_kafka
@@ -20,11 +20,13 @@ import pytest
 from crash.committed_reads import committed_values, is_nothing_open
 from crash.replica_faults import SESSION_S, Fault, Scene, in_turn, possible_faults
 from crash.spark_driver import environment, kill_session
-from crash.test_transactions_under_kills import TransactionWriter
+from crash.test_transactions_under_kills import REPLICATED, TransactionWriter
+from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
+from testkit.stream_verdict import StreamEvidence, broken_promises
 
 FAULT_SECONDS = float(os.environ.get("STREAM_FAULT_SECONDS", "1800"))
 PARTITIONS = 4
@@ -35,13 +37,7 @@ CALM_S = 3.0
 """The longest time between two faults."""
 SOURCE, TARGET = "orders", "copies"
 PATIENCE_S = 600.0
-SETTINGS = {
-    "default.replication.factor": "3",
-    "min.insync.replicas": "2",
-    "transaction.state.log.replication.factor": "3",
-    "transaction.state.log.min.isr": "2",
-    "broker.session.timeout.ms": str(int(SESSION_S * 1000)),
-}
+SETTINGS = {**REPLICATED, "broker.session.timeout.ms": str(int(SESSION_S * 1000))}
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(7200)]
 
@@ -60,7 +56,7 @@ class NumberWriter(TransactionWriter):
         else:
             producer.commit_transaction(10)
             self.committed.append(number)
-        time.sleep(PAUSE_S)
+        self._is_over.wait(PAUSE_S)
 
 
 def numbers_of(transaction: int) -> range:
@@ -103,6 +99,7 @@ def streams(cluster: Cluster, tmp_path: Path) -> Iterator[subprocess.Popen[bytes
     with (tmp_path / "streams.txt").open("wb") as output:
         process = subprocess.Popen(
             [sys.executable, "-m", "crash.endless_streams", *arguments],
+            stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -130,53 +127,49 @@ def test_two_streams_outlive_the_faults_and_have_each_committed_record_once(
     scene = Scene(cluster, None, tmp_path, random.Random(seed), topics=(SOURCE, TARGET))
     writer, counts = NumberWriter(cluster.bootstrap_servers), Counter[str]()
 
-    def assert_running() -> None:
-        output = (tmp_path / "streams.txt").read_text(errors="replace")
-        assert streams.poll() is None, f"a query has ended, SEED={seed}, after {dict(counts)}:\n{output[-6000:]}"
-        assert not writer.faults, (seed, writer.faults)
+    def output() -> str:
+        return f"SEED={seed}, after {dict(counts)}:\n" + (tmp_path / "streams.txt").read_text(errors="replace")[-6000:]
 
-    def wait_until(is_so: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not is_so():
-            assert_running()
-            assert time.monotonic() < deadline, f"{what}, SEED={seed}"
-            time.sleep(0.1)
+    def has_begun() -> bool:
+        assert streams.poll() is None, output()
+        return (tmp_path / "rows" / "0.json").exists()
 
     writer.start()
     try:
-        wait_until((tmp_path / "rows" / "0.json").exists, "the stream begins")
+        wait_until(has_begun, "the stream begins")
         began, kinds = time.monotonic(), in_turn(FAULTS.keys(), scene.chance)
         while time.monotonic() - began < FAULT_SECONDS:
             kind = next(kinds)
             FAULTS[kind](scene)
             counts[kind] += 1
-            assert_running()
+            assert streams.poll() is None, output()
+            assert not writer.faults, (seed, writer.faults)
             scene.wait(0, CALM_S)
     finally:
         writer.stop()
     writer.new_producer()  # the next instance aborts what the last one left open
-    wait_until(lambda: is_nothing_open(cluster.bootstrap_servers, places(SOURCE)), "a transaction stays open")
-    batches = len(list((tmp_path / "rows").glob("*.json")))
-    (tmp_path / "end").touch()
-    code = streams.wait(PATIENCE_S)
-    assert code == 0, (tmp_path / "streams.txt").read_text(errors="replace")[-6000:]
+    wait_until(lambda: is_nothing_open(cluster.bootstrap_servers, places(SOURCE)), f"nothing is open, SEED={seed}")
+    streams.communicate(timeout=PATIENCE_S)
+    assert streams.returncode == 0, output()
 
-    truth = {place.partition: committed_values(cluster.bootstrap_servers, place) for place in places(SOURCE)}
-    rows = rows_by_partition(tmp_path / "rows")
-    copies = Counter(value for place in places(TARGET) for value in committed_values(cluster.bootstrap_servers, place))
-    there = Counter(value for values in truth.values() for value in values)
-    figures = (
+    evidence = evidence_of(cluster.bootstrap_servers, writer, tmp_path / "rows")
+    faults = broken_promises(evidence)
+    sys.stdout.write(
         f"{time.monotonic() - began:.0f} s, {counts.total()} faults {dict(counts)}; transactions:"
-        f" {len(writer.committed)} committed, {len(writer.aborted)} aborted; {there.total()} records in {batches}"
-        f" batches; copy: {(there - copies).total()} missing, {(copies - there).total()} repeated; SEED={seed}"
+        f" {len(writer.committed)} committed, {len(writer.aborted)} aborted; {len(evidence.copies)} records copied,"
+        f" {len(list((tmp_path / 'rows').iterdir()))} batches of rows, {len(faults)} broken promises, SEED={seed}\n"
     )
-    print(figures)  # noqa: T201
-    acknowledged = {b"%d" % value for number in writer.committed for value in numbers_of(number)}
-    assert acknowledged <= there.keys(), figures
-    assert max(there.values()) == 1, figures
-    assert not {b"%d" % value for number in writer.aborted for value in numbers_of(number)} & there.keys(), figures
-    for partition, found in rows.items():
-        offsets = [offset for offset, _ in found]
-        assert offsets == sorted(set(offsets)), f"partition {partition}, {figures}"
-        assert [value for _, value in found] == truth[partition], f"partition {partition}, {figures}"
-    assert copies == there, figures
+    assert not faults, f"SEED={seed}\n" + "\n".join(faults)
+
+
+def evidence_of(servers: str, writer: NumberWriter, rows: Path) -> StreamEvidence:
+    def values(transactions: Iterable[int]) -> frozenset[bytes]:
+        return frozenset(b"%d" % value for number in transactions for value in numbers_of(number))
+
+    return StreamEvidence(
+        acknowledged=values(writer.committed),
+        aborted=values(writer.aborted),
+        committed={place.partition: committed_values(servers, place) for place in places(SOURCE)},
+        rows=rows_by_partition(rows),
+        copies=[value for place in places(TARGET) for value in committed_values(servers, place)],
+    )
