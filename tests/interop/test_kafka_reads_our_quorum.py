@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import kafka as kafka_python
@@ -104,12 +105,12 @@ def wait_until_described(address: str, entity: tuple[str, ...], setting: str) ->
 def wait_until_all_know(cluster: Cluster, topics: set[str]) -> None:
     """A tool of Java's asks any node, whatever address it is given."""
     for node in cluster.node_ids:
-        wait_until(lambda node=node: topics <= _topics(cluster, node), f"node {node} knows all topics")  # type: ignore[misc]
+        wait_until(partial(_knows, cluster, node, topics), f"node {node} knows all topics")
 
 
-def _topics(cluster: Cluster, node: int) -> set[str]:
+def _knows(cluster: Cluster, node: int, topics: set[str]) -> bool:
     with Admin(cluster.address(node)) as admin:
-        return {topic.name for topic in admin.list_topics()}
+        return topics <= {topic.name for topic in admin.list_topics()}
 
 
 def metadata_directory(cluster: Cluster, node: int) -> Path:
