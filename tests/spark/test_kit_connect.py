@@ -31,15 +31,17 @@ MORE = (
     "test_frames_of_another_schema_differ",
     "test_a_stream_is_no_rows",
 )
-"""For SPARK_TESTS=all in the environment, as `make soak` has it: they take too long for each change."""
+"""The others that a Connect session can run."""
 
 
-def test_the_kit_works_with_spark_connect() -> None:
+@pytest.mark.parametrize(
+    "tests", [pytest.param(TESTS, id="those that differ"), pytest.param(MORE, id="more", marks=pytest.mark.soak)]
+)
+def test_the_kit_works_with_spark_connect(tests: tuple[str, ...]) -> None:
     try:
         ensure_java()
     except JavaNotFound as fault:
         pytest.skip(str(fault))
-    tests = (*TESTS, *MORE) if os.environ.get("SPARK_TESTS") == "all" else TESTS
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "STRICT"))}
     # SPARK_TESTING has the Connect server take a free port.
     environment |= {"SPARK_TEST_SESSION": "connect", "SPARK_TESTING": "1"}

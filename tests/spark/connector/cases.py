@@ -4,10 +4,12 @@ A difference has its reason, and both outcomes as they are, so that the list of 
 """
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
+
+import pytest
+from _pytest.mark.structures import ParameterSet
 
 from spark.connector.topics import ORDERS
 
@@ -80,9 +82,8 @@ def of_one(offset: object, *, topic: str) -> str:
     return json.dumps({topic: {"0": offset}})
 
 
-IS_WHOLE = os.environ.get("SPARK_TESTS") == "all"
-"""Whether all cases are tried, as by `make soak`."""
 _ONE_OF = 10
+_SOAK = pytest.mark.soak
 
 
 class _Related(Protocol):
@@ -90,13 +91,9 @@ class _Related(Protocol):
     def relation(self) -> Relation: ...
 
 
-T = TypeVar("T", bound=_Related)
-
-
-def chosen(cases: Sequence[T]) -> list[T]:
-    """Those that `make test` has time for: all that differ, and some of the others, the same each time."""
+def marked(cases: Sequence[_Related]) -> list[ParameterSet]:
+    """All cases. `make test` has those that differ and some of the others; the rest has the mark `soak`."""
     return [
-        case
+        pytest.param(case, marks=[] if isinstance(case.relation, Differs) or number % _ONE_OF == 0 else [_SOAK])
         for number, case in enumerate(cases)
-        if IS_WHOLE or isinstance(case.relation, Differs) or number % _ONE_OF == 0
     ]

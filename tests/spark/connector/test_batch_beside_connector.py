@@ -3,14 +3,14 @@
 import pytest
 
 from spark.connector.batch_cases import BATCH
-from spark.connector.cases import Case, chosen
+from spark.connector.cases import Case, marked
 from spark.connector.formats import FAULTS, Format, assert_related
 from spark.connector.topics import ORDERS
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("case", chosen(BATCH), ids=str)
+@pytest.mark.parametrize("case", marked(BATCH), ids=str)
 def test_a_read_beside_the_connector(ours: Format, connector: Format, case: Case) -> None:
     found = ours.read(case.options)
     beside = connector.read(case.options, is_patient=not case.is_refused_by_connector)

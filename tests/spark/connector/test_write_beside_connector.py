@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from interop.librdkafka import wait_until
-from spark.connector.cases import SameRows, chosen
+from spark.connector.cases import SameRows, marked
 from spark.connector.formats import FAULTS, Format, Outcome, Read, Refused, assert_related
 from spark.connector.topics import ORDERS
 from spark.connector.write_cases import WRITE, WriteCase
@@ -69,7 +69,7 @@ def _written(by: Format, case: WriteCase, admin: Admin, records: Records) -> Out
     return Read("", [(*row[:3], row[3] if has_places or row[0] is not None else None) for row in found])
 
 
-@pytest.mark.parametrize("case", chosen(WRITE), ids=str)
+@pytest.mark.parametrize("case", marked(WRITE), ids=str)
 def test_a_write_beside_the_connector(
     ours: Format, connector: Format, admin: Admin, records: Records, case: WriteCase
 ) -> None:
