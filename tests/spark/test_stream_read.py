@@ -22,6 +22,7 @@ from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import planning, session, stream_reader
+from tailrace.spark.look_pace import LookPace
 from tailrace.spark.offsets import Positions, from_json_dict
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import Work
@@ -131,11 +132,13 @@ class Clock:
         self._now += seconds
 
 
-def test_an_idle_stream_answers_the_start_again_after_looking_more_than_once(
+def test_an_idle_stream_looks_often_at_first_and_less_often_later(
     reader: TailraceStreamReader, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark asks without pause, so an idle answer must take its time; records must be answered at once."""
-    monkeypatch.setattr(stream_reader, "time", Clock())
+    clock = Clock()
+    monkeypatch.setattr(stream_reader, "time", clock)
+    monkeypatch.setattr(reader, "_pace", LookPace(clock.monotonic()))
     looks: list[int] = []
     latest = Planner.latest
 
@@ -147,6 +150,12 @@ def test_an_idle_stream_answers_the_start_again_after_looking_more_than_once(
     start = reader.initialOffset()
     assert reader.latestOffset(start, ReadAllAvailable()) == start
     assert len(looks) > 1
+    for _ in range(20):
+        reader.latestOffset(start, ReadAllAvailable())
+    looks.clear()
+    for _ in range(20):
+        reader.latestOffset(start, ReadAllAvailable())
+    assert len(looks) <= 20, "an idle query looks less often after some seconds"
     send(range(5))
     looks.clear()
     assert reader.latestOffset(start, ReadAllAvailable()) != start

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.avro.plan import Decoding
+from tailrace.spark.look_pace import LookPace
 from tailrace.spark.offsets import Offsets, Positions, bytes_between, limit_bytes, limit_rows, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import RangeReader
@@ -27,10 +28,9 @@ from tailrace.spark.source_options import SourceOptions
 
 _log = logging.getLogger(__name__)
 
-IDLE_POLL_S = 0.05
 IDLE_WAIT_S = 0.25
-"""An idle stream calls `latestOffset` without pause. Waiting in it, 250 ms at most, saves CPU time; a look every 50 ms
-starts a batch soon after records have come."""
+"""Spark asks an idle stream for `latestOffset` without pause, and cannot end the query during one: the answer waits so
+long at most."""
 
 REST_S = 30.0
 """The pause after progress that could not be shown: no batch waits for it meanwhile."""
@@ -83,6 +83,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         self._target: Positions | None = None
         self._latest = Positions({}, {})
         self._waiting_since = time.monotonic()
+        self._pace = LookPace(self._waiting_since)
         self._weights: RecordWeights | None = None
         self._is_first = True
         self._shown: Offsets = {}
@@ -169,13 +170,17 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         if self._target is not None:
             return self._target
         deadline = time.monotonic() + IDLE_WAIT_S
-        while True:
+        while (look := self._pace.next_look) < deadline:
+            time.sleep(max(0.0, look - time.monotonic()))
             self._latest = self._plan_with.ends()
             latest = self._latest.offsets
-            has_news = any(offset > at.get(tp, -1) for tp, offset in latest.items())
-            if (has_news and self._is_enough(at, latest)) or time.monotonic() >= deadline:
+            is_ahead = any(offset > at.get(tp, -1) for tp, offset in latest.items())
+            has_news = is_ahead and self._is_enough(at, latest)
+            self._pace.looked(time.monotonic(), has_news=has_news)
+            if has_news:
                 return self._latest
-            time.sleep(IDLE_POLL_S)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        return self._latest
 
     def _is_enough(self, at: Offsets, end: Offsets) -> bool:
         """Whether minOffsetsPerTrigger is met or maxTriggerDelay has passed since the last batch."""
