@@ -23,7 +23,7 @@ from tailrace.spark.avro.plan import Decoding
 from tailrace.spark.offsets import OffsetRange, by_key, cut, pack, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.source_options import SourceOptions
-from tailrace.spark.worker_version import check_worker
+from tailrace.spark.worker import begin_task
 
 if TYPE_CHECKING:
     from tailrace.spark.avro.batches import BatchDecoder
@@ -64,7 +64,7 @@ class RangeReader:
         self._drivers_version = __version__
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        check_worker(self._drivers_version)
+        begin_task(self._drivers_version)
         # Spark compares the first batch's schema with exactly this one.
         expected = to_arrow_schema(self._schema, timezone="UTC")
         decoder = None if self._decoding is None else _decoder(self._decoding, expected)

@@ -23,7 +23,7 @@ from tailrace.spark.row_sender import RowSender
 from tailrace.spark.sink_batch import SinkBatch, streamed, written_at_once
 from tailrace.spark.sink_options import SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
-from tailrace.spark.worker_version import check_worker
+from tailrace.spark.worker import begin_task
 
 _TYPES = {
     "key": ("binary", "string"),
@@ -69,7 +69,7 @@ class _Writer:
         self._drivers_version = __version__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        check_worker(self._drivers_version)
+        begin_task(self._drivers_version)
         task = RowSender(self._options, TaskSender(self._options))
         rows = 0
         for batch in iterator:
@@ -124,7 +124,7 @@ class _OnceWriter:
         """The batch that a task writes."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WrittenOnce:
-        check_worker(self._drivers_version)
+        begin_task(self._drivers_version)
         task = TaskContext.get()
         assert task is not None, "Spark writes in tasks"
         batch = self._batch(task)

@@ -1,15 +1,17 @@
 """The work of tasks, and the fetches that those in one process share."""
 
+import gc
 import importlib.util
 from typing import Any
 
 import pytest
+from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.spark import readers, worker_version
+from tailrace.spark import readers, worker
 from tailrace.spark.avro.plan import plan_decoding
 from tailrace.spark.offsets import OffsetRange
 from tailrace.spark.sink import TailraceWriter
@@ -66,7 +68,7 @@ def test_tasks_go_by_the_records(monkeypatch: pytest.MonkeyPatch, records: int, 
 
 def test_a_worker_of_another_version_refuses_and_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
     reader = readers.TailraceReader(ROW, parse_source_options(BASE, streaming=False))
-    monkeypatch.setattr(worker_version, "__version__", "0.0.7")
+    monkeypatch.setattr(worker, "__version__", "0.0.7")
     with pytest.raises(KafkaError, match=f"the driver has Tailrace {__version__} and this worker .* 0.0.7") as refusal:
         list(reader.read(readers.Work(())))
     assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -86,6 +88,20 @@ def test_a_worker_without_fastavro_names_the_extra(monkeypatch: pytest.MonkeyPat
 def test_a_writing_worker_of_another_version_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     options = parse_sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders"})
     writer = TailraceWriter(StructType([StructField("value", BinaryType())]), options)
-    monkeypatch.setattr(worker_version, "__version__", "0.0.7")
+    monkeypatch.setattr(worker, "__version__", "0.0.7")
     with pytest.raises(KafkaError, match="install one version in the Python of both"):
         writer.write(iter([]))
+
+
+def test_the_modules_of_a_worker_are_kept_out_of_collections_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a task only: a read in a process of a user's own changes nothing there."""
+    frozen: list[None] = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(None))
+    worker._keep_modules_out_of_collections.cache_clear()
+    worker.begin_task(__version__)
+    assert not frozen
+    monkeypatch.setattr(TaskContext, "get", lambda: object())
+    for _ in range(3):
+        worker.begin_task(__version__)
+    assert len(frozen) == 1
+    worker._keep_modules_out_of_collections.cache_clear()
