@@ -2,6 +2,7 @@
 
 import os
 import time
+from itertools import count
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,10 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.sink_options import SinkOptions
 from tailrace.spark.task_sender import SinkRows, TaskSender
 
+_turns = count()
+"""Counts the batches of this process, which runs one task after the other: rows without a key go to partitions in turn.
+A count of each task would give the first partitions more than others if tasks are small, as those of a stream are."""
+
 
 class RowSender:
     """The writes of one task."""
@@ -20,7 +25,6 @@ class RowSender:
         self._options = options
         self._outbox = outbox
         self._partition_counts: dict[str, int] = {}
-        self._keyless = os.getpid()
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Send the rows of a batch, each to its topic."""
@@ -49,20 +53,20 @@ class RowSender:
         """The partition of each row: its column `partition`, else the hash of its key, else one per batch in turn."""
         if topic not in self._partition_counts:
             self._partition_counts[topic] = self._outbox.partition_count(topic)
-        count = self._partition_counts[topic]
-        self._keyless += 1
-        keyless = self._keyless % count
+        partition_count = self._partition_counts[topic]
+        # Workers begin at different partitions: Spark starts them one after the other.
+        keyless = (os.getpid() + next(_turns)) % partition_count
         key = columns.get("key")
-        by_key = np.full(rows, keyless) if key is None else partitions_for_keys(key, count, keyless=keyless)
+        by_key = np.full(rows, keyless) if key is None else partitions_for_keys(key, partition_count, keyless=keyless)
         named = columns.get("partition")
         if named is None:
             return by_key
         is_null = named.is_null().to_numpy(zero_copy_only=False)
         chosen = np.where(is_null, by_key, named.fill_null(0).to_numpy(zero_copy_only=False)).astype(np.int64)
-        if illegal := [int(number) for number in np.unique(chosen) if not 0 <= number < count]:
+        if illegal := [int(number) for number in np.unique(chosen) if not 0 <= number < partition_count]:
             raise KafkaError(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-                f"column 'partition' names partition {illegal[0]} of topic {topic!r}, which has {count}",
+                f"column 'partition' names partition {illegal[0]} of topic {topic!r}, which has {partition_count}",
             )
         return chosen
 
