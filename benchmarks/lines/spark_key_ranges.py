@@ -8,8 +8,8 @@ from benchmarks.figures import Column, Section, Target, bars, judge, table
 from benchmarks.peers import running, tailrace
 from benchmarks.rounds import Rounds
 from benchmarks.spark_program import CORES
-from benchmarks.spark_reader import OURS, Read, SparkReader, whole
-from benchmarks.spark_topics import BATCH_RECORDS, DISTINCT_BATCHES, KEYED, VALUE_BYTES, check, fill
+from benchmarks.spark_reader import CONSTANT, OURS, Read, SparkReader, whole
+from benchmarks.spark_topics import BATCH_RECORDS, DISTINCT_BATCHES, KEYED, VALUE_BYTES, SparkTopic, check, fill
 
 NAME = "spark-key-ranges"
 DEFAULT = 1_000_000
@@ -18,6 +18,8 @@ PYTHON_US: Final = 5
 TASKS: Final = 8
 ONE = "one task"
 RANGES = f"{TASKS} tasks by key ranges"
+MEMORY_ONE, MEMORY = "one task, from memory", f"{TASKS} tasks, from memory"
+"""The same rows from a Python source that has them in memory: the gain that Spark itself leaves to more tasks."""
 LEAST_TIMES_ONE = 1.6
 _TEST = f"{PYTHON_US} us of Python a row"
 
@@ -26,7 +28,8 @@ CONDITIONS = (
     f"with {DISTINCT_BATCHES * BATCH_RECORDS:,} keys, and spends {PYTHON_US} us of CPU time in Python on each row "
     f"(mapInArrow). {RANGES}: keyRangesPerPartition={TASKS}. The count and the sum of lengths that the rows' own task "
     "has seen must be the partition's. Time: of the whole job, planning included. The node has the same cores; it "
-    "reads from the page cache, all was synced before, and a read syncs nothing."
+    "reads from the page cache, all was synced before, and a read syncs nothing. From memory: a Python data source of "
+    f"the same rows, in one task and in {TASKS}; it shows the part of the limit that Spark leaves to any source."
 )
 
 
@@ -37,15 +40,20 @@ def measure(rounds: Rounds, rows: int) -> Section:
         topic = fill(node, "keyed", 1, rows)
         os.sync()
         options = whole(node.address, topic)
-        tasks = {ONE: options, RANGES: {**options, "keyRangesPerPartition": str(TASKS)}}
+        reads = {
+            ONE: Read(OURS, KEYED, options, PYTHON_US),
+            RANGES: Read(OURS, KEYED, {**options, "keyRangesPerPartition": str(TASKS)}, PYTHON_US),
+            MEMORY_ONE: _from_memory(topic),
+            MEMORY: _from_memory(topic._replace(partitions=TASKS, rows_each=topic.rows // TASKS)),
+        }
         for _ in rounds:
-            for name in rounds.in_turn(list(tasks)):
-                found = spark.read(Read(OURS, KEYED, tasks[name], PYTHON_US))
+            for name in rounds.in_turn(list(reads)):
+                found = spark.read(reads[name])
                 check(name, found.sums, topic, KEYED)
                 rounds.record(_TEST, name, rows_per_s=topic.rows / found.seconds, seconds=found.seconds)
     samples = rounds.samples
     columns = (
-        Column("rows_per_s", "rows/s", beside=(ONE,), shows_rounds=True),
+        Column("rows_per_s", "rows/s", beside=(ONE, MEMORY_ONE), shows_rounds=True),
         Column("seconds", "s", digits=2),
     )
     head, table_rows = table(samples, columns)
@@ -61,3 +69,7 @@ def measure(rounds: Rounds, rows: int) -> Section:
         chart_head="rows/s, median; points are rounds",
         bars=bars(samples, "rows_per_s"),
     )
+
+
+def _from_memory(topic: SparkTopic) -> Read:
+    return Read(CONSTANT, KEYED, {name: str(value) for name, value in topic._asdict().items()}, PYTHON_US)
