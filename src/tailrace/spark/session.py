@@ -44,6 +44,8 @@ LEAN = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
+    # By TCP, Spark's data for a Python worker waits 40 ms at the start of a task for a delayed acknowledgement.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 
 
