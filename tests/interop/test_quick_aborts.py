@@ -159,6 +159,7 @@ def test_java_aborts_right_behind_a_commit(clusters: tuple[str, str]) -> None:
 
 
 def test_librdkafka_aborts_right_behind_a_commit(clusters: tuple[str, str]) -> None:
+    """Apache Kafka ends this older client at times, with a code that is fatal to it."""
     ours, theirs = clusters
-    ended = [rounds(QuickLibrdkafka, address) for address in (ours, theirs)]
-    assert ended == [[], []]
+    assert rounds(QuickLibrdkafka, ours) == []
+    assert [ended for ended in rounds(QuickLibrdkafka, theirs) if "INVALID_TXN_STATE" not in ended] == []
