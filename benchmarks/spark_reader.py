@@ -33,6 +33,11 @@ def whole(address: str, topic: SparkTopic) -> dict[str, str]:
     return {"kafka.bootstrap.servers": address, "subscribe": topic.name, "startingOffsets": "earliest"}
 
 
+def from_memory(topic: SparkTopic) -> dict[str, str]:
+    """The options of a read of the same rows with the format CONSTANT."""
+    return {name: str(value) for name, value in topic._asdict().items()}
+
+
 class Found(NamedTuple):
     """The time of a read, planning included, and the aggregates of its columns."""
 

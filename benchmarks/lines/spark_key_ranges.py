@@ -8,8 +8,8 @@ from benchmarks.figures import Column, Section, Target, bars, judge, table
 from benchmarks.peers import running, tailrace
 from benchmarks.rounds import Rounds
 from benchmarks.spark_program import CORES
-from benchmarks.spark_reader import CONSTANT, OURS, Read, SparkReader, whole
-from benchmarks.spark_topics import BATCH_RECORDS, DISTINCT_BATCHES, KEYED, VALUE_BYTES, SparkTopic, check, fill
+from benchmarks.spark_reader import CONSTANT, OURS, Read, SparkReader, from_memory, whole
+from benchmarks.spark_topics import BATCH_RECORDS, DISTINCT_BATCHES, KEYED, VALUE_BYTES, check, fill
 
 NAME = "spark-key-ranges"
 DEFAULT = 1_000_000
@@ -40,11 +40,12 @@ def measure(rounds: Rounds, rows: int) -> Section:
         topic = fill(node, "keyed", 1, rows)
         os.sync()
         options = whole(node.address, topic)
+        in_tasks = topic._replace(partitions=TASKS, rows_each=topic.rows // TASKS)
         reads = {
             ONE: Read(OURS, KEYED, options, PYTHON_US),
             RANGES: Read(OURS, KEYED, {**options, "keyRangesPerPartition": str(TASKS)}, PYTHON_US),
-            MEMORY_ONE: _from_memory(topic),
-            MEMORY: _from_memory(topic._replace(partitions=TASKS, rows_each=topic.rows // TASKS)),
+            MEMORY_ONE: Read(CONSTANT, KEYED, from_memory(topic), PYTHON_US),
+            MEMORY: Read(CONSTANT, KEYED, from_memory(in_tasks), PYTHON_US),
         }
         for _ in rounds:
             for name in rounds.in_turn(list(reads)):
@@ -69,7 +70,3 @@ def measure(rounds: Rounds, rows: int) -> Section:
         chart_head="rows/s, median; points are rounds",
         bars=bars(samples, "rows_per_s"),
     )
-
-
-def _from_memory(topic: SparkTopic) -> Read:
-    return Read(CONSTANT, KEYED, {name: str(value) for name, value in topic._asdict().items()}, PYTHON_US)

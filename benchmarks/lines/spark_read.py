@@ -10,7 +10,7 @@ from benchmarks.kafka_jars import CONNECTOR_VERSION
 from benchmarks.peers import TAILRACE, Peer, running, tailrace
 from benchmarks.rounds import Rounds
 from benchmarks.spark_program import CORES
-from benchmarks.spark_reader import CONNECTORS, CONSTANT, OURS, Read, SparkReader, whole
+from benchmarks.spark_reader import CONNECTORS, CONSTANT, OURS, Read, SparkReader, from_memory, whole
 from benchmarks.spark_topics import BATCH_RECORDS, ROWS, VALUE_BYTES, VALUES, SparkTopic, check, fill
 from tailrace.protocol.records.compression import Codec
 
@@ -71,7 +71,7 @@ def measure(rounds: Rounds, rows: int) -> Section:
 
 def _read(node: Peer, topic: SparkTopic, kind: str, columns: str) -> Read:
     if kind == CONSTANT:
-        return Read(kind, columns, {name: str(value) for name, value in topic._asdict().items()})
+        return Read(kind, columns, from_memory(topic))
     return Read(kind, columns, whole(node.address, topic))
 
 
