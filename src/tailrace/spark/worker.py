@@ -31,6 +31,6 @@ def begin_task(drivers_version: str) -> None:
 def _keep_modules_out_of_collections() -> None:
     """PySpark's daemon collects all garbage behind each task: 12 to 20 ms of CPU for the objects of loaded modules.
 
-    Once per process, when its first task of ours begins: nothing of a user's is in memory then.
+    Once per process, when its first task of ours begins. The garbage of earlier tasks is collected by then.
     """
     gc.freeze()
