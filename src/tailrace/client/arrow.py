@@ -22,6 +22,9 @@ from tailrace.protocol.records.kernels import murmur2_column, records_to_columns
 
 Partitions = np.ndarray[tuple[int], np.dtype[np.int64]]
 """The partition of each row."""
+Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Numbers of rows."""
+_MOST_16_BITS: Final = 2**15 - 1
 
 _HEADER_TYPE = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 HEADERS_TYPE: Final = pa.list_(pa.field("element", _HEADER_TYPE))
@@ -195,7 +198,7 @@ def partition_batches(
     as `partitions`, None for nulls only; headers: list of (key string, value binary); timestamps: Arrow timestamps,
     null or absent ones are `default_timestamp` (ms).
     """
-    order = np.argsort(partitions, kind="stable").astype(np.int64, copy=False)
+    order = _by_partition(partitions)
     sorted_partitions = partitions[order]
     starts = np.flatnonzero(np.diff(sorted_partitions, prepend=-1)).tolist()
     rows = order.data.cast("B")
@@ -221,6 +224,16 @@ def partition_batches(
             )
             yield PartitionBatch(int(sorted_partitions[start]), built.batch, built.row_count)
             start += built.row_count
+
+
+def _by_partition(partitions: Partitions) -> Rows:
+    """The rows by partition, those of one in their order.
+
+    numpy's stable sort of numbers of 16 bits is a radix sort: a sixth of the time that it takes for 64 bits.
+    """
+    is_small = len(partitions) > 0 and partitions.min() >= 0 and partitions.max() <= _MOST_16_BITS
+    narrow = partitions.astype(np.int16) if is_small else partitions
+    return np.argsort(narrow, kind="stable").astype(np.int64, copy=False)
 
 
 def _view(buffer: pa.Buffer | None) -> memoryview | None:

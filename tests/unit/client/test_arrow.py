@@ -238,6 +238,15 @@ def test_batches_stay_below_the_size_asked_for() -> None:
     assert [record.value for one in made for record in read_records(one.batch)] == values
 
 
+@pytest.mark.parametrize("highest", [2**15 - 1, 2**15, 2**31 - 1])
+def test_rows_keep_their_order_in_each_of_many_partitions(highest: int) -> None:
+    partitions = np.array([highest, 7, highest, 0, 7, highest], np.int64)
+    values = pa.array([b"%d" % row for row in range(6)])
+    made = partition_batches(None, values, partitions, default_timestamp=1)
+    found = [(one.partition, [record.value for record in read_records(one.batch)]) for one in made]
+    assert found == [(0, [b"3"]), (7, [b"1", b"4"]), (highest, [b"0", b"2", b"5"])]
+
+
 def test_no_rows_make_no_batches() -> None:
     empty = pa.array([], pa.binary())
     assert list(partition_batches(empty, empty, np.array([], np.int64), default_timestamp=1)) == []
