@@ -246,11 +246,13 @@ def test_min_offsets_wait_for_enough_records(bootstrap: str, topic: str, send: S
         "minOffsetsPerTrigger": "10",
     }
     reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
-    send(range(9))
-    start = reader.initialOffset()
+    send(range(4))
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert start[topic]["0"] == 4, "the first batch of a run does not wait"
+    send(range(4, 13))
     assert reader.latestOffset(start, ReadAllAvailable()) == start
-    send(range(9, 10))
-    assert reader.latestOffset(start, ReadAllAvailable())[topic]["0"] == 10
+    send(range(13, 14))
+    assert reader.latestOffset(start, ReadAllAvailable())[topic]["0"] == 14
     reader.stop()
 
 
@@ -264,7 +266,8 @@ def test_a_stream_that_waits_for_enough_records_takes_its_time(bootstrap: str, t
     }
     reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
     send(range(9))
-    start = reader.initialOffset()
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    send(range(9, 18))
     began = time.monotonic()
     assert reader.latestOffset(start, ReadAllAvailable()) == start
     assert time.monotonic() - began >= IDLE_WAIT_S

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -82,8 +83,9 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         self._initial: Positions | None = None
         self._target: Positions | None = None
         self._latest = Positions({}, {})
-        self._waiting_since = time.monotonic()
-        self._pace = LookPace(self._waiting_since)
+        self._waiting_since = -inf
+        """Since when a batch waits for minOffsetsPerTrigger: the first of a run does not, as that of the connector."""
+        self._pace = LookPace(time.monotonic())
         self._weights: RecordWeights | None = None
         self._is_first = True
         self._shown: Offsets = {}
@@ -183,7 +185,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         return self._latest
 
     def _is_enough(self, at: Offsets, end: Offsets) -> bool:
-        """Whether minOffsetsPerTrigger is met or maxTriggerDelay has passed since the last batch."""
+        """Whether minOffsetsPerTrigger is met, or maxTriggerDelay has passed since the last batch of this run."""
         least = self.options.min_offsets_per_trigger
         if least is None or self._target is not None:
             return True

@@ -13,7 +13,6 @@ LIMIT = (
     "maxOffsetsPerTrigger: a batch has as many records as the limit allows; the connector rounds the share of each "
     "partition down, but to no less than one, so that batches are smaller, or larger if partitions outnumber the limit"
 )
-MINIMUM = "minOffsetsPerTrigger: the first batch of a run waits too; that of the connector does not"
 MADE_ANEW = (
     "a topic that is deleted and created again is noticed by its id, and failOnDataLoss=false goes on at its start; "
     "the connector knows no ids: it notices a shorter log alone, goes to its end then, and skips the first of a "
