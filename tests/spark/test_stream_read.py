@@ -2,10 +2,11 @@
 
 import json
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from pyspark.sql.types import StructType
 from interop.librdkafka import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Consumer, Producer
+from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import planning, session, stream_reader
@@ -329,6 +331,55 @@ def test_one_answer_with_another_id_is_no_proof(
     reader.stop()
 
 
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_one_answer_with_another_id_leaves_no_planned_record_out(
+    bootstrap: str, topic: str, send: Send, monkeypatch: pytest.MonkeyPatch, fail_on_data_loss: str
+) -> None:
+    """After a restart Spark runs the last batch again; the broker that it asks first may lag behind."""
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    given = parse_source_options({**options, "failOnDataLoss": fail_on_data_loss}, streaming=True)
+    send(range(5))
+    before = TailraceStreamReader(SCHEMA, given)
+    start = before.initialOffset()
+    end = before.latestOffset(start, ReadAllAvailable())
+    before.stop()
+    partitions, answers = Planner.partitions, iter([TopicId(b"x" * 16)])
+
+    def stale(planner: Planner) -> list[TopicPartition]:
+        found = partitions(planner)
+        planner.topic_ids = {topic: next(answers, planner.topic_ids[topic])}
+        return found
+
+    monkeypatch.setattr(Planner, "partitions", stale)
+    restarted = TailraceStreamReader(SCHEMA, given)
+    planned = [one for work in restarted.partitions(start, end) for one in work.value]
+    assert [(one.start, one.end) for one in planned] == [(0, 5)]
+    restarted.stop()
+
+
+def test_brokers_that_disagree_on_a_topic_end_the_plan_of_a_batch(
+    bootstrap: str, topic: str, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    given = parse_source_options({**options, "failOnDataLoss": "false"}, streaming=True)
+    send(range(5))
+    reader = TailraceStreamReader(SCHEMA, given)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    reader.stop()
+    partitions, answers = Planner.partitions, cycle([True, False])
+
+    def torn(planner: Planner) -> list[TopicPartition]:
+        found = partitions(planner)
+        if next(answers):
+            planner.topic_ids = {topic: TopicId(b"x" * 16)}
+        return found
+
+    monkeypatch.setattr(Planner, "partitions", torn)
+    with pytest.raises(KafkaError, match=f"brokers disagree on whether topic {topic} was deleted and created again"):
+        TailraceStreamReader(SCHEMA, given).partitions(start, end)
+
+
 def test_a_checkpoint_without_ids_is_taken_over(reader: TailraceStreamReader, topic: str, send: Send) -> None:
     """Spark's connector writes no ids; the first batch does."""
     send(range(5))
@@ -373,6 +424,28 @@ def test_a_topic_that_is_gone_is_reported_as_loss(bootstrap: str, admin: Admin, 
     with pytest.raises(Exception, match=f"{topic}-0 is gone.*failOnDataLoss=false"):
         reader.latestOffset(at, ReadAllAvailable())
     reader.stop()
+
+
+@pytest.mark.parametrize("option", ["subscribe", "assign", "subscribePattern"], ids=lambda option: f"by {option}")
+def test_a_checkpoint_of_another_topic_is_told_from_a_loss(
+    bootstrap: str, admin: Admin, topic: str, send: Send, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
+    """The other topic is there, with all of its records."""
+    other = f"other-{topic}"
+    admin.create_topics({other: 3})
+    send(range(5))
+    chosen = {"subscribe": topic, "assign": json.dumps({topic: [0], other: [1]}), "subscribePattern": f"^{topic}$"}
+    options = {"kafka.bootstrap.servers": bootstrap, option: chosen[option]}
+    strict = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    at = {other: {"0": 0}}
+    why = f"{other}-0 is not read by option {option}, and this query stands at its offset 0.*checkpointLocation.*rename"
+    with pytest.raises(KafkaError, match=f"{why}.*failOnDataLoss=false"):
+        strict.latestOffset(at, ReadAllAvailable())
+    strict.stop()
+    lenient = TailraceStreamReader(SCHEMA, parse_source_options({**options, "failOnDataLoss": "false"}, streaming=True))
+    assert lenient.latestOffset(at, ReadAllAvailable())[topic]["0"] == 0, "a topic that is new to the query"
+    assert re.search(why, caplog.text)
+    lenient.stop()
 
 
 def _fill(bootstrap: str, topic: str, *, partition: int, size: int, records: int) -> None:

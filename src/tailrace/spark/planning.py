@@ -211,7 +211,14 @@ class Planner:
             # These ends may be older than `start`: request them again before a loss is reported.
             latest = self.ends().offsets
         for tp, offset in start.items():
-            if tp not in latest:
+            if tp not in latest and not self._options.subscription.has(tp):
+                self.report_loss(
+                    f"{tp} is not read by option {self._options.subscription.option}, and this query stands at its "
+                    f"offset {offset}: a checkpoint belongs to the topics of its query",
+                    why="for another topic say another checkpointLocation; `tailrace spark checkpoint move --rename` "
+                    "has it follow a topic's new name",
+                )
+            elif tp not in latest:
                 self.report_loss(f"{tp} is gone, with its records from offset {offset} on, where this query stands")
             elif latest[tp] < offset:
                 self.report_loss(f"{tp} ends at offset {latest[tp]}, before {offset} where this query stands")
@@ -222,7 +229,7 @@ class Planner:
 
         Raises KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
         """
-        latest = self.ends()
+        latest = self._agreed_ends(end)
         anew = end.made_anew(latest.topic_ids)
         checked = dict(end.offsets)
         for tp, until in end.offsets.items():
@@ -238,16 +245,29 @@ class Planner:
                 checked[tp] = max(since, last)
         return checked
 
-    def report_loss(self, what: str) -> None:
+    def _agreed_ends(self, planned: Positions) -> Positions:
+        """The ends, with ids of topics that further answers have too, if they are not the planned ones."""
+        for _ in range(_LOOKS):
+            latest = self.ends()
+            anew = planned.made_anew(latest.topic_ids)
+            if all(self._is_made_anew(name, planned.topic_ids[name]) for name in anew):
+                return latest
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"brokers disagree on whether topic {anew[0]} was deleted and created again: start the query again when "
+            "all of them have caught up",
+        )
+
+    def report_loss(self, what: str, *, why: str = "removed by retention or with their topic") -> None:
         """Raise KafkaError(OFFSET_OUT_OF_RANGE) with failOnDataLoss; log a warning otherwise."""
         if self._options.fail_on_data_loss:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{what} (removed by retention or with their topic); to go on without them say failOnDataLoss=false",
+                f"{what} ({why}); to go on without them say failOnDataLoss=false",
             )
         if what not in self._reported:  # a stream meets the same loss at every trigger
             self._reported.add(what)
-            _log.warning("data loss: %s", what)
+            _log.warning("data loss: %s (%s)", what, why)
 
     def show_progress(self, group: str, offsets: Offsets) -> None:
         """Commit the offsets for the group. Raises KafkaError, also for a group with members."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tailrace.model.key_ranges import SLOTS
-from tailrace.model.partitions import TopicPartition
+from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.spark.avro.formats import RecordFormats, parse_formats
 from tailrace.spark.given_options import GivenOptions, fault, parse_timestamp_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
@@ -25,6 +25,21 @@ class Subscription:
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
     """A regular expression that matches anywhere in a topic's name, as with Spark's connector."""
+
+    @property
+    def option(self) -> str:
+        """The name of the option that says it."""
+        if self.assigned is not None:
+            return "assign"
+        return "subscribe" if self.topics is not None else "subscribePattern"
+
+    def has(self, partition: TopicPartition) -> bool:
+        """Whether the partition is read, if it exists."""
+        if self.assigned is not None:
+            return partition in self.assigned
+        if self.topics is not None:
+            return partition.topic in self.topics
+        return partition.topic not in INTERNAL_TOPICS and re.search(self.pattern or "", partition.topic) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
