@@ -21,6 +21,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.avro.formats import check_fastavro
 from tailrace.spark.avro.plan import Decoding
 from tailrace.spark.offsets import OffsetRange, by_key, cut, pack, ranges_between
+from tailrace.spark.pickled_plan import PickledPlan
 from tailrace.spark.planning import Planner
 from tailrace.spark.source_options import SourceOptions
 from tailrace.spark.worker import begin_task
@@ -54,7 +55,7 @@ def _decoder(decoding: Decoding, expected: pa.Schema) -> "BatchDecoder":
     return BatchDecoder(decoding, expected)
 
 
-class RangeReader:
+class RangeReader(PickledPlan):
     """The common part of both readers: reads planned ranges on an executor."""
 
     def __init__(self, schema: StructType, options: SourceOptions, decoding: Decoding | None = None) -> None:

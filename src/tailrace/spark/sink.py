@@ -19,6 +19,7 @@ from tailrace.client.transactions.sinks import WrittenMember
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.exactly_once import ExactlyOnce
+from tailrace.spark.pickled_plan import PickledPlan
 from tailrace.spark.row_sender import RowSender
 from tailrace.spark.sink_batch import SinkBatch, streamed, written_at_once
 from tailrace.spark.sink_options import SinkOptions, SinkTransactions
@@ -60,7 +61,7 @@ def check_schema(schema: StructType, options: SinkOptions) -> None:
             )
 
 
-class _Writer:
+class _Writer(PickledPlan):
     """The common part of both writers, pickled to the tasks: writes Arrow batches on an executor."""
 
     def __init__(self, schema: StructType, options: SinkOptions) -> None:
@@ -109,7 +110,7 @@ class WrittenOnce(WriterCommitMessage):
     """None if the task had no rows, or if the batch was decided before."""
 
 
-class _OnceWriter:
+class _OnceWriter(PickledPlan):
     """The common part of both exactly-once writers, pickled to the tasks and to the commit."""
 
     def __init__(self, schema: StructType, options: SinkOptions, transactions: SinkTransactions) -> None:

@@ -1,0 +1,45 @@
+"""Readers and writers on their way to Spark's workers, which may lack Tailrace: the task then fails with the way out.
+
+A reader that is pickled by the name of its class cannot say so: all that a worker would tell is that there is no module
+of this name. The function that makes it again is therefore pickled by value, and imports nothing of Tailrace.
+"""
+
+import pickle
+import platform
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pyspark import cloudpickle
+
+_WAY_OUT = (
+    "Spark runs data sources, on executors too, with the Python of the driver's PYSPARK_DRIVER_PYTHON, or, if that is "
+    "not set, of its PYSPARK_PYTHON: that path must be a Python with Tailrace on every machine; "
+    "`tailrace doctor --spark --master URL` shows those that lack it"
+)
+
+
+class PickledPlan:
+    """The base class of readers and writers."""
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return unpickled, (pickle.dumps((type(self), self.__getstate__())),)
+
+
+def unpickled(plan: bytes) -> Any:
+    """The reader or writer. Raises ModuleNotFoundError, with the way out, in a Python without Tailrace."""
+    try:
+        kind, state = pickle.loads(plan)  # noqa: S301  # a part of what Spark itself has just unpickled
+    except ModuleNotFoundError as missing:
+        if missing.name is None or missing.name.partition(".")[0] != "tailrace":
+            raise
+        where = f"{sys.executable} on {platform.node()}"
+        raise ModuleNotFoundError(
+            f"the Python of this Spark worker ({where}) has no Tailrace: {_WAY_OUT}", name=missing.name
+        ) from None
+    made = kind.__new__(kind)
+    made.__dict__.update(state)
+    return made
+
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
