@@ -21,7 +21,7 @@ from xdist.scheduler import LoadFileScheduling
 LONG_FILES = Path(__file__).with_name("long_files.txt")
 SHARED = ("tests/spark", "tests/spark/connector")
 """Folders whose files share a worker."""
-ALONE = ("tests/spark/test_kit_connect.py", "tests/spark/test_pipelines.py")
+ALONE = ("tests/spark/test_connect.py", "tests/spark/test_pipelines.py")
 """Files in them that have a process of Spark's of their own."""
 WITH_SPARK = ("tests/docs/test_pages.py",)
 """Files of other folders that use the Spark session of that worker."""

@@ -1,4 +1,8 @@
-"""`exactlyOnce` on Apache Kafka, which has no sinks: refused before a task runs, with the way out."""
+"""Options of Tailrace's alone, on Apache Kafka.
+
+`exactlyOnce` is refused before a task runs, with the way out, since Kafka has no sinks. `keyRangesPerPartition` has the
+tasks filter, since Kafka's brokers do not.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from interop.differential.apache import ApacheKafka
 from interop.kafka_tools import absent
-from tailrace.client.blocking import Admin
+from tailrace.client.blocking import Admin, Producer
 from tailrace.client.offsets import LATEST
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import SINKS_FEATURE
@@ -36,6 +40,23 @@ def nothing_is_written(kafka: str) -> Iterator[None]:
     yield
     with Admin(kafka) as admin:
         assert admin.list_offsets({TARGET: LATEST})[TARGET].offset == 0
+
+
+def test_tasks_by_key_read_each_record_once_and_each_key_in_one_task(spark: SparkSession, kafka: str) -> None:
+    with Admin(kafka) as admin, Producer(kafka) as producer:
+        admin.create_topics({"keyed": 2})
+        for number in range(2_000):
+            key = None if number % 10 == 0 else b"k%d" % (number % 300)
+            producer.send("keyed", b"%d" % number, key=key, partition=number % 2)
+        producer.flush()
+    reader = spark.read.format("tailrace").option("kafka.bootstrap.servers", kafka).option("subscribe", "keyed")
+    frame = reader.option("keyRangesPerPartition", 3).load()
+    value = "CAST(CAST(value AS STRING) AS INT) AS value"
+    rows = frame.selectExpr("spark_partition_id() AS task", "partition", "key", value).collect()
+    assert sorted(row.value for row in rows) == list(range(2_000))
+    tasks = {(row.task, row.partition, bytes(row.key)) for row in rows if row.key is not None}
+    assert len({task for task, _, _ in tasks}) == 6
+    assert len({(partition, key) for _, partition, key in tasks}) == len(tasks)
 
 
 def test_a_batch_write_is_refused(spark: SparkSession, kafka: str) -> None:

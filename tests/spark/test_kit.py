@@ -1,6 +1,6 @@
 """`tailrace.testing.spark`: runs of a pipeline, with kills in the middle, on one checkpoint.
 
-`test_kit_connect` runs some of them in a Spark Connect session.
+`test_connect` runs some of them in a Spark Connect session.
 """
 
 from collections.abc import Callable
