@@ -1,6 +1,7 @@
 """The bytes that the records of a batch will have, estimated from the first of each partition, on the driver."""
 
 import logging
+from time import monotonic
 from typing import Final
 
 from tailrace.client.blocking import RangedFetch
@@ -14,7 +15,9 @@ _log = logging.getLogger(__name__)
 _SAMPLE_BYTES: Final = 65_536
 _SAMPLE_TIMEOUT_MS: Final = 2_000
 _MOST_SAMPLES: Final = 32
-"""The partitions that are measured for one batch: those measured longest ago first."""
+"""The partitions that are measured for one batch: those tried longest ago first."""
+_LONGEST_S: Final = 4.0
+"""After that time no other partition is tried for one batch, which waits: a broker may be away."""
 _UNKNOWN: Final = 1_024.0
 """The bytes of an offset while no partition could be measured."""
 
@@ -31,9 +34,11 @@ class RecordWeights:
             isolation=options.isolation,
             max_bytes=_SAMPLE_BYTES,
             timeout_ms=_SAMPLE_TIMEOUT_MS,
+            rack=options.client_rack,
         )
         self._weights: dict[TopicPartition, float] = {}
-        """In the order of their measurement."""
+        self._tried: dict[TopicPartition, None] = {}
+        """In the order of the last trial."""
 
     def close(self) -> None:
         self._fetch.close()
@@ -44,8 +49,13 @@ class RecordWeights:
         A partition that was not measured yet, or has a fault that its task will meet, counts as the mean of the others.
         """
         waiting = [tp for tp in sorted(end) if start.get(tp, end[tp]) < end[tp]]
-        measured = {tp: place for place, tp in enumerate(self._weights)}
-        for tp in sorted(waiting, key=lambda tp: measured.get(tp, -1))[:_MOST_SAMPLES]:
+        tried = {tp: place for place, tp in enumerate(self._tried)}
+        deadline = monotonic() + _LONGEST_S
+        for tp in sorted(waiting, key=lambda tp: tried.get(tp, -1))[:_MOST_SAMPLES]:
+            if monotonic() >= deadline:
+                break
+            self._tried.pop(tp, None)
+            self._tried[tp] = None
             try:
                 self._measure(tp, start[tp], end[tp])
             except KafkaError as fault:
@@ -57,9 +67,6 @@ class RecordWeights:
         for batch in self._fetch.arrow(tp, start, end, columns=("key", "value", "offset")):
             offsets = batch.column("offset")[-1].as_py() + 1 - start
             size = batch.column("key").nbytes + batch.column("value").nbytes
-            self._weights.pop(tp, None)
             self._weights[tp] = size / offsets
             return
-        # Without any record the offsets are gaps.
-        self._weights.pop(tp, None)
-        self._weights[tp] = 0.0
+        self._weights[tp] = 0.0  # without any record the offsets are gaps
