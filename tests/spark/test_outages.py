@@ -7,7 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace.client.blocking import Admin, Producer
+from tailrace.client.blocking import Admin, NewTopic, Producer
+from tailrace.model.errors import KafkaError
+from tailrace.spark.readers import TailraceReader
+from tailrace.spark.source import ROW
+from tailrace.spark.source_options import parse_source_options
 from tailrace.testing import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -62,6 +66,31 @@ def test_a_running_stream_survives_a_node_that_is_killed_and_started_again(
         assert _values(spark.table("survived")) == list(range(10))
     finally:
         query.stop()
+
+
+def test_a_task_whose_broker_is_gone_names_the_partition_and_the_way_out() -> None:
+    """The plan was made with all three brokers; the task reads from the two that are left."""
+    with Cluster(brokers=3) as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topics([NewTopic(name=TOPIC, partitions=3, replication_factor=1)])
+            (topic,) = admin.describe_topics([TOPIC])
+        with Producer(cluster.bootstrap_servers) as producer:
+            for number in range(30):
+                producer.send(TOPIC, b"%d" % number, partition=number % 3)
+        options = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "subscribe": TOPIC, "minPartitions": "3"}
+        given = parse_source_options({**options, "kafkaConsumer.pollTimeoutMs": "1000"}, streaming=False)
+        reader = TailraceReader(ROW, given)
+        works = reader.partitions()
+        assert len(works) == 3
+        lost = topic.partitions[0]
+        cluster.kill(lost.leader)
+        for work in works:
+            (one,) = work.value
+            if one.topic_partition.partition != lost.partition:
+                assert sum(batch.num_rows for batch in reader.read(work)) == one.size
+                continue
+            with pytest.raises(KafkaError, match="survivors-0: no record.*tailrace doctor --spark.*pollTimeoutMs"):
+                list(reader.read(work))
 
 
 def test_connections_that_workers_keep_are_made_anew(

@@ -94,9 +94,18 @@ class RangeReader(PickledPlan):
                 )
                 return
             except KafkaError as fault:
+                if fault.code == ErrorCode.REQUEST_TIMED_OUT:
+                    raise KafkaError(fault.code, f"{fault.detail}; {self._way_to_brokers()}") from None
                 if fault.code not in _LOSSES:
                     raise
                 start = self._first_after_loss(one, start, fault)
+
+    def _way_to_brokers(self) -> str:
+        servers = self.options.bootstrap_servers
+        return (
+            f"`tailrace doctor --spark --bootstrap-server {servers}` shows the brokers that each executor reaches; "
+            "option kafkaConsumer.pollTimeoutMs is the time that a task waits"
+        )
 
     def _first_after_loss(self, one: OffsetRange, start: int, loss: KafkaError) -> int:
         planner = Planner(self.options)
