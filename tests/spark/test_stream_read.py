@@ -20,12 +20,12 @@ from pyspark.sql.types import StructType
 from interop.librdkafka import wait_until
 from spark.reading import positions
 from tailrace.client.blocking import Admin, Consumer, Producer
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import planning, session, stream_reader
 from tailrace.spark.look_pace import LookPace
-from tailrace.spark.offsets import Positions, from_json_dict
+from tailrace.spark.offsets import Offsets, Positions, from_json_dict
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import Work
 from tailrace.spark.session import GroupProgress
@@ -633,6 +633,30 @@ def test_the_group_of_a_triggered_run_shows_its_end(
                 break
         assert found == {0: len(stream.rows()), 1: 0, 2: 0}
     assert [offset for _, offset, _ in stream.rows()] == list(range(50))
+
+
+def test_the_end_of_a_triggered_run_is_shown_after_a_fault_too(
+    bootstrap: str, topic: str, send: Send, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault gives the group a rest of half a minute: the offsets of batches in between are not shown."""
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "kafka.group.id": "watchers"}
+    options |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
+    shown: list[int] = []
+
+    def show(planner: Planner, group: str, offsets: Offsets) -> None:
+        shown.append(offsets[TopicPartition(topic, 0)])
+        if len(shown) == 1:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
+
+    monkeypatch.setattr(Planner, "show_progress", show)
+    reader = TailraceStreamReader(SCHEMA, parse_source_options(options, streaming=True))
+    send(range(30))
+    at = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    while (end := reader.latestOffset(at, ReadMaxRows(10))) != at:
+        at = end
+    assert shown == [0, 30]
+    reader.stop()
 
 
 def test_the_end_of_every_batch_is_shown_to_its_group(

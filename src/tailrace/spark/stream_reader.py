@@ -198,10 +198,12 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
 
         Spark asks for the end of the next batch from the end of the one that it has finished, also at the start of a
         run and after the last batch of a triggered one. Its own call `commit` comes one batch late, and never for the
-        last batch of a query.
+        last batch of a query. A fault gives the group a rest, but the end of a triggered run is shown all the same.
         """
         group = self.options.group_id
-        if group is None or offsets == self._shown or time.monotonic() < self._shows_from:
+        if group is None or offsets == self._shown:
+            return
+        if time.monotonic() < self._shows_from and not self._is_at_target(offsets):
             return
         try:
             self._plan_with.show_progress(group, offsets)
@@ -209,6 +211,10 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         except KafkaError as fault:
             _log.warning("progress of group %s is not shown for %d s: %s", group, REST_S, fault)
             self._shows_from = time.monotonic() + REST_S
+
+    def _is_at_target(self, offsets: Offsets) -> bool:
+        """Whether a triggered run that stands there has no batch left."""
+        return self._target is not None and all(offsets.get(tp, -1) >= at for tp, at in self._target.offsets.items())
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         latest = self._target or self._latest
