@@ -7,6 +7,7 @@
 """
 
 import asyncio
+import re
 import struct
 from collections import deque
 from typing import Any, NamedTuple, TypeVar, cast
@@ -43,20 +44,30 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_addresses(text: str) -> list[Address]:
-    """The addresses of `host:port,[::1]:port,...`; the port is 9092 where none is given.
+_DEFAULT_PORT = 9092
+_PLAINTEXT = re.compile(r"^plaintext://", re.IGNORECASE)
+"""Kafka's clients take an address with the name of its listener. Any other than this one may expect TLS."""
+_LONGEST_PORT = 5
+_NO_HOST = re.compile(r"[\s/@]")
 
-    Raises KafkaError(INVALID_REQUEST) that names the part it cannot read.
+
+def parse_addresses(text: str, *, default_port: int | None = _DEFAULT_PORT) -> list[Address]:
+    """The addresses of `host:port,[::1]:port,PLAINTEXT://host:port,...`; `default_port` where none is given.
+
+    Raises KafkaError(INVALID_REQUEST) that names the part it cannot read: with `default_port` None, one without a port.
     """
     addresses = []
     for part in (word.strip() for word in text.split(",")):
         if not part:
             continue
-        host, separator, port = part.rpartition(":")
-        if not separator or part.endswith("]"):
-            host, port = part, "9092"
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"bootstrap server {part!r} is not HOST:PORT")
+        address = _PLAINTEXT.sub("", part)
+        host, separator, port = address.rpartition(":")
+        if not separator or address.endswith("]"):
+            host, port = address, "" if default_port is None else str(default_port)
+        is_port = port.isdecimal() and len(port) <= _LONGEST_PORT and 0 < int(port) < 65536
+        if not host or _NO_HOST.search(host) or not is_port:
+            form = "PLAINTEXT://HOST:PORT; no other protocol is spoken" if "://" in part else "HOST:PORT"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"bootstrap server {part!r} is not {form}")
         addresses.append(Address(host.strip("[]"), int(port)))
     if not addresses:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "no bootstrap server given; say HOST:PORT[,HOST:PORT...]")

@@ -390,13 +390,21 @@ def test_callers_that_wait_for_one_attempt_share_its_failure() -> None:
         ("a:1, b:2", [Address("a", 1), Address("b", 2)]),
         ("a", [Address("a", 9092)]),
         ("[::1]:7,[::1]", [Address("::1", 7), Address("::1", 9092)]),
+        ("PLAINTEXT://a:1,plaintext://[::1]:2", [Address("a", 1), Address("::1", 2)]),
     ],
 )
 def test_bootstrap_servers_are_read(text: str, addresses: list[Address]) -> None:
     assert parse_addresses(text) == addresses
 
 
-@pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:99999", ":9092"])
+@pytest.mark.parametrize("text", ["a", "[::1]", "PLAINTEXT://a"])
+def test_a_port_may_be_demanded(text: str) -> None:
+    with pytest.raises(KafkaError, match="is not .*HOST:PORT"):
+        parse_addresses(text, default_port=None)
+    assert parse_addresses(f"{text}:9092", default_port=None) == parse_addresses(text)
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "a:0", "a:99999", "a:" + "1" * 5_000, ":9092", "http://a:1", "a b:1"])
 def test_bootstrap_servers_that_mean_nothing_are_refused(text: str) -> None:
-    with pytest.raises(KafkaError, match="HOST:PORT"):
+    with pytest.raises(KafkaError, match="HOST:PORT|bootstrap server 'a:1111"):
         parse_addresses(text)
