@@ -26,7 +26,6 @@ _NO_OFFSET = "-"
 _COMPACT = (",", ":")
 _LONGEST_NUMBER = 19
 """Digits of a batch id, which is a long in Spark."""
-_LAST_PARTITION, _LAST_OFFSET = 2**31 - 1, 2**63 - 1
 
 
 def checksum_name(name: str) -> str:
@@ -121,10 +120,10 @@ def _parse_source(line: str, place: str) -> SourceEnd:
         return SourceEnd(line, None)
     positions = Positions.from_json_dict(value, what=place)
     for tp, offset in positions.offsets.items():
-        if tp.partition > _LAST_PARTITION or not 0 <= offset <= _LAST_OFFSET:
+        if offset < 0:
             raise _fault(place, f"{tp.topic!r}: {str(tp.partition)!r}: {offset} is not a partition and an offset")
     if positions.to_json_dict() != value:
-        raise _fault(place, "names a partition in two ways, or a topic without partitions")
+        raise _fault(place, "names a partition by another number, such as 00, or a topic without partitions")
     return SourceEnd(line, positions)
 
 

@@ -91,7 +91,7 @@ _WRITES = (
     "sinkTakesOver",
 )
 
-_NAMES: Mapping[Kind, frozenset[str]] = {
+NAMES: Mapping[Kind, frozenset[str]] = {
     "batch read": frozenset((*_EVERYWHERE, *_READS)),
     "streaming read": frozenset((*_EVERYWHERE, *_READS, *_STREAMING_READS)),
     "write": frozenset((*_EVERYWHERE, *_WRITES)),
@@ -105,6 +105,14 @@ _OF_ANOTHER_KIND = {
 }
 
 _SPARKS_OWN = frozenset(("path", "checkpointlocation", "queryname"))
+
+_SERVERS = "kafka.bootstrap.servers"
+_EMPTY_ELSEWHERE = frozenset((_SERVERS, "assign", "subscribe", "subscribePattern"))
+"""They are needed, so that to leave them out is no way out: their readers refuse them."""
+_MAY_BE_EMPTY = frozenset(("kafka.client.rack",))
+"""Kafka's own default, and the same as without it: no rack."""
+
+LAST_INT32, LAST_INT64 = 2**31 - 1, 2**63 - 1
 
 
 def fault(option: str, why: str) -> KafkaError:
@@ -132,8 +140,19 @@ class GivenOptions:
                 way_out = "connections are neither encrypted nor authenticated; name a listener that is PLAINTEXT"
                 raise fault(name, f"not supported: {way_out}")
 
+    def refuse_empty(self, kind: Kind) -> None:
+        """Refuse an empty value, which the default would replace in silence: a variable of a template was not set.
+
+        Reads of both kinds check the options of both.
+        """
+        names = NAMES["write" if kind == "write" else "streaming read"]
+        for name in sorted(names - _EMPTY_ELSEWHERE - _MAY_BE_EMPTY):
+            value = self.text(name)
+            if value is not None and not value.strip():
+                raise fault(name, "is empty: leave it out for its default, or give it a value")
+
     def warn_of_ignored(self, kind: Kind) -> None:
-        known = {name.lower(): name for name in _NAMES[kind]}
+        known = {name.lower(): name for name in NAMES[kind]}
         for name in sorted(self._options.keys() - known.keys() - _SPARKS_OWN):
             if name in _OF_ANOTHER_KIND:
                 _log.warning("%s", _OF_ANOTHER_KIND[name])
@@ -147,7 +166,7 @@ class GivenOptions:
 
     def required(self, name: str, example: str) -> str:
         value = self.text(name)
-        if not value:
+        if value is None or not value.strip():
             table = (
                 "; Spark hands the options of a table to no Python source, those of a query it does: "
                 f"SELECT ... FROM t WITH (`{name}` = '...', ...)"
@@ -163,13 +182,28 @@ class GivenOptions:
             raise fault(name, f"must be true or false, not {value!r}")
         return value.lower() == "true"
 
-    def positive(self, name: str) -> int | None:
+    def servers(self) -> str:
+        """The addresses of the cluster, each with a port as Kafka's own client demands."""
+        servers = self.required(_SERVERS, 'for example "127.0.0.1:9092"')
+        # Not at the top: Spark imports this module to look up a name, and asyncio would come along.
+        from tailrace.net.connection import parse_addresses
+
+        try:
+            parse_addresses(servers, default_port=None)
+        except KafkaError as wrong:
+            raise fault(_SERVERS, wrong.detail) from None
+        return servers
+
+    def positive(self, name: str, *, at_most: int = LAST_INT64) -> int | None:
         value = self.text(name)
         if value is None:
             return None
-        if not value.isascii() or not value.isdigit() or int(value) == 0:
+        if not value.isascii() or not value.isdigit() or not value.strip("0"):
             raise fault(name, f"must be a whole number above 0, not {value!r}")
-        return int(value)
+        number = parse_whole_number(value, at_most=at_most)
+        if number is None:
+            raise fault(name, f"must be {at_most} at most, not {value!r}")
+        return number
 
     def size(self, name: str) -> int | None:
         """A number of bytes above 0, in the forms that Spark takes elsewhere: 1048576, 64m, 1g."""
@@ -177,15 +211,18 @@ class GivenOptions:
         if value is None:
             return None
         match = _SIZE.fullmatch(value.strip().lower())
-        if match is None or not int(match[1]):
+        size = 0 if match is None else int(match[1]) * _BYTES[match[2]]
+        if not 0 < size <= LAST_INT64:
             raise fault(name, f"must be a number of bytes above 0 such as 1048576, 64m or 1g, not {value!r}")
-        return int(match[1]) * _BYTES[match[2]]
+        return size
 
     def duration_ms(self, name: str, default: int) -> int:
         value = self.text(name)
         if value is None:
             return default
-        duration = int(value) if value.isascii() and value.isdigit() else parse_duration_ms(value)
+        duration = parse_whole_number(value)
+        if duration is None:
+            duration = parse_duration_ms(value)
         if duration is None:
             raise fault(name, f"must be ms or a duration such as 500ms, 30s, 15m or 1h, not {value!r}")
         return duration
@@ -194,7 +231,16 @@ class GivenOptions:
 _BYTES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 _SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?")
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)")
+_DURATION = re.compile(r"([0-9]{1,18})\s*(ms|s|m|min|h|d)")
+
+
+def parse_whole_number(text: str, *, at_most: int = LAST_INT64) -> int | None:
+    """The number from 0 to `at_most` that these digits are, or None: Python reads no more than 4,300 of them."""
+    if not text.isascii() or not text.isdigit():
+        return None
+    digits = text.lstrip("0") or "0"
+    number = int(digits) if len(digits) <= len(str(at_most)) else None
+    return number if number is not None and number <= at_most else None
 
 
 def parse_duration_ms(text: str) -> int | None:
@@ -204,15 +250,13 @@ def parse_duration_ms(text: str) -> int | None:
 
 
 _RELATIVE = re.compile(r"now-(.+)")
-_LONGEST_TIMESTAMP = 18
-"""Digits, of an int64."""
 
 
 def parse_timestamp_ms(text: str) -> int | None:
     """Milliseconds since 1970, or `now-10m`, which Spark's connector does not know; None if the text is neither."""
     text = text.strip()
-    if text.isascii() and text.isdigit():
-        return int(text) if len(text) <= _LONGEST_TIMESTAMP else None
+    if (timestamp := parse_whole_number(text)) is not None:
+        return timestamp
     match = _RELATIVE.fullmatch(text)
     ago = parse_duration_ms(match[1]) if match else None
     return None if ago is None else max(int(time.time() * 1000) - ago, 0)

@@ -7,6 +7,7 @@
 """
 
 import json
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -24,8 +25,8 @@ EARLIEST = -2
 
 _ID = "#"
 """The character between a topic's name, which cannot have it, and its id."""
-_LONGEST_PARTITION = 10
-"""Digits of a partition, an int32."""
+_LAST_PARTITION, _LAST_OFFSET = 2**31 - 1, 2**63 - 1
+_LONGEST_PARTITION = len(str(_LAST_PARTITION))
 
 
 class Positions(NamedTuple):
@@ -87,11 +88,20 @@ def from_json_dict(positions: Mapping[str, Mapping[str, Any]], *, what: str = "o
             raise _fault(what, f"{topic!r} must map partitions to numbers")
         for partition, offset in partitions.items():
             name = str(partition)
-            is_number = name.isascii() and name.isdigit() and len(name) <= _LONGEST_PARTITION
-            if not is_number or isinstance(offset, bool) or not isinstance(offset, int):
-                raise _fault(what, f"{topic!r}: {partition!r}: {offset!r} is not a partition and a whole number")
-            offsets[TopicPartition(topic, int(partition))] = offset
+            is_partition = name.isascii() and name.isdigit() and len(name) <= _LONGEST_PARTITION
+            if not is_partition or int(name) > _LAST_PARTITION or not _is_int64(offset):
+                raise _fault(
+                    what, f"{topic!r}: {partition!r}: {reprlib.repr(offset)} is not a partition and a whole number"
+                )
+            topic_partition = TopicPartition(topic, int(name))
+            if topic_partition in offsets:
+                raise _fault(what, f"names {topic_partition} twice")
+            offsets[topic_partition] = offset
     return offsets
+
+
+def _is_int64(value: object) -> bool:
+    return type(value) is int and -_LAST_OFFSET <= value <= _LAST_OFFSET
 
 
 def parse_offsets(text: str, *, what: str) -> dict[TopicPartition, int]:
@@ -110,10 +120,20 @@ def parse_assignment(text: str, *, what: str) -> frozenset[TopicPartition]:
 
 
 def _object(text: str, what: str) -> dict[str, Any]:
+    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        value = dict(pairs)
+        if len(value) < len(pairs):  # `json` would take the last one of each name
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _fault(f"option {what}", f"names {twice!r} twice")
+        return value
+
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=without_repeats)
     except ValueError as fault:
         raise _fault(f"option {what}", f"not JSON: {fault}") from None
+    except RecursionError:
+        raise _fault(f"option {what}", "not JSON: nested too deeply") from None
     if not isinstance(value, dict):
         raise _fault(f"option {what}", 'must be a JSON object such as {"topic": {"0": 23, "1": -2}}')
     return value

@@ -7,10 +7,14 @@ from dataclasses import dataclass
 
 from tailrace.model.errors import KafkaError
 from tailrace.model.sinks import check_sink
-from tailrace.spark.given_options import GivenOptions, fault
+from tailrace.spark.given_options import LAST_INT32, GivenOptions, fault
 
 _LOCAL = re.compile(r"^file:///(?=[^/])")
 _log = logging.getLogger(__name__)
+
+TIMEOUT = "kafka.transaction.timeout.ms"
+DEFAULT_TIMEOUT_MS = 900_000
+"""That of the brokers' transaction.max.timeout.ms too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +38,7 @@ class SinkTransactions:
     """None: the id of the streaming query; for a batch write one that no other write has."""
     takes_over: bool = False
     """Whether the sink is taken from the checkpoint that has written to it before."""
-    timeout_ms: int = 900_000
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
     """A transaction that is open for longer is aborted."""
     checkpoint: str | None = None
     """The place of the query's checkpoint, if it is known."""
@@ -44,6 +48,7 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     """The options of a write. Raises KafkaError(INVALID_REQUEST) that names the option and the way out."""
     given = GivenOptions(options)
     given.refuse_unsupported()
+    given.refuse_empty("write")
     given.warn_of_ignored("write")
     _check_acks(given.text("kafka.acks") or "all")
     given.boolean("includeHeaders", False)
@@ -51,10 +56,10 @@ def parse_sink_options(options: Mapping[str, str]) -> SinkOptions:
     if compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
         raise fault("kafka.compression.type", "must be none, gzip, snappy, lz4 or zstd")
     return SinkOptions(
-        bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
-        topic=(given.text("topic") or "").strip() or None,
+        bootstrap_servers=given.servers(),
+        topic=None if (topic := given.text("topic")) is None else topic.strip(),
         compression=compression,
-        max_request_size=given.positive("kafka.max.request.size") or 1_048_576,
+        max_request_size=given.positive("kafka.max.request.size", at_most=LAST_INT32) or 1_048_576,
         transactions=_transactions(given),
     )
 
@@ -69,7 +74,7 @@ def _check_acks(acks: str) -> None:
 def _transactions(given: GivenOptions) -> SinkTransactions | None:
     sink_id, takes_over = given.text("sinkId"), given.boolean("sinkTakesOver", False)
     if not given.boolean("exactlyOnce", False):
-        for name in ("sinkId", "sinkTakesOver", "kafka.transaction.timeout.ms"):
+        for name in ("sinkId", "sinkTakesOver", TIMEOUT):
             if given.text(name) is not None:
                 raise fault(name, "has a meaning with exactlyOnce=true alone")
         return None
@@ -81,7 +86,7 @@ def _transactions(given: GivenOptions) -> SinkTransactions | None:
     return SinkTransactions(
         sink_id=sink_id,
         takes_over=takes_over,
-        timeout_ms=given.positive("kafka.transaction.timeout.ms") or 900_000,
+        timeout_ms=given.positive(TIMEOUT, at_most=LAST_INT32) or DEFAULT_TIMEOUT_MS,
         checkpoint=_place(given.text("checkpointLocation")),
     )
 

@@ -8,7 +8,7 @@ from typing import Literal
 from tailrace.model.key_ranges import SLOTS
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
 from tailrace.spark.avro.formats import RecordFormats, parse_formats
-from tailrace.spark.given_options import GivenOptions, fault, parse_timestamp_ms
+from tailrace.spark.given_options import LAST_INT32, GivenOptions, Kind, fault, parse_timestamp_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_offsets
 
 TimestampStrategy = Literal["error", "latest"]
@@ -92,7 +92,9 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
     """The options of a read. Raises KafkaError(INVALID_REQUEST) that names the option and the way out."""
     given = GivenOptions(options)
     given.refuse_unsupported()
-    given.warn_of_ignored("streaming read" if streaming else "batch read")
+    kind: Kind = "streaming read" if streaming else "batch read"
+    given.refuse_empty(kind)
+    given.warn_of_ignored(kind)
     default_start = LATEST if streaming else EARLIEST
     starting = _position(given, "starting", default_start)
     ending = _position(given, "ending", LATEST)
@@ -112,7 +114,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
             "minOffsetsPerTrigger", f"{least} is more than maxOffsetsPerTrigger, {most}: no batch could have both"
         )
     return SourceOptions(
-        bootstrap_servers=given.required("kafka.bootstrap.servers", 'for example "127.0.0.1:9092"'),
+        bootstrap_servers=given.servers(),
         subscription=_subscription(given),
         starting=starting,
         ending=ending,
@@ -124,7 +126,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         max_bytes_per_trigger=given.size("maxBytesPerTrigger"),
         min_offsets_per_trigger=least,
         max_trigger_delay_ms=given.duration_ms("maxTriggerDelay", 900_000),
-        min_partitions=given.positive("minPartitions") or 0,
+        min_partitions=given.positive("minPartitions", at_most=LAST_INT32) or 0,
         max_records_per_partition=given.positive("maxRecordsPerPartition") or 0,
         key_ranges_per_partition=_key_ranges(given),
         group_id=given.text("kafka.group.id"),
@@ -137,7 +139,9 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
 
 def parse_source_formats(options: Mapping[str, str]) -> RecordFormats:
     """The formats alone, of a read of either kind: for its columns. Raises as `parse_source_options`."""
-    return _formats(GivenOptions(options))
+    given = GivenOptions(options)
+    given.refuse_empty("streaming read")
+    return _formats(given)
 
 
 def _formats(given: GivenOptions) -> RecordFormats:
@@ -157,12 +161,12 @@ def _subscription(given: GivenOptions) -> Subscription:
     if len(named) != 1:
         problem = "none is" if not named else f"{' and '.join(named)} are"
         raise fault("subscribe", f"exactly one of assign, subscribe and subscribePattern must be given; {problem}")
-    if assign := given.text("assign"):
+    if assign := (given.text("assign") or "").strip():
         return Subscription(assigned=parse_assignment(assign, what="assign"))
     if pattern := (given.text("subscribePattern") or "").strip():
         try:
             re.compile(pattern)
-        except re.error as wrong:
+        except (re.error, OverflowError, RecursionError) as wrong:
             raise fault("subscribePattern", f"not a Python regular expression: {wrong}") from None
         return Subscription(pattern=pattern)
     topics = tuple(topic.strip() for topic in (given.text("subscribe") or "").split(",") if topic.strip())

@@ -1,5 +1,6 @@
 import json
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -8,12 +9,13 @@ from hypothesis import strategies as st
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import given_options
-from tailrace.spark.given_options import parse_duration_ms
+from tailrace.spark.given_options import NAMES, parse_duration_ms
 from tailrace.spark.offsets import EARLIEST, LATEST, from_json_dict, to_json_dict
 from tailrace.spark.sink_options import parse_sink_options
 from tailrace.spark.source_options import parse_source_options
 
 BASE = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "flights"}
+SINK = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "flights"}
 
 
 def test_a_batch_starts_at_earliest_and_a_stream_at_latest() -> None:
@@ -59,11 +61,130 @@ def test_names_are_known_in_any_case() -> None:
         ({**BASE, "minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"}, "10 is more than maxOffsetsPerTrigger"),
         ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "("}, "subscribePattern: not a Python regular"),
         ({"kafka.bootstrap.servers": "x:1", "subscribePattern": " "}, "subscribePattern: names nothing to read"),
+        ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "a{9999999999}"}, "subscribePattern: not a Python"),
+        ({"kafka.bootstrap.servers": "x:1", "subscribePattern": "(" * 9_999}, "subscribePattern: not a Python"),
+        ({**BASE, "startingOffsetsByTimestamp": f'{{"flights":{{"0":{2**63}}}}}'}, f"'0': {2**63} is not"),
+        ({**BASE, "startingOffsets": f'{{"flights":{{"0":{2**63}}}}}'}, "startingOffsets: 'flights': '0': "),
+        ({**BASE, "startingOffsets": f'{{"flights":{{"0":{"9" * 5_000}}}}}'}, "startingOffsets: not JSON"),
+        ({**BASE, "startingOffsets": f'{{"flights":{{"{2**31}":0}}}}'}, f"startingOffsets: 'flights': '{2**31}': "),
+        ({**BASE, "startingOffsets": "[" * 100_000}, "startingOffsets: not JSON: nested too deeply"),
+        ({**BASE, "startingOffsets": '{"flights":{"0":' + "[" * 100_000}, "startingOffsets: not JSON"),
+        ({**BASE, "startingOffsets": '{"a":{"0":1,"00":2}}'}, "startingOffsets: names a-0 twice"),
+        ({**BASE, "startingOffsets": '{"a":{"0":1,"0":2}}'}, "startingOffsets: names '0' twice"),
+        ({**BASE, "endingOffsets": '{"a":{"0":1},"a":{"1":2}}'}, "endingOffsets: names 'a' twice"),
+        ({"kafka.bootstrap.servers": "x:1", "assign": '{"a":[0],"a":[1]}'}, "assign: names 'a' twice"),
+        ({**BASE, "minPartitions": "2147483648"}, "minPartitions: must be 2147483647 at most"),
+        ({**BASE, "maxRecordsPerPartition": str(2**63)}, f"maxRecordsPerPartition: must be {2**63 - 1} at most"),
+        ({**BASE, "maxTriggerDelay": "9" * 5_000}, "maxTriggerDelay: must be ms or a duration"),
+        ({**BASE, "maxTriggerDelay": "9" * 5_000 + "d"}, "maxTriggerDelay: must be ms or a duration"),
+        ({**BASE, "startingTimestamp": f"now-{'9' * 5_000}d"}, "startingTimestamp: must be milliseconds"),
+        ({**BASE, "startingTimestamp": str(2**63)}, "startingTimestamp: must be milliseconds"),
     ],
 )
 def test_a_mistake_is_refused_with_the_options_name(given_options: dict[str, str], message: str) -> None:
     with pytest.raises(KafkaError, match=message):
         parse_source_options(given_options, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("servers", "message"),
+    [
+        ("nonsense", "bootstrap server 'nonsense' is not HOST:PORT"),
+        ("x:1,nonsense", "bootstrap server 'nonsense' is not HOST:PORT"),
+        ("http://x:1", "bootstrap server 'http://x:1' is not PLAINTEXT://HOST:PORT"),
+        ("SASL_SSL://x:1", "bootstrap server 'SASL_SSL://x:1' is not PLAINTEXT://HOST:PORT"),
+        ("x:" + "9" * 5_000, "bootstrap server 'x:9999"),
+        ("x:1 y:2", "is not HOST:PORT"),
+        ("", "is required"),
+        ("  ", "is required"),
+        (",", "no bootstrap server given"),
+    ],
+)
+def test_servers_without_an_address_are_refused(servers: str, message: str) -> None:
+    """Before a name is looked up, for seconds."""
+    for parse in (lambda options: parse_source_options(options, streaming=True), parse_sink_options):
+        with pytest.raises(KafkaError, match=f"option kafka.bootstrap.servers: .*{message}"):
+            parse({**BASE, "kafka.bootstrap.servers": servers})
+
+
+@pytest.mark.parametrize("servers", ["a:1, b:2,", "[::1]:9092", "PLAINTEXT://127.0.0.1:9092"])
+def test_servers_have_the_forms_of_the_connector(servers: str) -> None:
+    assert (
+        parse_source_options({**BASE, "kafka.bootstrap.servers": servers}, streaming=True).bootstrap_servers == servers
+    )
+
+
+READ_OPTIONS = sorted(NAMES["streaming read"] - {"kafka.client.rack", "kafka.security.protocol"})
+WRITE_OPTIONS = sorted(NAMES["write"] - {"kafka.security.protocol"})
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+@pytest.mark.parametrize("name", READ_OPTIONS)
+def test_an_empty_value_never_changes_a_read(name: str, empty: str) -> None:
+    for streaming in (True, False):
+        with pytest.raises(KafkaError, match=f"option {name}: (is empty|is required|names nothing to read)"):
+            parse_source_options(_alone(name, {**BASE, name: empty}), streaming=streaming)
+
+
+def _alone(name: str, options: dict[str, str]) -> dict[str, str]:
+    """The options, without `subscribe` if they have another one instead."""
+    return {
+        one: value for one, value in options.items() if one != "subscribe" or name not in ("assign", "subscribePattern")
+    }
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+@pytest.mark.parametrize("name", WRITE_OPTIONS)
+def test_an_empty_value_never_changes_a_write(name: str, empty: str) -> None:
+    with pytest.raises(KafkaError, match=f"option {name}: (is empty|is required)"):
+        parse_sink_options({**SINK, "exactlyOnce": "true", name: empty})
+
+
+def test_an_empty_rack_is_no_rack() -> None:
+    """It is the default of Kafka's consumer, and what a template without a rack leaves."""
+    assert parse_source_options({**BASE, "kafka.client.rack": ""}, streaming=True).client_rack == ""
+
+
+LONG = "9" * 5_000
+_NASTY = st.sampled_from(
+    [
+        *("", " ", "\u00b2", "\x00", "null"),
+        *(LONG, f"-{LONG}", f"now-{LONG}d", f"{LONG}s", f"{LONG}m", f"x:{LONG}", f"https://x:{LONG}"),
+        *("[" * 100_000, "(" * 5_000, '{"a":' * 50_000, "a{9999999999}"),
+        *(f'{{"a":{{"0":{LONG}}}}}', f'{{"a":{{"{LONG}":0}}}}', f'{{"a":[{LONG}]}}', '{"a":{"0":1e999}}', '{"a":NaN}'),
+    ]
+)
+
+
+@given(st.sampled_from([*READ_OPTIONS, "kafka.client.rack"]), st.one_of(_NASTY, st.text()), st.booleans())
+def test_no_value_of_a_read_fails_without_a_name(name: str, value: str, streaming: bool) -> None:
+    """Spark hides any other error than a KafkaError behind one of its own."""
+    _is_taken_or_refused(lambda: parse_source_options(_alone(name, {**BASE, name: value}), streaming=streaming))
+
+
+@given(st.sampled_from(WRITE_OPTIONS), st.one_of(_NASTY, st.text()))
+def test_no_value_of_a_write_fails_without_a_name(name: str, value: str) -> None:
+    _is_taken_or_refused(lambda: parse_sink_options({**SINK, "exactlyOnce": "true", name: value}))
+
+
+def _is_taken_or_refused(parse: Callable[[], object]) -> None:
+    try:
+        parse()
+    except KafkaError as refusal:
+        assert refusal.detail.startswith("option "), refusal
+
+
+@pytest.mark.parametrize(
+    ("timeout", "message"),
+    [
+        ("0", "must be a whole number above 0"),
+        (str(2**31), "must be 2147483647 at most"),
+        ("9" * 5_000, "must be 2147483647 at most"),
+    ],
+)
+def test_the_timeout_of_a_transaction_is_one_that_a_request_can_have(timeout: str, message: str) -> None:
+    with pytest.raises(KafkaError, match=f"option kafka.transaction.timeout.ms: {message}"):
+        parse_sink_options({**SINK, "exactlyOnce": "true", "kafka.transaction.timeout.ms": timeout})
 
 
 @pytest.mark.parametrize(
@@ -89,7 +210,6 @@ def test_spaces_around_a_value_are_not_part_of_it() -> None:
     assert parse_sink_options({**SINK, "topic": " flights "}).topic == "flights"
 
 
-SINK = {"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "flights"}
 READS = ("failOnDataLoss", "startingOffsets", "subscribe", "minPartitions", "kafka.isolation.level")
 STREAMS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "kafka.group.id")
 WRITES = ("topic", "kafka.acks", "kafka.compression.type", "kafka.max.request.size")
@@ -222,7 +342,7 @@ def test_bytes_have_the_forms_of_sparks_own_settings(text: str, size: int) -> No
     assert parse_source_options({**BASE, "maxBytesPerTrigger": text}, streaming=True).max_bytes_per_trigger == size
 
 
-@pytest.mark.parametrize("text", ["0", "0m", "-1", "1t", "m", "", "1.5g", "\u00b2", "9" * 19])
+@pytest.mark.parametrize("text", ["0", "0m", "-1", "1t", "m", "1.5g", "\u00b2", "9" * 19, "9" * 10 + "g"])
 def test_bytes_that_are_no_number_above_0_are_refused(text: str) -> None:
     with pytest.raises(KafkaError, match="maxBytesPerTrigger: must be a number of bytes above 0"):
         parse_source_options({**BASE, "maxBytesPerTrigger": text}, streaming=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from tailrace.spark.given_options import GivenOptions, fault
+from tailrace.spark.given_options import LAST_INT32, GivenOptions, fault
 
 ColumnName = Literal["key", "value"]
 Wire = Literal["avro", "confluent-avro"]
@@ -154,8 +154,6 @@ def _check_needed(given: GivenOptions, wires: Mapping[ColumnName, Wire | None]) 
 
 def _column(given: GivenOptions, column: ColumnName, wire: Wire, only_topic: Callable[[], str | None]) -> ColumnFormat:
     schema, subject = given.text(f"{column}Schema"), given.text(f"{column}Subject")
-    if subject == "":
-        raise fault(f"{column}Subject", "names no subject of the registry")
     if wire == "confluent-avro" and schema is None and subject is None:
         topic = only_topic()
         if topic is None:
@@ -175,7 +173,7 @@ def _corrupt_column(given: GivenOptions) -> str | None:
         hint = " (DROPMALFORMED would lose records in silence)" if mode.upper() == "DROPMALFORMED" else ""
         raise fault(MODE, f"must be FAILFAST or PERMISSIVE, not {mode!r}{hint}")
     name = _DEFAULT_CORRUPT_COLUMN if name is None else name
-    if not name or name.lower() in (one.lower() for one in _OWN_COLUMNS):
+    if name.lower() in (one.lower() for one in _OWN_COLUMNS):
         raise fault(CORRUPT_COLUMN, f"must be a name that no other column has, not {name!r}")
     return name
 
@@ -197,7 +195,7 @@ def _registry(given: GivenOptions) -> RegistryOptions | None:
         servers=tuple(_server(one) for one in urls),
         user_info=user_info if user_info is not None else next(iter(in_url), None),
         token=token,
-        timeout_ms=given.positive(_TIMEOUT) or _DEFAULT_TIMEOUT_MS,
+        timeout_ms=given.positive(_TIMEOUT, at_most=LAST_INT32) or _DEFAULT_TIMEOUT_MS,
         ca_file=given.text(_CA),
         certificate_file=certificate,
         key_file=key,

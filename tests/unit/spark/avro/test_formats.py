@@ -58,14 +58,14 @@ def test_corrupt_records_have_a_column_if_that_is_asked_for() -> None:
         ({**PLAIN, "schema.registry.url": "http://x:1"}, "option schema.registry.url: conflicts with the formats"),
         ({**PLAIN, "valueSubject": "a"}, "option valueSubject: conflicts with valueSchema"),
         ({**CONFLUENT, "valueSubject": "a", "valueSchema": "b"}, "option valueSubject: conflicts with valueSchema"),
-        ({**CONFLUENT, "valueSubject": ""}, "option valueSubject: names no subject"),
+        ({**CONFLUENT, "valueSubject": ""}, "option valueSubject: is empty"),
         ({"basic.auth.user.info": "a:b"}, "option basic.auth.user.info: conflicts with the formats"),
         ({"mode": "PERMISSIVE"}, "option mode: needs valueFormat or keyFormat"),
         ({**PLAIN, "mode": "DROPMALFORMED"}, "option mode: must be FAILFAST or PERMISSIVE, .* lose records in silence"),
         ({**PLAIN, "mode": "lax"}, "option mode: must be FAILFAST or PERMISSIVE, not 'lax'"),
         ({**PLAIN, "columnNameOfCorruptRecord": "x"}, "option columnNameOfCorruptRecord: needs mode=PERMISSIVE"),
         ({**PLAIN, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "Offset"}, "that no other column has"),
-        ({**PLAIN, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": ""}, "that no other column has"),
+        ({**PLAIN, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": ""}, "columnNameOfCorruptRecord: is empty"),
         ({**CONFLUENT, "schema.registry.url": "registry:8081"}, "option schema.registry.url: must be http://"),
         ({**CONFLUENT, "schema.registry.url": "http://x:99999"}, "option schema.registry.url: must be http://"),
         ({**CONFLUENT, "schema.registry.url": " , "}, "option schema.registry.url: names no registry"),
@@ -133,6 +133,6 @@ def test_without_fastavro_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_all_options_are_known_to_reads_and_unknown_to_writes(caplog: pytest.LogCaptureFixture) -> None:
-    assert set(FORMAT_OPTIONS) <= given_options._NAMES["batch read"] & given_options._NAMES["streaming read"]
+    assert set(FORMAT_OPTIONS) <= given_options.NAMES["batch read"] & given_options.NAMES["streaming read"]
     parse_sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders", "valueFormat": "avro"})
     assert "option valueFormat is for reads and is ignored" in caplog.text
