@@ -28,6 +28,12 @@ _ID = "#"
 _LAST_PARTITION, _LAST_OFFSET = 2**31 - 1, 2**63 - 1
 _LONGEST_PARTITION = len(str(_LAST_PARTITION))
 
+CHECKPOINT = "the checkpoint's offsets"
+"""Those that Spark gives a query from its checkpoint, as messages name them."""
+_WAYS_OUT = {
+    CHECKPOINT: "; the checkpoint is damaged or of another source: `tailrace spark checkpoint show DIR` shows it",
+}
+
 
 class Positions(NamedTuple):
     """Offsets, and the ids of their topics as far as they are known: a checkpoint of Spark's connector has none.
@@ -49,7 +55,7 @@ class Positions(NamedTuple):
         return result
 
     @classmethod
-    def from_json_dict(cls, positions: Mapping[str, Mapping[str, Any]], *, what: str = "offsets") -> "Positions":
+    def from_json_dict(cls, positions: Mapping[str, Mapping[str, Any]], *, what: str = CHECKPOINT) -> "Positions":
         """The inverse of `to_json_dict`. Raises KafkaError(INVALID_REQUEST) that names `what` and the wrong place."""
         topic_ids: dict[str, TopicId] = {}
         for name in positions:
@@ -140,7 +146,7 @@ def _object(text: str, what: str) -> dict[str, Any]:
 
 
 def _fault(what: str, why: str) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"{what}: {why}")
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"{what}: {why}{_WAYS_OUT.get(what, '')}")
 
 
 class OffsetRange(NamedTuple):

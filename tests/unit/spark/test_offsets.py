@@ -53,6 +53,16 @@ def test_an_id_that_is_none_is_refused(name: str) -> None:
         Positions.from_json_dict({"t": {"0": 1}, name: {}}, what="the checkpoint's offsets")
 
 
+@pytest.mark.parametrize("partitions", [{"x": 5}, {"0": "5"}, {"0": 1, "00": 2}, {"0": 2**63}, 5])
+def test_a_broken_checkpoint_says_where_to_look(partitions: object) -> None:
+    """Through Spark, which names neither the checkpoint nor the command."""
+    for positions in ({"orders": partitions}, {"orders": {"0": 5}, "orders#x": {}}):
+        with pytest.raises(
+            KafkaError, match="the checkpoint's offsets: .*orders.*`tailrace spark checkpoint show DIR`"
+        ):
+            Positions.from_json_dict(positions)  # type: ignore[arg-type]
+
+
 def test_positions_move_to_the_first_record_of_a_topic_made_anew() -> None:
     start = Positions({A: 5, C: 9, OTHER: 3}, {"t": OLD, "u": OLD})
     assert start.moved_to(Positions({A: 2, B: 1, OTHER: 8}, {"t": NEW, "u": OLD})) == Positions(
