@@ -20,6 +20,7 @@ from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.avro.formats import check_fastavro
 from tailrace.spark.avro.plan import Decoding
+from tailrace.spark.given_options import parse_whole_number
 from tailrace.spark.offsets import OffsetRange, by_key, cut, pack, ranges_between
 from tailrace.spark.pickled_plan import PickledPlan
 from tailrace.spark.planning import Planner
@@ -151,9 +152,21 @@ def _first_left(span: tuple[int, int] | None, one: OffsetRange, start: int, loss
     raise loss
 
 
+_TASKS = "TAILRACE_SPARK_TASKS"
+
+
 def _slots() -> int:
-    """The number of tasks that run at once on one machine, since the planner runs without a Spark context."""
-    return int(os.environ.get("TAILRACE_SPARK_TASKS", "0")) or os.cpu_count() or 1
+    """The number of tasks that run at once on one machine, since the planner runs without a Spark context.
+
+    Raises KafkaError(INVALID_CONFIG) for a TAILRACE_SPARK_TASKS that is none.
+    """
+    given = os.environ.get(_TASKS, "").strip()  # empty: not set, as is usual for variables
+    if not given:
+        return os.cpu_count() or 1
+    tasks = parse_whole_number(given)
+    if not tasks:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{_TASKS} must be a whole number above 0, not {given!r}")
+    return tasks
 
 
 _without_rack: set[str] = set()

@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import os
 from typing import Any
 
 import pytest
@@ -64,6 +65,23 @@ def test_tasks_go_by_the_records(monkeypatch: pytest.MonkeyPatch, records: int, 
     work = reader.plan([OffsetRange(TopicPartition("orders", number), 0, size) for number in range(8)])
     assert len(work) == tasks
     assert sorted(one.topic_partition.partition for task in work for one in task.value) == list(range(8))
+
+
+def test_the_tasks_of_a_machine_are_its_cores_or_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    found = []
+    for tasks in ("", "4"):
+        monkeypatch.setenv("TAILRACE_SPARK_TASKS", tasks)
+        found.append(readers._slots())
+    assert found == [3, 4]
+
+
+@pytest.mark.parametrize("tasks", ["x", "0", "-1", "9" * 5_000])
+def test_a_number_of_tasks_that_is_none_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, tasks: str) -> None:
+    monkeypatch.setenv("TAILRACE_SPARK_TASKS", tasks)
+    reader = readers.TailraceReader(ROW, parse_source_options(BASE, streaming=False))
+    with pytest.raises(KafkaError, match="TAILRACE_SPARK_TASKS must be a whole number above 0, not '"):
+        reader.plan([OffsetRange(TopicPartition("orders", 0), 0, 5)])
 
 
 def test_a_worker_of_another_version_refuses_and_names_both(monkeypatch: pytest.MonkeyPatch) -> None:
