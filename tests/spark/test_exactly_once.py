@@ -5,13 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import confluent_kafka
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
 
 from spark.reading import positions
 from tailrace.client.blocking import Admin
 from tailrace.model.errors import KafkaError
+from tailrace.model.sinks import SinkMember
+from tailrace.spark.exactly_once import ExactlyOnce
+from tailrace.spark.sink import OnceWriter
 from tailrace.spark.sink_options import SinkTransactions, parse_sink_options
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -19,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Load = Callable[..., DataFrame]
 Send = Callable[..., None]
 TIME_LIMIT_S = 60.0
+VALUE = StructType([StructField("value", StringType())])
 
 
 @pytest.fixture
@@ -213,6 +219,28 @@ def test_a_batch_write_with_a_sink_of_its_own_is_done_once(
 def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(KafkaError, match=message):
         parse_sink_options({"kafka.bootstrap.servers": "127.0.0.1:9092", "topic": "orders", **options})
+
+
+TOO_LONG = {"exactlyOnce": "true", "sinkId": "slow", "kafka.transaction.timeout.ms": "900001"}
+
+
+def test_a_timeout_that_the_brokers_do_not_allow_is_refused_before_a_task_runs(bootstrap: str, target: str) -> None:
+    options = parse_sink_options({"kafka.bootstrap.servers": bootstrap, "topic": target, **TOO_LONG})
+    limit = r"900001 is more than transaction.max.timeout.ms of broker \d, 900000: give less"
+    with pytest.raises(KafkaError, match=f"option kafka.transaction.timeout.ms: {limit}"):
+        OnceWriter(VALUE, options, options.transactions or SinkTransactions())
+
+
+def test_a_task_names_the_option_of_a_timeout_that_its_coordinator_does_not_allow(bootstrap: str, target: str) -> None:
+    """The limits of brokers may differ, and one may not answer the driver."""
+    options = parse_sink_options({"kafka.bootstrap.servers": bootstrap, "topic": target, **TOO_LONG})
+    sink = ExactlyOnce(options, options.transactions or SinkTransactions())
+    rows = pa.RecordBatch.from_pydict({"value": ["v"]})
+    with pytest.raises(
+        KafkaError, match=r"option kafka.transaction.timeout.ms: 900001 is more than transaction.max.timeout.ms of the"
+    ):
+        sink.write(SinkMember("slow", "run", 0, 0, 0), iter([rows]))
+    assert committed(bootstrap, target) == []
 
 
 def test_the_defaults_are_those_of_a_sink_of_its_query() -> None:

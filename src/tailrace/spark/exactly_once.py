@@ -14,16 +14,20 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from tailrace.client.admin.configs import BROKER
 from tailrace.client.blocking import Admin, Producer
 from tailrace.client.transactions.sinks import WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import SinkMember
 from tailrace.spark.row_sender import RowSender
 from tailrace.spark.sink_batch import SinkBatch, given_up
-from tailrace.spark.sink_options import SinkOptions, SinkTransactions
+from tailrace.spark.sink_options import DEFAULT_TIMEOUT_MS, TIMEOUT, SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
 
 _log = logging.getLogger(__name__)
+
+MAX_TIMEOUT = "transaction.max.timeout.ms"
+"""The setting of brokers that limits the timeouts of transactions."""
 
 
 class _TaskTransaction:
@@ -51,7 +55,7 @@ class _TaskTransaction:
             except KafkaError as fault:
                 if fault.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                     return False
-                raise KafkaError(fault.code, _refusal(self._member, fault)) from fault
+                raise KafkaError(fault.code, _refusal(self._member, self._timeout_ms, fault)) from fault
             producer.begin_transaction()
             self._rows = RowSender(self._options, TaskSender(self._options, producer))
         self._rows.send(batch)
@@ -73,8 +77,10 @@ class _TaskTransaction:
             self._producer.close()
 
 
-def _refusal(member: SinkMember, fault: KafkaError) -> str:
+def _refusal(member: SinkMember, timeout_ms: int, fault: KafkaError) -> str:
     match fault.code:
+        case ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            return _timeout_refusal(timeout_ms, f"{MAX_TIMEOUT} of the brokers")
         case ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
             return (
                 f"sink {member.sink!r} has taken later batches than {member.batch}, which would be skipped: go on with"
@@ -84,6 +90,10 @@ def _refusal(member: SinkMember, fault: KafkaError) -> str:
             return f"another run of the query has followed this one in writing to sink {member.sink!r}"
         case _:
             return fault.detail
+
+
+def _timeout_refusal(timeout_ms: int, limit: str) -> str:
+    return f"option {TIMEOUT}: {timeout_ms} is more than {limit}: give less, or raise the brokers' setting"
 
 
 class ExactlyOnce:
@@ -97,7 +107,11 @@ class ExactlyOnce:
         return Admin(self._options.bootstrap_servers)
 
     def check_supported(self) -> None:
-        """Raises KafkaError UNSUPPORTED_VERSION (35) for a cluster that has no sinks."""
+        """Raises KafkaError before a task runs.
+
+        UNSUPPORTED_VERSION (35) for a cluster that has no sinks, INVALID_TRANSACTION_TIMEOUT (50) for a timeout that a
+        broker does not allow.
+        """
         with self._admin() as admin:
             try:
                 admin.check_sinks_are_supported()
@@ -106,6 +120,23 @@ class ExactlyOnce:
                     raise
                 detail = f"option exactlyOnce: {fault.detail}; leave the option out to write at least once"
                 raise KafkaError(fault.code, detail) from fault
+            self._check_timeout(admin)
+
+    def _check_timeout(self, admin: Admin) -> None:
+        """Compare a long timeout with the limits of the brokers that tell theirs; else the tasks learn of them."""
+        timeout_ms = self._transactions.timeout_ms
+        if timeout_ms <= DEFAULT_TIMEOUT_MS:
+            return
+        for broker in admin.describe_cluster().brokers:
+            try:
+                settings = admin.describe_configs(BROKER, str(broker.node_id))
+            except KafkaError as fault:
+                _log.warning("%s of broker %d is not known: %s", MAX_TIMEOUT, broker.node_id, fault)
+                continue
+            most = next((one.value for one in settings if one.name == MAX_TIMEOUT), None)
+            if most is not None and timeout_ms > int(most):
+                limit = f"{MAX_TIMEOUT} of broker {broker.node_id}, {most}"
+                raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, _timeout_refusal(timeout_ms, limit))
 
     def write(self, member: SinkMember, parts: Iterator[pa.RecordBatch]) -> tuple[int, WrittenMember | None]:
         """Write the rows of one attempt of a task: their number, and the open transaction if something was written."""
