@@ -21,6 +21,7 @@ ALL = 12
 JAVA_PATTERN = "patterns are Python's: what only Java knows is refused, with the place in the pattern"
 WITHOUT_EFFECT = "the Java client's own settings have no meaning here: ignored, each with a warning"
 TYPO = "a number that is no whole number is a mistake: Jackson cuts a fraction off, and takes null for 0"
+TWICE = "two offsets of one partition are a mistake: the connector takes the last"
 PLAIN_ONLY = "connections are plain: what would encrypt or authenticate is refused, not ignored"
 NAME_OF_NONE = "not the name of an option: refused with the one that is meant"
 LOOK_UPS = "look-ups of offsets are repeated until their time is over: the options are ignored, with a warning"
@@ -94,6 +95,7 @@ CONTENTS = (
     Case("an open transaction", SameRows(8), topic=OPEN),
     Case("what precedes an open transaction", SameRows(4), {"kafka.isolation.level": "read_committed"}, topic=OPEN),
     Case("an unknown isolation", BothRefuse("kafka.isolation.level"), {"kafka.isolation.level": "serializable"}),
+    Case("an isolation without a value", BothRefuse("kafka.isolation.level: is empty"), {"kafka.isolation.level": ""}),
     Case(
         "an isolation in capitals",
         Differs("taken for what it says: Kafka's client knows small letters", 4, "must be one of|isolation.level"),
@@ -128,6 +130,22 @@ OFFSETS = (
         "from offsets of another topic",
         BothRefuse("startingOffsets: .*orders-eu-0"),
         {"startingOffsets": json.dumps({ORDERS: {"0": 0, "1": 0}, ORDERS_EU: {"0": 0}})},
+    ),
+    Case("from no value", BothRefuse("startingOffsets: is empty"), {"startingOffsets": ""}),
+    Case(
+        "from two offsets of a partition",
+        Differs(TWICE, "startingOffsets: names '0' twice", 3 + 4),
+        {"startingOffsets": f'{{"{ORDERS}": {{"0": 0, "0": 5, "1": 0}}}}'},
+    ),
+    Case(
+        "from offsets of a partition by two numbers",
+        Differs(TWICE, "startingOffsets: names orders-0 twice", 3 + 4),
+        {"startingOffsets": f'{{"{ORDERS}": {{"0": 0, "00": 5, "1": 0}}}}'},
+    ),
+    Case(
+        "from an offset of more than 64 bits",
+        BothRefuse("startingOffsets: 'orders': '0'"),
+        {"startingOffsets": offsets(2**63, 0)},
     ),
     Case("from a word", BothRefuse("startingOffsets"), {"startingOffsets": "soon"}),
     Case("from offsets that are texts", BothRefuse("startingOffsets"), {"startingOffsets": offsets("3", "1")}),
@@ -214,6 +232,7 @@ TIMES = (
         {"startingTimestamp": "1", **LATEST_INSTEAD},
         topic=EMPTY,
     ),
+    Case("from a time without a value", BothRefuse("startingTimestamp: is empty"), {"startingTimestamp": ""}),
     Case("from noon", BothRefuse("startingTimestamp"), {"startingTimestamp": "noon"}),
     Case(
         "from ten minutes ago",
@@ -357,6 +376,16 @@ CLIENT = (
         )
     ),
     Case("no servers", BothRefuse("kafka.bootstrap.servers"), {"kafka.bootstrap.servers": ""}),
+    Case(
+        "servers without a port", BothRefuse("kafka.bootstrap.servers: .*HOST:PORT"), {"kafka.bootstrap.servers": "a"}
+    ),
+    Case("servers of a plain listener", SameRows(ALL), {"kafka.bootstrap.servers": "PLAINTEXT://SERVERS"}),
+    Case(
+        "servers of another listener",
+        Differs(PLAIN_ONLY, "kafka.bootstrap.servers: .*PLAINTEXT://HOST:PORT", ALL),
+        {"kafka.bootstrap.servers": "SASL_SSL://SERVERS"},
+    ),
+    Case("no rack", SameRows(ALL), {"kafka.client.rack": ""}),
     Case("an unknown protocol", BothRefuse("kafka.security.protocol"), {"kafka.security.protocol": "TELEPATHY"}),
     Case(
         "limits that contradict",

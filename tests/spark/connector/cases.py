@@ -50,7 +50,7 @@ class NumberOfTasks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """The options of a read, beside the servers' address."""
+    """The options of a read, beside the servers' address, for which SERVERS stands."""
 
     name: str
     relation: Relation

@@ -87,8 +87,8 @@ class Format:
 
     def options(self, given: Options, *, is_patient: bool = True) -> dict[str, str]:
         patience = {} if is_patient or self.name == OURS else _IMPATIENCE
-        options = {"kafka.bootstrap.servers": self.servers, **patience, **given}
-        return {name: value for name, value in options.items() if value}
+        options = {"kafka.bootstrap.servers": "SERVERS", **patience, **given}
+        return {name: value.replace("SERVERS", self.servers) for name, value in options.items()}
 
     def frame(self, given: Options, *, is_patient: bool = True) -> DataFrame:
         return self.spark.read.format(self.name).options(**self.options(given, is_patient=is_patient)).load()

@@ -76,6 +76,11 @@ STREAM = (
         Differs("a stream has no end: the connector ignores this one of three options", "endingTimestamp", ALL),
         {**FIRST, "endingTimestamp": "4000"},
     ),
+    Case(
+        "a group without a name",
+        Differs("a group without a name shows no progress: the connector reads in it", "kafka.group.id: is empty", ALL),
+        {**FIRST, "kafka.group.id": ""},
+    ),
     Case("a limit that is no number", BothRefuse("maxOffsetsPerTrigger"), {"maxOffsetsPerTrigger": "few"}),
     Case("a limit of no record", Differs(NO_LIMIT, "maxOffsetsPerTrigger", 0), {**FIRST, "maxOffsetsPerTrigger": "0"}),
     Case("a minimum that is no number", BothRefuse("minOffsetsPerTrigger"), {"minOffsetsPerTrigger": "few"}),

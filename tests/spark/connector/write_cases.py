@@ -101,6 +101,7 @@ OPTIONS = (
     WriteCase("acks 0", ROWS, SameRows(20), {"kafka.acks": "0"}),
     WriteCase("acks 1", ROWS, SameRows(20), {"kafka.acks": "1"}),
     WriteCase("acks all", ROWS, SameRows(20), {"kafka.acks": "all"}),
+    WriteCase("acks without a value", VALUE, BothRefuse("kafka.acks: is empty"), {"kafka.acks": ""}),
     WriteCase("acks 2", VALUE, BothRefuse("kafka.acks"), {"kafka.acks": "2"}),
     *(
         WriteCase(f"compression {codec}", ROWS, SameRows(20), {"kafka.compression.type": codec})
@@ -112,6 +113,9 @@ OPTIONS = (
         for name in ("key.serializer", "value.serializer", "interceptor.classes", "partitioner.class")
     ),
     WriteCase("no servers", VALUE, BothRefuse("kafka.bootstrap.servers"), {"kafka.bootstrap.servers": ""}),
+    WriteCase(
+        "a topic without a name", VALUE, BothRefuse("topic: is empty"), {"topic": "", "kafka.max.block.ms": "1500"}
+    ),
     WriteCase(
         "an unknown topic", VALUE, BothRefuse("no such topic"), {"topic": "no such topic", "kafka.max.block.ms": "1500"}
     ),
