@@ -70,7 +70,7 @@ class Launcher:
 
     def environment(self) -> Mapping[str, str]:
         path = os.pathsep.join([str(_TESTS), str(_TESTS.parent), str(Path(tailrace.__file__).parent.parent)])
-        return {**os.environ, "PYTHONPATH": path, **kafkajs.environment()}
+        return {**kafkajs.environment(), "PYTHONPATH": path}
 
 
 class LedgerProcess:
