@@ -12,7 +12,6 @@ sets that up.
 
 import contextlib
 import importlib
-import importlib.util
 import io
 import os
 import sys
@@ -41,8 +40,6 @@ NOUNS: Mapping[str, str] = {
     "dump-log": "Print and check what log files hold.",
     "spark": "Show and move the checkpoints of Spark queries.",
     "doctor": "Look for what is missing or wrong on this machine.",
-    "bench": "Measure a cluster.",
-    "pipeline": "Run named pipelines on Spark.",
 }
 
 _INTERRUPTED = 130
@@ -128,8 +125,7 @@ def build_app(words: Sequence[str]) -> typer.Typer:
         words = _words_to_complete()
     command = next((word for word in words if not word.startswith("-")), None)
     for noun, text in NOUNS.items():
-        if importlib.util.find_spec(_module_of(noun)) is not None:
-            _add(app, noun, text, is_named=noun == command)
+        _add(app, noun, text, is_named=noun == command)
     return app
 
 
