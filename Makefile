@@ -56,7 +56,7 @@ soak:
 	@MODEL_RUNS=$(or $(MODEL_RUNS),20) $(PY) -m pytest $$(grep -lrE --include="*.py" "RuleBasedStateMachine|@given|^(from|import) budgets" tests/properties tests/scenarios tests/simulation tests/unit)
 	@$(PY) -m pytest tests/crash tests/simulation --timeout 7200 -rP --show-capture=stdout $(ARGS)
 	@$(PY) -m pytest tests/crash/soak_standalone_spark.py tests/crash/soak_streams_under_faults.py -rP --show-capture=stdout
-	@$(PY) -m pytest tests/spark/connector tests/spark/test_kit.py tests/spark/test_connect.py
+	@$(PY) -m pytest tests/spark/connector tests/spark/test_kit.py tests/spark/test_connect.py tests/spark/test_doctor.py
 	@sh scripts/oldest_spark.sh
 	@$(PY) -m simulation soak --counted $(or $(SEEDS),20000)
 	@$(PY) -m simulation nodes --count $(or $(NODES),1000)

@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import sys
 import time
 import urllib.request
 from collections import Counter
@@ -18,9 +19,10 @@ import pytest
 
 from crash import packed_copier
 from crash.spark_driver import Progress, kill_session
-from crash.standalone_spark import StandaloneSpark, pack_environment, running
+from crash.standalone_spark import PACKED_PYTHON, StandaloneSpark, pack_environment, running
 from crash.test_spark_exactly_once import copied
 from tailrace.client.blocking import Admin, NewTopic, Producer
+from tailrace.model import __version__
 from tailrace.testing import Cluster
 
 RECORDS = int(os.environ.get("SPARK_RECORDS", "2000000"))
@@ -38,6 +40,8 @@ SETTINGS = {
     "metrics.listener": "127.0.0.1:0",
 }
 TIME_LIMIT_S = 3_000
+WAIT_FOR_ALL = ("minRegisteredResourcesRatio=1.0", "maxRegisteredResourcesWaitingTime=10min")
+"""Tasks begin when the executors of both workers are there."""
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.timeout(7200)]
 
@@ -73,12 +77,69 @@ def sent_to_consumers(cluster: Cluster) -> dict[str, int]:
     return sent
 
 
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return pack_environment(tmp_path_factory.mktemp("packed"))
+
+
+def test_the_doctor_finds_the_packed_environment_on_every_worker(
+    cluster: Cluster, spark: StandaloneSpark, archive: Path
+) -> None:
+    asked = ["--rack-env", "RACK", "--bootstrap-server", cluster.bootstrap_servers, "-o", "json"]
+    for both_workers in ("cores.max=2", *(f"scheduler.{name}" for name in WAIT_FOR_ALL)):
+        asked += ["--conf", f"spark.{both_workers}"]
+    relative = os.path.relpath(archive, spark.home(archive))
+    ended = spark.examine(archive, "--archives", f"{relative}#environment", *asked)
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    driver, *executors = json.loads(ended.stdout)
+    assert driver["PYTHON"].split()[0] == str(spark.home(archive) / PACKED_PYTHON)
+    assert sorted(one["RACK"] for one in executors) == list(RACKS[:2])
+    assert sum(one["TASKS"] for one in executors) == 16
+    for one in executors:
+        assert f"/work-{one['RACK']}/" in one["PYTHON"], "the packed Python, unpacked in the worker's directory"
+        found = (one["TAILRACE"], one["PYARROW"], one["KERNEL"], one["BROKERS"])
+        assert found == (__version__, driver["PYARROW"], driver["KERNEL"], "3/3")
+        assert one["ADVICE"] == driver["ADVICE"]
+
+    forgotten = spark.examine(archive, *asked)
+    assert (forgotten.returncode, forgotten.stdout) == (1, "")
+    assert re.search(
+        rf'^tailrace: the job on {spark.url} failed: .* Cannot run program "{PACKED_PYTHON}".*PYSPARK_DRIVER_PYTHON',
+        forgotten.stderr.splitlines()[-1],
+    )
+
+
+def test_the_doctor_lists_workers_whose_python_lacks_tailrace_and_pyarrow(
+    spark: StandaloneSpark, archive: Path
+) -> None:
+    base = str(Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}"))
+    ended = spark.examine(archive, "-o", "json", PYSPARK_DRIVER_PYTHON=base)
+    assert ended.returncode == 1, ended.stderr[-4000:]
+    driver, *executors = json.loads(ended.stdout)
+    assert len(executors) == 2
+    for one in (driver, *executors):
+        assert one["PYTHON"].split()[0] == base
+        assert (one["TAILRACE"], one["PYARROW"]) == ("none", "none")
+        assert "its Python has no Tailrace" in one["ADVICE"]
+        assert "no pyarrow, and tasks will fail: pip install" in one["ADVICE"]
+
+
+def test_the_doctor_ends_a_job_that_no_executor_takes(spark: StandaloneSpark, archive: Path) -> None:
+    """The workers have one core each; Spark itself would wait for one with two for ever."""
+    limit = ("--conf", "spark.executor.cores=2", "--timeout", "60")
+    ended = spark.examine(archive, "--archives", f"{archive}#environment", *limit)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert re.search(
+        rf"^tailrace: the job on {spark.url} failed: no executor has taken a task after 60 s: .*spark.driver.host",
+        ended.stderr.splitlines()[-1],
+    )
+
+
 def test_a_packed_environment_reads_in_its_racks_and_copies_once(
-    cluster: Cluster, spark: StandaloneSpark, tmp_path: Path
+    cluster: Cluster, spark: StandaloneSpark, archive: Path, tmp_path: Path
 ) -> None:
     seed = int(os.environ.get("SEED", random.randrange(2**32)))
     chance = random.Random(seed)
-    archive = pack_environment(tmp_path)
     servers, output = cluster.bootstrap_servers, tmp_path / "count.txt"
     before = sent_to_consumers(cluster)
     counting = spark.submit(archive, PROGRAM, ["count", servers, SOURCE], output)

@@ -21,7 +21,9 @@ from crash.spark_driver import kill_session
 ROOT = Path(__file__).parents[2]
 SPARK_HOME = Path(pyspark.__file__).parent
 START_S = 120
+EXAMINE_S = 300
 ARCHIVE = "environment.tar.gz"
+PACKED_PYTHON = "./environment/bin/python"
 _OF_SPARK = ("PYSPARK_", "SPARK_", "PYTHON", "VIRTUAL_ENV")
 
 
@@ -82,11 +84,7 @@ class StandaloneSpark:
 
     def submit(self, archive: Path, program: Path, arguments: Sequence[str], output: Path) -> subprocess.Popen[bytes]:
         """Run a program on the cluster as a user does, from a directory with the archive and the same unpacked."""
-        home = self._directory / "driver"
-        if not home.exists():
-            with tarfile.open(archive) as packed:
-                packed.extractall(home / "environment", filter="tar")
-        environment = {**plain_environment(), "PYSPARK_PYTHON": "./environment/bin/python"}
+        environment = {**plain_environment(), "PYSPARK_PYTHON": PACKED_PYTHON}
         command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", self.url]
         command += [
             "--archives",
@@ -98,8 +96,37 @@ class StandaloneSpark:
         ]
         with output.open("wb") as out:
             return subprocess.Popen(
-                command, cwd=home, env=environment, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                cwd=self.home(archive),
+                env=environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
+
+    def examine(self, archive: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run `tailrace doctor --spark` on the cluster from the same directory, in the Python of this process."""
+        environment = {**plain_environment(), "PYSPARK_PYTHON": PACKED_PYTHON, **variables}
+        # This checkout's, and not by PYTHONPATH, which the packed Python would follow, too.
+        here = f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r}); from tailrace.cli.main import main; main()"
+        command = [sys.executable, "-c", here, "doctor", "--spark", "--master", self.url, *words]
+        return subprocess.run(
+            command,
+            cwd=self.home(archive),
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=START_S + EXAMINE_S,
+            check=False,
+        )
+
+    def home(self, archive: Path) -> Path:
+        """The driver's directory, in which the archive is unpacked."""
+        home = self._directory / "driver"
+        if not home.exists():
+            with tarfile.open(archive) as packed:
+                packed.extractall(home / "environment", filter="tar")
+        return home
 
     def _start(
         self, name: str, command: Sequence[str], variables: Mapping[str, str], more: Sequence[str] = ()

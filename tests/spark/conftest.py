@@ -19,7 +19,7 @@ from benchmarks.fetching import alone
 from benchmarks.kafka_jars import CONNECTOR_JARS, connector_absent
 from tailrace.client.blocking import Admin, Producer
 from tailrace.spark.java import JavaNotFound, ensure_java
-from tailrace.spark.session import BRIEF, LEAN, local_session
+from tailrace.spark.session import BRIEF, LEAN, LOOPBACK, local_session
 from tailrace.testing import Cluster
 
 _numbers = count()
@@ -47,7 +47,7 @@ def connect_session() -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.remote("local[2]")
     here = {"spark.connect.grpc.binding.address": "127.0.0.1", "spark.log.level": "ERROR"}
-    for key, value in {**LEAN, **BRIEF, **here}.items():
+    for key, value in {**LEAN, **LOOPBACK, **BRIEF, **here}.items():
         builder = builder.config(key, value)
     with warnings.catch_warnings():
         # The server takes the settings when it starts; then Connect sets each once more, and warns of those it cannot.

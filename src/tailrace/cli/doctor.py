@@ -6,7 +6,7 @@ import os
 import platform
 import resource
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated
 
 import typer
@@ -43,7 +43,10 @@ _SIGNS = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.FAILED: "FAILED"
 @app.callback(invoke_without_command=True)
 def environment(
     context: typer.Context,
-    spark: Annotated[bool, typer.Option("--spark", help="Check the executors of a Spark cluster instead.")] = False,
+    spark: Annotated[
+        bool,
+        typer.Option("--spark", help="Check the executors of a Spark cluster instead; code 1 if tasks would fail."),
+    ] = False,
     master: Annotated[str, typer.Option(help="With --spark: the cluster, such as spark://HOST:7077.")] = "local[2]",
     tasks: Annotated[int, typer.Option(help="With --spark: as many as reach each executor.", min=1)] = 16,
     rack_env: Annotated[
@@ -52,25 +55,60 @@ def environment(
     bootstrap_server: Annotated[
         str, typer.Option(help="With --spark: a broker, to try the way to all from each executor.", show_default="none")
     ] = "",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="With --spark: a setting of Spark's; may be repeated.", show_default="none"
+        ),
+    ] = None,
+    archives: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE#NAME[,...]", help="With --spark: as of spark-submit, spark.archives.", show_default="none"
+        ),
+    ] = "",
+    timeout: Annotated[float, typer.Option(help="With --spark: seconds for the whole job.", min=1)] = 120,
     output: Output = Format.TABLE,
 ) -> None:
     """Check the software and limits of this machine.
 
     `connect` finds out why a cluster cannot be reached, `rack` why consumers of a rack are not served in it. With
     --spark a short job shows the Python, versions and rack of each executor of a Spark cluster; exit code 1 if tasks
-    would fail there.
+    would fail there: without Tailrace or with another version than the driver's, without pyarrow, or if a broker cannot
+    be reached.
     """
     if context.invoked_subcommand is not None:
         return
     if spark:
-        _executors(master, tasks, rack_env, bootstrap_server, output)
+        settings = dict(_setting(word) for word in conf or ())
+        if archives:
+            settings["spark.archives"] = archives
+        _executors(master, tasks, rack_env, bootstrap_server, settings, timeout, output)
     else:
         show(list(_environment()), ("CHECK", "VERDICT", "VALUE", "ADVICE"), output)
 
 
-def _executors(master: str, tasks: int, rack_env: str, bootstrap_server: str, output: Format) -> None:
+def _setting(word: str) -> tuple[str, str]:
+    name, mark, value = word.partition("=")
+    if not (mark and name.startswith("spark.")):
+        raise typer.BadParameter(
+            f"{word!r} is not KEY=VALUE with a key of Spark's, such as spark.executor.memory=2g", param_hint="--conf"
+        )
+    return name, value
+
+
+def _executors(
+    master: str,
+    tasks: int,
+    rack_env: str,
+    bootstrap_server: str,
+    settings: Mapping[str, str],
+    timeout_s: float,
+    output: Format,
+) -> None:
     try:
-        from tailrace.spark.executor_survey import SurveyFailed, advice, survey
+        from tailrace.spark.executor_survey import advice, survey, tasks_fail
+        from tailrace.spark.survey_job import SurveyFailed
     except ImportError as missing:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_VERSION, f"{missing}: pip install 'tailrace[spark]' in this Python, the driver's"
@@ -80,7 +118,7 @@ def _executors(master: str, tasks: int, rack_env: str, bootstrap_server: str, ou
         with admin_of(bootstrap_server) as admin:
             addresses = [f"{broker.host}:{broker.port}" for broker in admin.list_brokers()]
     try:
-        found = survey(master, addresses, tasks=tasks, rack_variable=rack_env)
+        found = survey(master, addresses, tasks=tasks, rack_variable=rack_env, settings=settings, timeout_s=timeout_s)
     except SurveyFailed as fault:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"the job on {master} failed: {fault}") from None
     driver = found[0]
@@ -99,7 +137,7 @@ def _executors(master: str, tasks: int, rack_env: str, bootstrap_server: str, ou
         for one in found
     ]
     show(rows, tuple(rows[0]), output)
-    if any(one.tailrace != driver.tailrace or one.unreached for one in found):
+    if any(tasks_fail(one, driver) for one in found):
         raise typer.Exit(1)
 
 

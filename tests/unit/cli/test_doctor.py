@@ -3,13 +3,27 @@
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tailrace.cli.main import main
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin
+from tailrace.spark import executor_survey
+from tailrace.spark.executor_survey import Surveyed
 from tailrace.testing import Cluster
+
+SURVEYED = Surveyed(
+    where="driver",
+    tasks=0,
+    python="/env/bin/python 3.11.7",
+    tailrace="0.1.0",
+    pyarrow="26.0.1",
+    kernel="C",
+    rack="",
+    unreached=(),
+)
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -122,3 +136,43 @@ def test_an_old_client_is_code_1(racks: Cluster, capsys: pytest.CaptureFixture[s
 def test_a_topic_that_does_not_exist_is_code_1(racks: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("rack", "--rack", "a", "--topic", "missing", "--bootstrap-server", racks.bootstrap_servers)
     assert run(capsys, *words) == (1, "")
+
+
+@pytest.mark.parametrize("word", ["spark.executor.memory", "=2g", "", "cores=2"])
+def test_a_setting_that_is_not_of_the_form_is_refused_by_name(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(("doctor", "--spark", "--conf", word))
+    assert ended.value.code == 2
+    assert f"Invalid value for --conf: {word!r} is not KEY=VALUE with a key of Spark's" in capsys.readouterr().err
+
+
+def test_settings_and_archives_go_to_spark(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: dict[str, object] = {}
+
+    def survey(master: str, addresses: object, **words: object) -> list[Surveyed]:
+        asked.update(words, master=master)
+        return [SURVEYED, replace(SURVEYED, where="vm:app-1/0", tasks=16, pyarrow="")]
+
+    monkeypatch.setattr(executor_survey, "survey", survey)
+    words = ("--master", "yarn", "--conf", "spark.a=1", "--conf", "spark.b=x=y", "--archives", "../e.tar.gz#e")
+    code, out = run(capsys, "--spark", *words, "--timeout", "7", "-o", "json")
+    assert asked["settings"] == {"spark.a": "1", "spark.b": "x=y", "spark.archives": "../e.tar.gz#e"}
+    assert (asked["master"], asked["timeout_s"]) == ("yarn", 7)
+    driver, executor = json.loads(out)
+    assert (driver["ADVICE"], executor["PYARROW"]) == ("", "none")
+    assert executor["ADVICE"].startswith("its Python has no pyarrow")
+    assert code == 1
+
+
+def test_a_master_without_a_listener_is_code_1_with_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"spark://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(SystemExit) as ended:
+            main(("doctor", "--spark", "--master", url))
+    assert ended.value.code == 1
+    address = url.removeprefix("spark://")
+    assert capsys.readouterr().err == (
+        f"tailrace: the job on {url} failed: no connection to {address}: start the master, or say the URL that its log"
+        " names\n"
+    )

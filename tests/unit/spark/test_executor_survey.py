@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tailrace.spark.executor_survey import Surveyed, _last_line, advice
+from tailrace.spark.executor_survey import Surveyed, advice, tasks_fail
 
 DRIVER = Surveyed(
     where="driver",
@@ -34,7 +34,8 @@ def test_an_executor_like_the_driver_needs_no_change() -> None:
         ),
         ({"tailrace": "0.0.9"}, "it has Tailrace 0.0.9 and the driver 0.1.0: tasks will be refused"),
         ({"kernel": "python"}, "install a C compiler there"),
-        ({"pyarrow": "18.0.0"}, "it has pyarrow 18.0.0 and the driver 26.0.1"),
+        ({"pyarrow": "18.0.0"}, "it has pyarrow 18.0.0 and the driver 26.0.1: tasks will run"),
+        ({"pyarrow": ""}, r"^its Python has no pyarrow, and tasks will fail: pip install 'tailrace\[arrow\]' in it$"),
         ({"rack": ""}, "it has no RACK and reads from the leaders: .* spark.executorEnv.RACK"),
         ({"unreached": ("10.0.0.7:9092",)}, "cannot connect to 10.0.0.7:9092, which a broker advertises"),
     ],
@@ -44,9 +45,25 @@ def test_an_executor_that_differs_has_advice(changes: dict[str, object], words: 
     assert re.search(words, change)
 
 
-def test_the_reason_of_a_failed_job_is_the_last_line_of_its_traceback() -> None:
-    reason = "ModuleNotFoundError: No module named 'pyarrow'"
-    assert (
-        _last_line(f"Job aborted\nTraceback:\n  File x\n{reason}\n\n\tat org.apache.spark\nJVM stacktrace:") == reason
-    )
-    assert _last_line("no way") == "no way"
+@pytest.mark.parametrize(
+    "changes", [{"tailrace": ""}, {"tailrace": "0.0.9"}, {"pyarrow": ""}, {"unreached": ("10.0.0.7:9092",)}]
+)
+def test_tasks_fail_without_what_they_need(changes: dict[str, object]) -> None:
+    assert tasks_fail(replace(EXECUTOR, **changes), DRIVER)  # type: ignore[arg-type]
+
+
+def test_tasks_run_with_another_pyarrow_without_a_rack_and_slowly() -> None:
+    assert not tasks_fail(EXECUTOR, DRIVER)
+    assert not tasks_fail(replace(EXECUTOR, pyarrow="18.0.0", rack="", kernel="python"), DRIVER)
+
+
+def test_a_driver_without_tailrace_or_pyarrow_has_advice_of_its_own() -> None:
+    bare = replace(DRIVER, tailrace="", pyarrow="", kernel="")
+    assert tasks_fail(bare, bare)
+    assert [change.partition(":")[0] for change in advice(bare, bare)] == [
+        "its Python has no Tailrace",
+        "its Python has no pyarrow, and tasks will fail",
+    ]
+    assert list(advice(EXECUTOR, bare)) == [
+        "it has Tailrace 0.1.0 and the driver none: tasks will be refused; install one version"
+    ]
