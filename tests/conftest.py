@@ -21,6 +21,7 @@ from budgets import MODEL_RUNS, examples
 from compiled import compile_tests
 from node_starter import use_node_starter
 from second_runs import allow_second_runs
+from spark_classes import make_spark_classes, use_spark_classes
 from tailrace.protocol.schema import protect_values
 from work_order import InOrder, cores, put_long_files_first, unlisted, workers
 
@@ -52,6 +53,7 @@ def _allowed() -> list[str]:
 
 def pytest_configure() -> None:
     use_node_starter()
+    use_spark_classes()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,6 +64,7 @@ def pytest_xdist_auto_num_workers() -> int:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
     compile_tests(cores())
+    make_spark_classes()
 
 
 @pytest.hookimpl(optionalhook=True)
