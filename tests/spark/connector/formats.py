@@ -1,5 +1,6 @@
 """The two formats of one Spark session, and the outcome of a read or a write with each."""
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from budgets import MODEL_RUNS
 from spark.connector.cases import BothRefuse, Differs, Relation, SameRows
 from tailrace.model.errors import KafkaError
 from tailrace.spark.source import TailraceDataSource
@@ -22,6 +22,9 @@ _IMPATIENCE = {"kafka.default.api.timeout.ms": "3000", "kafka.request.timeout.ms
 """The connector looks up a topic that is missing for a minute, three times: not where it is to fail in the end."""
 
 FAULTS = (PySparkException, Py4JJavaError)
+
+SPARK_IS_ASKED: Final = os.environ.get("SPARK_TESTS") == "all"
+"""Whether refusals of ours go through Spark too, as in `make soak`."""
 
 Options = Mapping[str, str]
 
@@ -98,7 +101,7 @@ class Format:
 
         tests/spark shows that Spark hands it on; `make soak` has Spark ask each time.
         """
-        if self.name != OURS or MODEL_RUNS:
+        if self.name != OURS or SPARK_IS_ASKED:
             return None
         try:
             make(TailraceDataSource(self.options(given)))
