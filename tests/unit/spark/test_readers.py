@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import readers, worker
 from tailrace.spark.avro.plan import plan_decoding
+from tailrace.spark.exactly_once import ExactlyOnce
 from tailrace.spark.offsets import OffsetRange
-from tailrace.spark.sink import TailraceWriter
-from tailrace.spark.sink_options import parse_sink_options
+from tailrace.spark.sink import OnceStreamWriter, OnceWriter, TailraceStreamWriter, TailraceWriter
+from tailrace.spark.sink_options import SinkTransactions, parse_sink_options
 from tailrace.spark.source import ROW
 from tailrace.spark.source_options import parse_source_options
 
@@ -103,9 +105,14 @@ def test_a_worker_without_fastavro_names_the_extra(monkeypatch: pytest.MonkeyPat
         list(reader.read(readers.Work(())))
 
 
-def test_a_writing_worker_of_another_version_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [TailraceWriter, TailraceStreamWriter, OnceWriter, OnceStreamWriter])
+def test_a_writing_worker_of_another_version_refuses(
+    monkeypatch: pytest.MonkeyPatch, kind: Callable[..., TailraceWriter]
+) -> None:
+    monkeypatch.setattr(ExactlyOnce, "check_supported", lambda sink: None)  # there is no cluster
     options = parse_sink_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders"})
-    writer = TailraceWriter(StructType([StructField("value", BinaryType())]), options)
+    transactions = [SinkTransactions()] if kind in (OnceWriter, OnceStreamWriter) else []
+    writer = kind(StructType([StructField("value", BinaryType())]), options, *transactions)
     monkeypatch.setattr(worker, "__version__", "0.0.7")
     with pytest.raises(KafkaError, match="install one version in the Python of both"):
         writer.write(iter([]))
