@@ -23,7 +23,8 @@ class PickledPlan:
     """The base class of readers and writers."""
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
-        return unpickled, (pickle.dumps((type(self), self.__getstate__())),)
+        # By cloudpickle, as Spark itself does: the class may be one of a user's, made in a notebook.
+        return unpickled, (cloudpickle.dumps((type(self), self.__getstate__())),)
 
 
 def unpickled(plan: bytes) -> Any:

@@ -1,5 +1,6 @@
 """Readers and writers unpickled in a Python of Spark's workers, with and without Tailrace."""
 
+import pickle
 import subprocess
 import sys
 
@@ -51,3 +52,13 @@ def test_a_worker_with_tailrace_has_the_plan(plan: object) -> None:
     made = cloudpickle.loads(cloudpickle.dumps(plan))
     assert type(made) is type(plan)
     assert vars(made).keys() == vars(plan).keys()
+
+
+def test_a_reader_of_a_users_own_class_is_pickled_too() -> None:
+    """Such as one of a notebook, which no worker could import."""
+
+    class Counted(TailraceReader):
+        count = 3
+
+    made = pickle.loads(cloudpickle.dumps(Counted(ROW, SOURCE)))
+    assert (made.count, made.options) == (3, SOURCE)
