@@ -61,8 +61,8 @@ def driver(cluster: Cluster, tmp_path: Path) -> Iterator[Driver]:
     driver.kill()
 
 
-def copied(servers: str) -> Counter[int]:
-    """The records that a read_committed reader of librdkafka finds, with their numbers of times."""
+def copied(servers: str, topic: str = TARGET) -> Counter[int]:
+    """The records that a read_committed reader of librdkafka finds there, with their numbers of times."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": servers,
@@ -75,7 +75,7 @@ def copied(servers: str) -> Counter[int]:
     found: Counter[int] = Counter()
     ended: set[int] = set()
     try:
-        consumer.assign([confluent_kafka.TopicPartition(TARGET, number, 0) for number in range(PARTITIONS)])
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
         while len(ended) < PARTITIONS:
             message = consumer.poll(60)
             assert message is not None, "a transaction stays open"
