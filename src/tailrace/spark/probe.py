@@ -76,4 +76,4 @@ def is_reached(address: str) -> bool:
 
 
 if __name__ == "__main__":
-    print(json.dumps(facts()))  # noqa: T201 - the answer to the driver
+    sys.stdout.write(json.dumps(facts()))

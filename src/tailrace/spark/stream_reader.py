@@ -125,7 +125,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, dict[str, int]]:
         """The end of the next batch; `start` if there are no records."""
-        before = Positions.from_json_dict(start, what="the checkpoint's offsets")
+        before = Positions.from_json_dict(start)
         self._show_progress(before.offsets)
         now = self._wait_for_records(before.offsets)
         at = self._plan_with.check_topics(before, now)
