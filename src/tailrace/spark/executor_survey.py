@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tailrace.spark.survey_job import SOURCES_RUN, Facts, SurveyJob
+from tailrace.spark.pickled_plan import SOURCES_RUN
+from tailrace.spark.survey_job import Facts, SurveyJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,10 +12,9 @@ from typing import Any
 
 from pyspark import cloudpickle
 
-_WAY_OUT = (
+SOURCES_RUN = (
     "Spark runs data sources, on executors too, with the Python of the driver's PYSPARK_DRIVER_PYTHON, or, if that is "
-    "not set, of its PYSPARK_PYTHON: that path must be a Python with Tailrace on every machine; "
-    "`tailrace doctor --spark --master URL` shows those that lack it"
+    "not set, of its PYSPARK_PYTHON: that path must be a Python with Tailrace on every machine, or in spark.archives"
 )
 
 
@@ -36,7 +35,9 @@ def unpickled(plan: bytes) -> Any:
             raise
         where = f"{sys.executable} on {platform.node()}"
         raise ModuleNotFoundError(
-            f"the Python of this Spark worker ({where}) has no Tailrace: {_WAY_OUT}", name=missing.name
+            f"the Python of this Spark worker ({where}) has no Tailrace: {SOURCES_RUN}; `tailrace doctor --spark "
+            "--master URL` shows the machines that lack it",
+            name=missing.name,
         ) from None
     made = kind.__new__(kind)
     made.__dict__.update(state)

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
@@ -72,8 +73,14 @@ def local_session(
     if here:
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    lean = {**LEAN, **(LOOPBACK if here else {}), **(BRIEF if brief else {})}
+    return session_on(master, name, {**lean, **settings})
+
+
+def session_on(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
+    """The session of this process on `master`, with these settings and no others; it logs errors alone."""
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in {**LEAN, **(LOOPBACK if here else {}), **(BRIEF if brief else {}), **settings}.items():
+    for key, value in settings.items():
         builder = builder.config(key, value)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

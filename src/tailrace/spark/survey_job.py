@@ -25,12 +25,9 @@ from pyspark.sql import SparkSession
 
 from tailrace.spark import probe
 from tailrace.spark.java import JavaNotFound, ensure_java
-from tailrace.spark.session import is_local, local_session
+from tailrace.spark.pickled_plan import SOURCES_RUN
+from tailrace.spark.session import is_local, local_session, session_on
 
-SOURCES_RUN = (
-    "Spark runs data sources, on executors too, with the Python of the driver's PYSPARK_DRIVER_PYTHON, or, if that is "
-    "not set, of its PYSPARK_PYTHON: that path must be a Python with Tailrace on every machine, or in spark.archives"
-)
 STOP_TIMEOUT_S = 20.0
 _PYTHON_TIMEOUT_S = 60.0
 _NAME = "tailrace-doctor"
@@ -167,12 +164,7 @@ def _session_on(master: str, settings: Mapping[str, str]) -> SparkSession:
         words: dict[str, Any] = {**settings}
         return local_session(_NAME, master=master, **words)
     ensure_java()
-    builder = SparkSession.builder.master(master).appName(_NAME)
-    for key, value in {**_QUIET, **settings}.items():
-        builder = builder.config(key, value)
-    session: SparkSession = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    return session_on(master, _NAME, {**_QUIET, **settings})
 
 
 def _python_of_sources(session: SparkSession) -> str:
