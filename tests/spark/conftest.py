@@ -61,11 +61,17 @@ def _classic_session() -> SparkSession:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def java() -> None:
+    """Java, for tests that start a process of Spark's. A strict run, such as that of CI, does not take its absence."""
     try:
-        session = connect_session() if is_connect() else _classic_session()
+        ensure_java()
     except JavaNotFound as fault:
         pytest.skip(str(fault))
+
+
+@pytest.fixture(scope="session")
+def spark(java: None) -> Iterator[SparkSession]:
+    session = connect_session() if is_connect() else _classic_session()
     yield session
     session.stop()
 

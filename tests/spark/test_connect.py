@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.spark.java import JavaNotFound, ensure_java
-
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.spark, pytest.mark.timeout(900)]
 
 FOLDER = Path(__file__).parent
 KILLED = "test_kit.py::test_an_exactly_once_pipeline_loses_and_repeats_nothing_when_it_is_killed"
@@ -47,10 +45,6 @@ MORE = (
     "tests", [pytest.param(TESTS, id="main ones"), pytest.param(MORE, id="more", marks=pytest.mark.soak)]
 )
 def test_spark_connect(tests: tuple[str, ...]) -> None:
-    try:
-        ensure_java()
-    except JavaNotFound as fault:
-        pytest.skip(str(fault))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "STRICT"))}
     # SPARK_TESTING has the Connect server take a free port.
     environment |= {"SPARK_TEST_SESSION": "connect", "SPARK_TESTING": "1"}

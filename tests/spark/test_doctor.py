@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from tailrace.model import __version__
-from tailrace.spark.java import JavaNotFound, ensure_java
 from tailrace.spark.session import BRIEF
 from tailrace.testing import Cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.spark, pytest.mark.timeout(300)]
 
 VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
 
@@ -25,10 +24,6 @@ def examine(
     directory: Path, *words: str, environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run the doctor in this directory, until its JVM has ended, too: that holds the output open."""
-    try:
-        ensure_java()
-    except JavaNotFound as fault:
-        pytest.skip(str(fault))
     kept = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     here = {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(directory), "SPARK_WORKER_DIR": str(directory)}
     return subprocess.run(

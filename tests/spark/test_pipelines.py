@@ -17,11 +17,10 @@ import pytest
 
 from tailrace.client.blocking import Admin, Consumer, TopicPartition
 from tailrace.client.offsets import LATEST
-from tailrace.spark.java import JavaNotFound, ensure_java
 from tailrace.spark.session import BRIEF
 from tailrace.testing import Cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.usefixtures("java"), pytest.mark.spark, pytest.mark.timeout(1200)]
 
 PROJECT = Path(__file__).parents[2] / "examples" / "pipeline"
 LATE_MIN = 60
@@ -116,10 +115,6 @@ def read_late(servers: str) -> list[tuple[str, str, str]]:
 
 
 def test_the_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    try:
-        ensure_java()
-    except JavaNotFound as fault:
-        pytest.skip(str(fault))
     load_flights = loader()
     with Cluster(brokers=1, directory=tmp_path / "cluster") as cluster:
         servers = cluster.bootstrap_servers
