@@ -5,7 +5,7 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import cycle, pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -312,20 +312,26 @@ def test_without_fail_on_data_loss_a_topic_created_again_is_read_from_its_first_
     reader.stop()
 
 
+def answer_another_id(monkeypatch: pytest.MonkeyPatch, topic: str, times: Iterable[bool]) -> None:
+    """Have brokers answer with another id of the topic, or its own, in turn; with its own behind the last."""
+    partitions, answers = Planner.partitions, iter(times)
+
+    def answer(planner: Planner) -> list[TopicPartition]:
+        found = partitions(planner)
+        if next(answers, False):
+            planner.topic_ids = {topic: TopicId(b"x" * 16)}
+        return found
+
+    monkeypatch.setattr(Planner, "partitions", answer)
+
+
 def test_one_answer_with_another_id_is_no_proof(
     reader: TailraceStreamReader, topic: str, send: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A broker that has not caught up may describe the topic that was deleted before this one was made."""
     send(range(5))
     at = reader.initialOffset()
-    partitions, answers = Planner.partitions, iter([TopicId(b"x" * 16)])
-
-    def stale(planner: Planner) -> list[TopicPartition]:
-        found = partitions(planner)
-        planner.topic_ids = {topic: next(answers, planner.topic_ids[topic])}
-        return found
-
-    monkeypatch.setattr(Planner, "partitions", stale)
+    answer_another_id(monkeypatch, topic, [True])
     assert reader.latestOffset(at, ReadAllAvailable()) == at
     assert reader.latestOffset(at, ReadAllAvailable())[topic]["0"] == 5
     reader.stop()
@@ -343,14 +349,7 @@ def test_one_answer_with_another_id_leaves_no_planned_record_out(
     start = before.initialOffset()
     end = before.latestOffset(start, ReadAllAvailable())
     before.stop()
-    partitions, answers = Planner.partitions, iter([TopicId(b"x" * 16)])
-
-    def stale(planner: Planner) -> list[TopicPartition]:
-        found = partitions(planner)
-        planner.topic_ids = {topic: next(answers, planner.topic_ids[topic])}
-        return found
-
-    monkeypatch.setattr(Planner, "partitions", stale)
+    answer_another_id(monkeypatch, topic, [True])
     restarted = TailraceStreamReader(SCHEMA, given)
     planned = [one for work in restarted.partitions(start, end) for one in work.value]
     assert [(one.start, one.end) for one in planned] == [(0, 5)]
@@ -367,15 +366,7 @@ def test_brokers_that_disagree_on_a_topic_end_the_plan_of_a_batch(
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())
     reader.stop()
-    partitions, answers = Planner.partitions, cycle([True, False])
-
-    def torn(planner: Planner) -> list[TopicPartition]:
-        found = partitions(planner)
-        if next(answers):
-            planner.topic_ids = {topic: TopicId(b"x" * 16)}
-        return found
-
-    monkeypatch.setattr(Planner, "partitions", torn)
+    answer_another_id(monkeypatch, topic, cycle([True, False]))
     with pytest.raises(KafkaError, match=f"brokers disagree on whether topic {topic} was deleted and created again"):
         TailraceStreamReader(SCHEMA, given).partitions(start, end)
 

@@ -13,17 +13,7 @@ from tailrace.client.blocking import Admin
 from tailrace.spark import executor_survey
 from tailrace.spark.executor_survey import Surveyed
 from tailrace.testing import Cluster
-
-SURVEYED = Surveyed(
-    where="driver",
-    tasks=0,
-    python="/env/bin/python 3.11.7",
-    tailrace="0.1.0",
-    pyarrow="26.0.1",
-    kernel="C",
-    rack="",
-    unreached=(),
-)
+from testkit.surveys import DRIVER
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -151,7 +141,7 @@ def test_settings_and_archives_go_to_spark(monkeypatch: pytest.MonkeyPatch, caps
 
     def survey(master: str, addresses: object, **words: object) -> list[Surveyed]:
         asked.update(words, master=master)
-        return [SURVEYED, replace(SURVEYED, where="vm:app-1/0", tasks=16, pyarrow="")]
+        return [DRIVER, replace(DRIVER, where="vm:app-1/0", tasks=16, pyarrow="")]
 
     monkeypatch.setattr(executor_survey, "survey", survey)
     words = ("--master", "yarn", "--conf", "spark.a=1", "--conf", "spark.b=x=y", "--archives", "../e.tar.gz#e")

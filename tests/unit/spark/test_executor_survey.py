@@ -6,17 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tailrace.spark.executor_survey import Surveyed, advice, tasks_fail
+from testkit.surveys import DRIVER
 
-DRIVER = Surveyed(
-    where="driver",
-    tasks=0,
-    python="/env/bin/python 3.11.7",
-    tailrace="0.1.0",
-    pyarrow="26.0.1",
-    kernel="C",
-    rack="",
-    unreached=(),
-)
 EXECUTOR = replace(DRIVER, where="vm:app-1/0", tasks=8, rack="a")
 
 
@@ -46,10 +37,16 @@ def test_an_executor_that_differs_has_advice(changes: dict[str, object], words: 
 
 
 @pytest.mark.parametrize(
-    "changes", [{"tailrace": ""}, {"tailrace": "0.0.9"}, {"pyarrow": ""}, {"unreached": ("10.0.0.7:9092",)}]
+    "executor",
+    [
+        replace(EXECUTOR, tailrace=""),
+        replace(EXECUTOR, tailrace="0.0.9"),
+        replace(EXECUTOR, pyarrow=""),
+        replace(EXECUTOR, unreached=("10.0.0.7:9092",)),
+    ],
 )
-def test_tasks_fail_without_what_they_need(changes: dict[str, object]) -> None:
-    assert tasks_fail(replace(EXECUTOR, **changes), DRIVER)  # type: ignore[arg-type]
+def test_tasks_fail_without_what_they_need(executor: Surveyed) -> None:
+    assert tasks_fail(executor, DRIVER)
 
 
 def test_tasks_run_with_another_pyarrow_without_a_rack_and_slowly() -> None:

@@ -1,4 +1,5 @@
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -54,13 +55,13 @@ def test_an_id_that_is_none_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("partitions", [{"x": 5}, {"0": "5"}, {"0": 1, "00": 2}, {"0": 2**63}, 5])
-def test_a_broken_checkpoint_says_where_to_look(partitions: object) -> None:
+def test_a_broken_checkpoint_says_where_to_look(partitions: Any) -> None:
     """Through Spark, which names neither the checkpoint nor the command."""
     for positions in ({"orders": partitions}, {"orders": {"0": 5}, "orders#x": {}}):
         with pytest.raises(
             KafkaError, match="the checkpoint's offsets: .*orders.*`tailrace spark checkpoint show DIR`"
         ):
-            Positions.from_json_dict(positions)  # type: ignore[arg-type]
+            Positions.from_json_dict(positions)
 
 
 def test_positions_move_to_the_first_record_of_a_topic_made_anew() -> None:
