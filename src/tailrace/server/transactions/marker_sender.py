@@ -9,7 +9,7 @@
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 
@@ -32,8 +32,9 @@ from tailrace.server.transactions.markers import DecisionNumber, MarkerCodes, On
 
 WriteHere = Callable[[Sequence[TransactionMarker], OnWritten], None]
 """Writes markers to partitions that this node leads: `server.transactions.markers.write_markers`."""
-OnCodes = Callable[[MarkerCodes], None]
-"""Called once with a broker's codes for the partitions of a marker; those that the answer lacks are missing."""
+OnCodes = Callable[[MarkerCodes | None], None]
+"""Called once with a broker's codes for the partitions of a marker, None without an answer. A partition that the answer
+leaves out is missing."""
 
 _MOST_PARTITIONS = 1_000
 """Of one request: a broker accepts 20,000 elements, and needs some time for each."""
@@ -135,7 +136,7 @@ class Sending:
             return
         for first in range(0, len(partitions), _MOST_PARTITIONS):
             part = partitions[first : first + _MOST_PARTITIONS]
-            self._sender.send(leader, self._marker(part), partial(self._on_codes, self._attempt, part))
+            self._sender.send(leader, self._marker(part), partial(self._on_codes, self._attempt, leader, part))
 
     def _marker(self, partitions: Sequence[TopicPartition]) -> TransactionMarker:
         return TransactionMarker(
@@ -150,8 +151,23 @@ class Sending:
     def _on_written(self, attempt: int, codes: Sequence[MarkerCodes]) -> None:
         self._record(attempt, codes[0])
 
-    def _on_codes(self, attempt: int, partitions: Iterable[TopicPartition], codes: MarkerCodes) -> None:
-        self._record(attempt, {**dict.fromkeys(partitions, ErrorCode.UNKNOWN_SERVER_ERROR), **codes})
+    def _on_codes(
+        self, attempt: int, leader: BrokerId, partitions: Collection[TopicPartition], codes: MarkerCodes | None
+    ) -> None:
+        """Record the codes of another broker's answer. The marker is sent again to a partition without a code."""
+        answered = {} if codes is None else codes
+        unanswered = [partition for partition in partitions if partition not in answered]
+        if unanswered:
+            _logger.info(
+                "event=marker-unanswered id=%r broker=%d partitions=%d first=%s why=%s action=send-again",
+                self._markers.transactional_id,
+                leader,
+                len(unanswered),
+                unanswered[0],
+                "no-answer" if codes is None else "left-out-of-the-answer",
+            )
+        self._record(attempt, answered)
+        self._answered(attempt, unanswered)
 
     def _record(self, attempt: int, codes: Mapping[TopicPartition, ErrorCode]) -> None:
         """Record the codes of a leader. A final code counts also after the end of its attempt."""
@@ -165,8 +181,12 @@ class Sending:
                     partition,
                     code.name,
                 )
+        self._answered(attempt, codes)
+
+    def _answered(self, attempt: int, partitions: Iterable[TopicPartition]) -> None:
+        """Wait for these partitions no more in this attempt, which ends with the last one."""
         if attempt == self._attempt and not self._is_over:
-            self._awaited -= codes.keys()
+            self._awaited.difference_update(partitions)
             if not self._awaited:
                 self._end_attempt()
 
@@ -211,10 +231,10 @@ def _requests(markers: Iterable[OutgoingMarker]) -> Iterator[dict[int, OutgoingM
 
 
 def _distribute(markers: Mapping[int, OutgoingMarker], response: WriteTxnMarkersResponse | None) -> None:
-    """Call the callback of each marker with its codes in the answer; with none if there is no answer."""
-    codes = {} if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
+    """Call the callback of each marker with its codes in the answer; with None if there is no answer."""
+    codes = None if response is None else {marker.producer_id: _codes(marker) for marker in response.markers}
     for producer_id, (_, on_codes) in markers.items():
-        on_codes(codes.get(producer_id, {}))
+        on_codes(None if codes is None else codes.get(producer_id, {}))
 
 
 def on_the_wire(marker: TransactionMarker) -> WritableTxnMarker:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from tailrace.coordinators.transactions.commands import MarkersToWrite
 from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.model.errors import ErrorCode
@@ -171,6 +173,42 @@ def test_silence_is_no_answer() -> None:
     bench.clock.advance(30_000)
     bench.answer_there()
     assert bench.done == 1
+
+
+def test_a_missing_answer_is_logged_as_missing(caplog: pytest.LogCaptureFixture) -> None:
+    bench = MarkerSenderBench(THERE, THERE)
+    with caplog.at_level("INFO", logger="tailrace.server"):
+        bench.write(0, 1)
+        bench.peer.waiting.pop(0)[2](None)
+    (line,) = caplog.messages
+    assert line == (
+        "event=marker-unanswered id='pay' broker=2 partitions=2 first=orders-0 why=no-answer action=send-again"
+    )
+    bench.clock.advance(1_000)
+    bench.answer_there()
+    assert bench.done == 1
+
+
+def test_a_partition_that_an_answer_leaves_out_is_sent_its_marker_again(caplog: pytest.LogCaptureFixture) -> None:
+    bench = MarkerSenderBench(THERE)
+    with caplog.at_level("INFO", logger="tailrace.server"):
+        bench.write(0)
+        bench.peer.waiting.pop(0)[2](WriteTxnMarkersResponse(markers=()))
+    (line,) = caplog.messages
+    assert "event=marker-unanswered" in line
+    assert "why=left-out-of-the-answer" in line
+    bench.clock.advance(1_000)
+    bench.answer_there()
+    assert bench.done == 1
+
+
+def test_a_refusal_is_logged_with_the_code_of_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    bench = MarkerSenderBench(THERE)
+    with caplog.at_level("INFO", logger="tailrace.server"):
+        bench.write(0)
+        bench.answer_there(E.UNKNOWN_SERVER_ERROR)
+    (line,) = caplog.messages
+    assert line == "event=marker-refused id='pay' partition=orders-0 code=UNKNOWN_SERVER_ERROR"
 
 
 def test_an_answer_that_comes_late_counts() -> None:
