@@ -55,6 +55,12 @@ class Sink:
     def awaits_answer(self, slot: int) -> bool:
         return True
 
+    def suspend(self) -> None:
+        pass
+
+    def go_on(self) -> None:
+        pass
+
     def close(self, reason: str) -> None:
         raise AssertionError(reason)
 

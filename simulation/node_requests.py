@@ -45,6 +45,12 @@ class OneRequest:
     def awaits_answer(self, slot: int) -> bool:
         return not self._is_answered
 
+    def suspend(self) -> None:
+        """Do nothing: there is one request."""
+
+    def go_on(self) -> None:
+        """Do nothing: there is one request."""
+
     def close(self, reason: str) -> None:
         self._on_answer(None)
 

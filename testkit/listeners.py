@@ -1,6 +1,7 @@
 """Listeners of tests, with the limits that a node has without settings, and their turns and receive buffers."""
 
 from collections.abc import Callable
+from time import perf_counter
 
 from tailrace.net.buffers import SMALLEST, BufferPool
 from tailrace.net.limits import ListenerLimits
@@ -21,9 +22,12 @@ def silent_turns(
     *,
     call_soon: Callable[[Callable[[], None]], object],
     on_broken_invariant: Callable[[BaseException], None],
+    now: Callable[[], float] = perf_counter,
 ) -> Turns:
     """Turns that report no stall."""
-    return Turns(call_soon=call_soon, on_broken_invariant=on_broken_invariant, on_stall=lambda work, seconds: None)
+    return Turns(
+        call_soon=call_soon, on_broken_invariant=on_broken_invariant, on_stall=lambda work, seconds: None, now=now
+    )
 
 
 class PoisonedBufferPool(BufferPool):

@@ -294,6 +294,7 @@ class RecordingConnection:
         self.close_reason: str | None = None
         self._on_close: list[Callable[[], None]] = []
         self._slots = 0
+        self.is_suspended = False
 
     def next_slot(self) -> int:
         """A slot for the next request."""
@@ -307,6 +308,12 @@ class RecordingConnection:
 
     def awaits_answer(self, slot: int) -> bool:
         return self.is_open and slot not in self.answers
+
+    def suspend(self) -> None:
+        self.is_suspended = True
+
+    def go_on(self) -> None:
+        self.is_suspended = False
 
     def close(self, reason: str) -> None:
         self.close_reason = reason

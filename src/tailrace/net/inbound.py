@@ -55,6 +55,8 @@ class Pause:
     """Large answers wait for one that must leave before them."""
     STOPPING: Final = 64
     """The node is about to stop."""
+    BUSY: Final = 256
+    """A request of it is carried out in slices."""
 
 
 class Host(Protocol):
@@ -241,6 +243,12 @@ class InboundConnection(asyncio.BufferedProtocol):
         else:
             self._close_callbacks.append(callback)
 
+    def suspend(self) -> None:
+        self._pause(Pause.BUSY)
+
+    def go_on(self) -> None:
+        self._resume(Pause.BUSY)
+
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -297,8 +305,9 @@ class InboundConnection(asyncio.BufferedProtocol):
         on_frame = listener.on_frame
         view = received.view
         end = received.end
-        start = received.start
+        start = first_start = received.start
         last_start = start + limits.bytes_per_turn
+        turns = listener.turns
         frames_left = limits.frames_per_turn
         harmless = limits.harmless_frame_bytes
         while end - start >= 4 and not self._pauses:
@@ -308,7 +317,7 @@ class InboundConnection(asyncio.BufferedProtocol):
             frame_end = start + 4 + size
             if frame_end > end:
                 break
-            if frames_left == 0 or start >= last_start:
+            if frames_left == 0 or start >= last_start or (start != first_start and turns.is_long):
                 self._yield_turn()
                 break
             frames_left -= 1

@@ -23,6 +23,9 @@ class Flushable(Protocol):
 
 STALL_SECONDS = 0.05
 """A turn that takes longer keeps all other requests waiting noticeably, and is reported."""
+COSTLY_SECONDS = 0.005
+"""A turn that has taken so long carries out no further request of its connection, which has another turn for the next:
+so a turn has one costly request, and the requests of other connections come in between."""
 
 
 class Turns:
@@ -48,6 +51,7 @@ class Turns:
         self._unwritten: list[Flushable] = []
         self._is_running = False
         self._is_end_planned = False
+        self._began = 0.0
 
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` as one turn. An exception is logged and ends the work, not the process."""
@@ -55,7 +59,7 @@ class Turns:
             work()
             return
         self._is_running = True
-        began = self._now()
+        began = self._began = self._now()
         try:
             work()
         except AssertionError as broken:
@@ -67,6 +71,11 @@ class Turns:
             self._is_running = False
             if (seconds := self._now() - began) > STALL_SECONDS:
                 self._on_stall(work, seconds)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the present turn has taken so long that its connection carries out no further request in it."""
+        return self._now() - self._began >= COSTLY_SECONDS
 
     def flush_at_end(self, connection: Flushable) -> None:
         """Have the connection's queue written when this turn ends; outside a turn, soon."""

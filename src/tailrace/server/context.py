@@ -32,6 +32,12 @@ class _AnsweredConnection:
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
         pass
 
+    def suspend(self) -> None:
+        pass
+
+    def go_on(self) -> None:
+        pass
+
     def close(self, reason: str) -> None:
         pass
 

@@ -137,6 +137,14 @@ class ServerConnection(Protocol):
         """Whether `answer` has not been called for this slot yet."""
         ...
 
+    def suspend(self) -> None:
+        """Carry out no further request of the client until `go_on`: one is carried out in slices."""
+        ...
+
+    def go_on(self) -> None:
+        """Carry out the client's requests again, in a later turn."""
+        ...
+
     def close(self, reason: str) -> None:
         """Close at once; `reason` goes to the log."""
         ...

@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from time import perf_counter
 
 import pytest
 import uvloop
@@ -15,6 +16,7 @@ from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import TOO_LONG_MS, Arrivals, Listener, OnFrame, arrivals_within
 from tailrace.net.transport import has_hung_up
+from tailrace.net.turns import COSTLY_SECONDS
 from testkit.listeners import PoisonedBufferPool, default_listener, silent_turns
 
 Scenario = Callable[[], Awaitable[None]]
@@ -111,12 +113,17 @@ def echo(connection: InboundConnection, slot: int, body: memoryview) -> None:
 
 @asynccontextmanager
 async def serving(
-    on_frame: OnFrame = echo, memory_bytes: int = 256 << 20, **limits: int
+    on_frame: OnFrame = echo,
+    memory_bytes: int = 256 << 20,
+    now: Callable[[], float] = perf_counter,
+    **limits: int,
 ) -> AsyncIterator[ListenerBench]:
     def stop_on_broken_invariant(fault: BaseException) -> None:
         raise fault
 
-    turns = silent_turns(call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=stop_on_broken_invariant)
+    turns = silent_turns(
+        call_soon=asyncio.get_running_loop().call_soon, on_broken_invariant=stop_on_broken_invariant, now=now
+    )
     own_limits = replace(ListenerLimits(), **limits)
     listener = Listener(
         name="TEST",
@@ -142,6 +149,63 @@ def test_pipelined_requests_are_answered_in_order(run: Run) -> None:
             client = await server.connect()
             client.send(b"".join(frame(n, size=8 + n % 50) for n in range(5_000)))
             assert [number_of(await client.receive()) for _ in range(5_000)] == list(range(5_000))
+            client.close()
+
+    run(scenario)
+
+
+def test_a_turn_of_a_connection_has_one_costly_request(run: Run) -> None:
+    """The clock of the turns moves by what each request takes: 20 cheap ones together, then one turn for each."""
+
+    async def scenario() -> None:
+        time, in_turns = [0.0], [0]
+
+        def work(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            in_turns[-1] += 1
+            if number_of(bytes(body)) >= 20:
+                time[0] += 2 * COSTLY_SECONDS
+            echo(connection, slot, body)
+
+        def count_turn() -> None:
+            if in_turns[-1]:
+                in_turns.append(0)
+
+        async with serving(work, now=lambda: time[0]) as server:
+            server.listener.turns.on_turn_end = count_turn
+            client = await server.connect()
+            client.send(b"".join(frame(n) for n in range(24)))
+            assert [number_of(await client.receive()) for _ in range(24)] == list(range(24))
+            client.close()
+        assert in_turns[-4:] == [1, 1, 1, 0]
+        assert sum(in_turns) == 24
+
+    run(scenario)
+
+
+def test_a_connection_that_is_suspended_carries_out_nothing_until_it_goes_on(run: Run) -> None:
+    async def scenario() -> None:
+        taken: list[tuple[InboundConnection, int, bytes]] = []
+
+        def take(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            taken.append((connection, slot, bytes(body)))
+            if number_of(bytes(body)):
+                echo(connection, slot, body)
+            else:
+                connection.suspend()
+
+        async with serving(take) as server:
+            client, other = await server.connect(), await server.connect()
+            client.send(b"".join(frame(n) for n in range(3)))
+            await until(lambda: taken)
+            other.send(frame(7))
+            await until(lambda: len(taken) == 2)
+            client.send(frame(3))
+            assert [number_of(body) for _, _, body in taken] == [0, 7]
+            connection, slot, body = taken[0]
+            connection.answer(slot, [body])
+            connection.go_on()
+            assert [number_of(await client.receive()) for _ in range(4)] == [0, 1, 2, 3]
+            other.close()
             client.close()
 
     run(scenario)

@@ -185,6 +185,12 @@ class _Request:
     def awaits_answer(self, slot: int) -> bool:
         return self._on_answer is not None
 
+    def suspend(self) -> None:
+        """Do nothing: the connection is the sender's, and has requests of others."""
+
+    def go_on(self) -> None:
+        """Do nothing, as `suspend`."""
+
     def close(self, reason: str) -> None:
         self._end(None)
 
