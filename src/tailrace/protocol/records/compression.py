@@ -1,12 +1,13 @@
 """The codecs of record batches, in the framing Kafka's clients use, with a cap on what may come out.
 
 The codec covers the records of a batch, never its header. gzip: concatenated members; snappy: xerial's framing (what
-Java writes) or one raw block (what librdkafka writes); lz4: the frame format with independent blocks, the only ones
-Java reads; zstd: concatenated frames with a window of at most 8 MiB.
+Java writes) or one raw block (what librdkafka writes); lz4: the frame format, written with independent blocks, the
+only ones Java reads; zstd: concatenated frames with a window of at most 128 MiB. Bytes behind the last gzip member or
+lz4 frame are ignored, as Java does.
 
-A kilobyte of zstd can unfold to 32 MB, so a reader states how much it is ready to hold, and no decoder here allocates
-more than that plus one block. The libraries are imported at first use: a broker passes batches on as they are and need
-not pay for them in start-up time and memory.
+A kilobyte of zstd can unfold to 32 MB, so a reader states how much it is ready to hold (decision 0070). A decoder here
+takes memory for its output as it comes, and at most as much again for its history. The libraries are imported at first
+use: a broker passes batches on as they are and need not pay for them in start-up time and memory.
 """
 
 import zlib
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.protocol.primitives import Buffer
-from tailrace.protocol.records.zstd_frames import ZstdFrame, split_frames
+from tailrace.protocol.records.zstd_frames import narrowed, split_frames
 
 if TYPE_CHECKING:
     from zstandard import ZstdCompressor, ZstdDecompressor
@@ -32,13 +33,15 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-MAX_DECOMPRESSED: Final = 64 << 20
-"""The size that one batch may unfold to, whatever its ratio."""
-ALWAYS_ALLOWED: Final = 16 << 20
-"""The size that one batch may unfold to at any ratio: equal lines compress a thousandfold and are legitimate."""
-MAX_RATIO: Final = 200
-"""Beyond `ALWAYS_ALLOWED`, how many bytes one compressed byte may become."""
-MAX_ZSTD_WINDOW: Final = 8 << 20
+MAX_DECOMPRESSED: Final = 128 << 20
+"""The bytes that one batch may unfold to, whatever its ratio: equal lines compress more than a thousandfold.
+
+At least what librdkafka takes by default (receive.message.max.bytes, 100 MB), and the largest window of zstd.
+"""
+MAX_ZSTD_WINDOW: Final = 128 << 20
+"""The history of zstd data in bytes: the library's own limit, and so that of Java. Levels 20 to 22 state it."""
+_KEPT_ZSTD_WINDOW = 8 << 20
+"""The history that a decoder which is used again may hold: ordinary levels need no more."""
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
@@ -46,18 +49,21 @@ _XERIAL_BLOCK = 32 << 10
 _SNAPPY_MAX_RATIO = 22
 """No snappy block unfolds further: its densest element is 3 bytes that stand for 64."""
 _GZIP_BITS = 31
-_MAX_MEMBERS = 1000
-"""Concatenated gzip members or lz4 frames: the libraries copy the rest after each one."""
+_GZIP_MAGIC = b"\x1f\x8b"
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+_LZ4_HAS_DICTIONARY = 0x01
+_PIECE = 512
+"""The first bytes given to a decoder behind the first gzip member or lz4 frame, then twice as many and so on.
+
+It copies those that it does not need.
+"""
+_MEMBER_COST = 4 << 10
+"""The work on a member or frame besides its content, in bytes of a step."""
 
 # A zstd context takes longer to make than to use on 16 KiB, and serves one thread at a time. `pop` and `append` are
 # atomic, so these shelves need no lock.
 _spare_compressors: dict[int, list["ZstdCompressor"]] = {}
 _spare_decompressors: list["ZstdDecompressor"] = []
-
-
-def default_limit(compressed_size: int) -> int:
-    """The size in bytes that a batch with this many compressed bytes may unfold to by default."""
-    return min(MAX_DECOMPRESSED, max(ALWAYS_ALLOWED, MAX_RATIO * compressed_size))
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -80,12 +86,12 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
 
 def decompress(codec: int, data: Buffer, *, max_bytes: int | None = None) -> Buffer:
-    """The data as it was before `compress`; `max_bytes` defaults to `default_limit`.
+    """The data as it was before `compress`; `max_bytes` defaults to `MAX_DECOMPRESSED`.
 
     Raises CorruptRecords for bytes that are not in the codec, are cut short or unfold to more than `max_bytes`, and
     CorruptRecords with the code UNSUPPORTED_COMPRESSION_TYPE for an unknown codec. Without a codec, `data` itself.
     """
-    limit = default_limit(len(data)) if max_bytes is None else max_bytes
+    limit = MAX_DECOMPRESSED if max_bytes is None else max_bytes
     return _drained(decompress_in_steps(codec, data, max_bytes=limit, step_bytes=limit + 1))
 
 
@@ -119,7 +125,7 @@ def _drained(steps: Generator[None, None, Buffer]) -> Buffer:
 
 
 def _too_large(codec: str, limit: int) -> CorruptRecords:
-    return CorruptRecords(f"{codec} data unfolds to more than {limit} bytes; raise max_bytes if it is legitimate")
+    return CorruptRecords(f"{codec} data unfolds to more than {limit} bytes")
 
 
 def _added(plain: bytes | bytearray | None, part: bytes | bytearray) -> bytes | bytearray:
@@ -132,31 +138,33 @@ def _added(plain: bytes | bytearray | None, part: bytes | bytearray) -> bytes | 
 
 
 def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[None, None, Buffer]:
+    """All members. As in Java, what follows a member and does not begin as another is ignored."""
+    view = memoryview(data)
     plain: bytes | bytearray | None = None
-    left = limit
-    rest: Buffer = data
-    for _ in range(_MAX_MEMBERS):
+    left, position, piece_size, worked = limit, 0, len(view), 0
+    while plain is None or view[position : position + 2] == _GZIP_MAGIC:
         inflate = zlib.decompressobj(_GZIP_BITS)
-        while True:
-            wanted = min(left + 1, step)
+        while not inflate.eof:
+            piece, wanted = view[position : position + piece_size], min(left + 1, step)
             try:
-                part = inflate.decompress(rest, wanted)
+                part = inflate.decompress(piece, wanted)
             except zlib.error as error:
                 raise CorruptRecords(f"not gzip data: {error}") from error
             if len(part) > left:
                 raise _too_large("gzip", limit)
+            if not piece and len(part) < wanted and not inflate.eof:
+                raise CorruptRecords("gzip data is cut short")
+            # At the end of a member its last unconsumed bytes may be named a second time.
+            position += len(piece) - len(inflate.unused_data if inflate.eof else inflate.unconsumed_tail)
+            piece_size *= 2
             plain = _added(plain, part)
             left -= len(part)
-            if inflate.eof:
-                break
-            if len(part) < wanted:
-                raise CorruptRecords("gzip data is cut short")
-            rest = inflate.unconsumed_tail
-            yield
-        rest = inflate.unused_data
-        if not rest:
-            return plain
-    raise CorruptRecords(f"gzip data of more than {_MAX_MEMBERS} members")
+            worked += len(part)
+            if worked >= step and not inflate.eof:
+                worked = 0
+                yield
+        piece_size, worked = _PIECE, worked + _MEMBER_COST
+    return plain
 
 
 def _compress_snappy(data: Buffer) -> bytes:
@@ -176,7 +184,7 @@ def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[None, N
         return _decompress_snappy_block(view, limit, limit)
     plain: bytes | bytearray | None = None
     left, position, steps = limit, 0, 1
-    while position < len(view):
+    while len(view) - position >= 4:  # fewer bytes are ignored, as in Java
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             # Java's stream may start anew in the middle, with a header of its own.
             position += len(_XERIAL_HEADER)
@@ -185,7 +193,7 @@ def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[None, N
             continue
         length = int.from_bytes(view[position : position + 4], "big")
         start, position = position + 4, position + 4 + length
-        if start > len(view) or position > len(view):
+        if position > len(view):
             raise CorruptRecords("snappy data is cut short in a block")
         block = _decompress_snappy_block(view[start:position], left, limit)
         plain = _added(plain, block)
@@ -222,32 +230,48 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
 
 
 def _unfold_lz4(data: Buffer, limit: int, step: int) -> Generator[None, None, Buffer]:
+    """All frames. As in Java, what follows a frame and does not begin as another is ignored."""
     import lz4.frame
 
+    view = memoryview(data)
     plain: bytes | bytearray | None = None
-    left = limit
-    rest: Buffer = data
-    for _ in range(_MAX_MEMBERS):
+    left, position, piece_size, worked = limit, 0, len(view), 0
+    while plain is None or _begins_as_lz4(view, position):
+        if view[position : position + 4] == _LZ4_MAGIC and len(view) > position + 4:
+            _refuse_lz4_dictionary(view[position + 4])
         frame = lz4.frame.LZ4FrameDecompressor()
-        while True:
+        while not frame.eof:
+            piece = view[position : position + piece_size] if frame.needs_input else b""
+            position += len(piece)
+            piece_size *= 2
             try:
-                part = frame.decompress(rest, min(left + 1, step))
+                part = frame.decompress(piece, min(left + 1, step))
             except RuntimeError as error:
                 raise CorruptRecords(f"not lz4 data: {error}") from error
             if len(part) > left:
                 raise _too_large("lz4", limit)
+            if frame.needs_input and position == len(view) and not frame.eof:
+                raise CorruptRecords("lz4 data is cut short")
             plain = _added(plain, part)
             left -= len(part)
-            if frame.eof:
-                break
-            if frame.needs_input:
-                raise CorruptRecords("lz4 data is cut short")
-            rest = b""  # the decoder has kept what it did not need yet
-            yield
-        rest = frame.unused_data
-        if not rest:
-            return plain
-    raise CorruptRecords(f"lz4 data of more than {_MAX_MEMBERS} frames")
+            worked += len(part)
+            if worked >= step and not frame.eof:
+                worked = 0
+                yield
+        position -= len(frame.unused_data or b"")
+        piece_size, worked = _PIECE, worked + _MEMBER_COST
+    return plain
+
+
+def _begins_as_lz4(view: memoryview, position: int) -> bool:
+    """Whether an lz4 frame is here, or a skippable frame."""
+    magic = bytes(view[position : position + 4])
+    return magic == _LZ4_MAGIC or (magic[1:] == b"\x2a\x4d\x18" and magic[0] & 0xF0 == 0x50)
+
+
+def _refuse_lz4_dictionary(flags: int) -> None:
+    if flags & _LZ4_HAS_DICTIONARY:
+        raise CorruptRecords("lz4 data with a dictionary, which is not part of it")
 
 
 def _compress_zstd(data: Buffer, level: int) -> bytes:
@@ -261,46 +285,53 @@ def _compress_zstd(data: Buffer, level: int) -> bytes:
 
 
 def _unfold_zstd(view: memoryview, limit: int, step: int) -> Generator[None, None, Buffer]:
-    import zstandard
-
     if not view:
         raise CorruptRecords("zstd data is cut short")
-    decompressor = (
-        _spare_decompressors.pop()
-        if _spare_decompressors
-        else zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
-    )
+    decompressor = _spare_decompressors.pop() if _spare_decompressors else _zstd_decompressor()
     plain: bytes | bytearray | None = None
-    left = limit
+    left, worked = limit, 0
     for frame in split_frames(view):
         if frame.window_size > MAX_ZSTD_WINDOW:
             raise CorruptRecords(
                 f"zstd data needs a window of {frame.window_size} bytes; {MAX_ZSTD_WINDOW} is the limit"
             )
+        if (frame.content_size or 0) > left:
+            raise _too_large("zstd", limit)
+        source = narrowed(view, frame, left + 1)
         if frame.max_size <= step:
-            part: bytes | bytearray = _decompress_zstd_frame(decompressor, view, frame, left, limit)
+            is_wide = frame.content_size is None and min(frame.window_size, frame.max_size) > _KEPT_ZSTD_WINDOW
+            once = _zstd_decompressor() if is_wide else decompressor
+            part: bytes | bytearray = _decompress_zstd_frame(once, source, frame.max_size, left, limit)
         else:
-            part = yield from _unfold_zstd_frame(view, frame, left, limit, step)
+            part = yield from _unfold_zstd_frame(source, left, limit, step)
         plain = _added(plain, part)
         left -= len(part)
+        worked += len(part) + _MEMBER_COST
+        if worked >= step:
+            worked = 0
+            yield
     _spare_decompressors.append(decompressor)
     return plain or b""
 
 
+def _zstd_decompressor() -> "ZstdDecompressor":
+    import zstandard
+
+    return zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
+
+
 def _decompress_zstd_frame(
-    decompressor: "ZstdDecompressor", view: memoryview, frame: ZstdFrame, left: int, limit: int
+    decompressor: "ZstdDecompressor", source: Buffer, max_size: int, left: int, limit: int
 ) -> bytes:
     import zstandard
 
-    if frame.max_size == 0:
+    if max_size == 0:
         return b""
-    if frame.content_size is not None and frame.content_size > left:
-        raise _too_large("zstd", limit)
     try:
         # One byte more than the limit leaves tells "exactly full" from "too large"; zstandard reads 0 as "no limit".
-        part = decompressor.decompress(view[frame.start : frame.end], max_output_size=min(frame.max_size, left + 1))
+        part = decompressor.decompress(source, max_output_size=min(max_size, left + 1))
     except zstandard.ZstdError as error:
-        if frame.max_size > left:
+        if max_size > left:
             raise _too_large("zstd", limit) from error
         raise CorruptRecords(f"not zstd data: {error}") from error
     if len(part) > left:
@@ -308,17 +339,12 @@ def _decompress_zstd_frame(
     return part
 
 
-def _unfold_zstd_frame(
-    view: memoryview, frame: ZstdFrame, left: int, limit: int, step: int
-) -> Generator[None, None, bytes | bytearray]:
+def _unfold_zstd_frame(source: Buffer, left: int, limit: int, step: int) -> Generator[None, None, bytes | bytearray]:
     """One large frame, in steps."""
     import zstandard
 
-    if (frame.content_size or 0) > left:
-        raise _too_large("zstd", limit)
-    decompressor = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
     plain: bytes | bytearray | None = None
-    with decompressor.stream_reader(view[frame.start : frame.end]) as reader:
+    with _zstd_decompressor().stream_reader(source) as reader:
         while True:
             try:
                 part = reader.read(min(step, left + 1))

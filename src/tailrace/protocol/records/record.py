@@ -39,7 +39,7 @@ def read_records(
     """The records of the one batch that starts at `position`; walk a buffer of several with `iter_batches`.
 
     Checks the checksum first. `max_bytes` limits what compressed records may unfold to, by default to
-    `compression.default_limit`. `strict` also demands what only a fresh batch has: every offset from the base on.
+    `compression.MAX_DECOMPRESSED`. `strict` also demands what only a fresh batch has: every offset from the base on.
     Raises CorruptRecords.
     """
     header = read_header(buffer, position)

@@ -12,15 +12,15 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_ranges import SLOT_HASHES, KeyRange, slot_of
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, set_end_offset
-from tailrace.protocol.records.compression import decompress_in_steps, default_limit
+from tailrace.protocol.records.compression import MAX_DECOMPRESSED, decompress_in_steps
 from tailrace.protocol.records.kernels import SteppedSplit
 from tailrace.protocol.records.split import Split
 from tailrace.server.fetch.key_splits import Ranges
 from tailrace.server.ports import Clock
 from tailrace.storage.keys.batch_slots import IS_COMPILED
 
-MOST_RUNNING: Final = 4
-"""Splits on their way at once, each with up to 64 MiB of plain records and as much of parts."""
+MOST_RUNNING: Final = 2
+"""Splits on their way at once, each with up to 128 MiB of plain records and as much of parts."""
 IDLE_MS: Final = 5_000
 """The time after which a split that no fetch goes on with is given up."""
 STEP_BYTES: Final = 1 << 20
@@ -118,8 +118,8 @@ def _steps(stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> Ge
     """The split of the batch, with a pause after each step."""
     plain: Buffer | None = None
     if header.codec and not header.is_control:
-        section, most = memoryview(stored)[HEADER_SIZE:], default_limit(len(stored))
-        plain = yield from decompress_in_steps(header.codec, section, max_bytes=most, step_bytes=STEP_BYTES)
+        section = memoryview(stored)[HEADER_SIZE:]
+        plain = yield from decompress_in_steps(header.codec, section, max_bytes=MAX_DECOMPRESSED, step_bytes=STEP_BYTES)
     records = SteppedSplit(stored, plain, readers)
     size_bytes = len(stored if plain is None else plain)
     count = min(STEP_RECORDS, max(1, header.records_count * STEP_BYTES // size_bytes)) if size_bytes else 1

@@ -12,7 +12,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_ranges import SLOTS, KeyRange
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, crc_is_valid, read_header
-from tailrace.protocol.records.compression import Codec, decompress, default_limit
+from tailrace.protocol.records.compression import Codec, decompress
 from tailrace.protocol.records.kernels import KERNEL, split_by_key
 from tailrace.protocol.records.record import read_records
 from tailrace.protocol.records.split import SLOT_MAP_BYTES
@@ -55,8 +55,7 @@ def plain_batch(stored: Buffer, header: BatchHeader) -> PlainBatch:
     plain: Buffer | None = None
     if header.codec and not header.is_control:
         section = memoryview(stored)[HEADER_SIZE:]
-        most = min(max_bytes, default_limit(len(stored)))
-        plain = decompress(header.codec, section, max_bytes=most) if header.records_count else b""
+        plain = decompress(header.codec, section, max_bytes=max_bytes) if header.records_count else b""
     size_bytes = header.size_bytes if plain is None else HEADER_SIZE + len(plain)
     if size_bytes > max_bytes or header.records_count > max_records:
         raise CorruptRecords(f"the batch at offset {header.base_offset} is too large to be split")

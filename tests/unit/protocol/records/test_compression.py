@@ -2,8 +2,13 @@
 
 import gzip
 import os
+import random
+import struct
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 import cramjam
 import lz4.frame
@@ -11,16 +16,16 @@ import pytest
 import zstandard
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.compression import (
-    ALWAYS_ALLOWED,
     MAX_DECOMPRESSED,
+    MAX_ZSTD_WINDOW,
     Codec,
     compress,
     decompress,
     decompress_in_steps,
-    default_limit,
 )
-from tailrace.protocol.records.zstd_frames import split_frames
+from tailrace.protocol.records.zstd_frames import narrowed, split_frames
 
 PLAIN = b"".join(b'{"flight": %d, "carrier": "UA", "delay": %d}\n' % (i, i * 7 % 90) for i in range(3000))
 NOISE = os.urandom(200_000)
@@ -45,13 +50,93 @@ FOREIGN: dict[str, tuple[Codec, Callable[[bytes], bytes]]] = {
         Codec.ZSTD,
         lambda data: b"\x5a\x2a\x4d\x18\x03\0\0\0abc" + zstandard.compress(data),
     ),
+    "gzip without compression": (Codec.GZIP, lambda data: gzip.compress(data, 0)),
+    "gzip with a file name": (Codec.GZIP, lambda data: _gzip_with(data, 8, b"orders.log\0")),
+    "gzip with an extra field": (Codec.GZIP, lambda data: _gzip_with(data, 4, b"\4\0abcd")),
+    "gzip with a comment": (Codec.GZIP, lambda data: _gzip_with(data, 16, b"no comment\0")),
+    "gzip in members of 50 bytes": (Codec.GZIP, lambda data: _joined(data, 50, gzip.compress)),
+    "gzip that ends with an empty member": (Codec.GZIP, lambda data: gzip.compress(data) + gzip.compress(b"")),
+    "xerial blocks of 1 KiB": (Codec.SNAPPY, lambda data: _xerial(data, 1_024)),
+    "one xerial block": (Codec.SNAPPY, lambda data: _xerial(data, len(data))),
+    "xerial of other versions": (Codec.SNAPPY, lambda data: _xerial(data, 32_768, versions=b"\0\0\0\2\0\0\0\0")),
+    "raw snappy without a match": (Codec.SNAPPY, lambda data: _literals_of_snappy(data)),
+    "lz4 with independent blocks": (Codec.LZ4, lambda data: lz4.frame.compress(data, block_linked=False)),
+    "lz4 with blocks of 4 MiB": (
+        Codec.LZ4,
+        lambda data: lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX4MB, compression_level=12),
+    ),
+    "lz4 with checksums of blocks": (
+        Codec.LZ4,
+        lambda data: lz4.frame.compress(data, content_checksum=True, block_checksum=True, block_linked=False),
+    ),
+    "lz4 in frames of 50 bytes": (Codec.LZ4, lambda data: _joined(data, 50, lz4.frame.compress)),
+    "lz4 behind a skippable frame": (
+        Codec.LZ4,
+        lambda data: b"\x5a\x2a\x4d\x18\x03\0\0\0abc" + lz4.frame.compress(data),
+    ),
+    "zstd flushed after each 700 bytes": (Codec.ZSTD, lambda data: _zstd_stream(data, flush_every=700)),
+    "zstd with the window of level 20": (Codec.ZSTD, lambda data: _zstd_stream(data, window_log=25)),
+    "zstd with the window of level 22": (Codec.ZSTD, lambda data: _zstd_stream(data, window_log=27)),
+    "zstd with a window of 1 KiB": (Codec.ZSTD, lambda data: _zstd_stream(data, window_log=10)),
+    "zstd in long mode": (Codec.ZSTD, lambda data: _zstd_stream(data, window_log=27, enable_ldm=True)),
+    "zstd in frames of 50 bytes with large windows": (
+        Codec.ZSTD,
+        lambda data: _joined(data[:10_000], 50, partial(_zstd_stream, window_log=27)) + _zstd_stream(data[10_000:]),
+    ),
 }
+"""Forms that ordinary encoders write and that Java or librdkafka read."""
+
+BEHIND: dict[str, tuple[Codec, bytes]] = {
+    "zeros behind gzip": (Codec.GZIP, bytes(8)),
+    "text behind gzip": (Codec.GZIP, b"not another member"),
+    "half a magic behind gzip": (Codec.GZIP, b"\x1f"),
+    "zeros behind lz4": (Codec.LZ4, bytes(8)),
+    "text behind lz4": (Codec.LZ4, b"not another frame"),
+    "half a magic behind lz4": (Codec.LZ4, b"\x04\x22"),
+    "less than a length behind snappy": (Codec.SNAPPY, b"\0\0\0"),
+}
+"""Bytes that Java ignores behind the data."""
 
 
-def _zstd_stream(data: bytes) -> bytes:
+def _zstd_stream(data: bytes, *, level: int = 3, flush_every: int = 0, **parameters: int) -> bytes:
     """As zstd-jni writes it for Java's producer: the size is not known in advance."""
-    stream = zstandard.ZstdCompressor().compressobj()
-    return stream.compress(data) + stream.flush()
+    chosen = zstandard.ZstdCompressionParameters.from_level(level, **parameters)
+    stream = zstandard.ZstdCompressor(compression_params=chosen).compressobj()
+    step = flush_every or max(len(data), 1)
+    blocks = []
+    for start in range(0, len(data), step):
+        blocks.append(stream.compress(data[start : start + step]))
+        if flush_every:
+            blocks.append(stream.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    return b"".join(blocks) + stream.flush()
+
+
+def _joined(data: bytes, size: int, encode: Callable[[bytes], bytes]) -> bytes:
+    """The data in many members or frames."""
+    return b"".join(encode(data[start : start + size]) for start in range(0, len(data), size))
+
+
+def _gzip_with(data: bytes, flag: int, field: bytes) -> bytes:
+    """With another field in the header, behind its ten bytes."""
+    plain = gzip.compress(data)
+    return plain[:3] + bytes([plain[3] | flag]) + plain[4:10] + field + plain[10:]
+
+
+def _xerial(data: bytes, size: int, *, versions: bytes = b"\0\0\0\1\0\0\0\1") -> bytes:
+    blocks = [bytes(cramjam.snappy.compress_raw(data[start : start + size])) for start in range(0, len(data), size)]
+    return b"\x82SNAPPY\0" + versions + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def _literals_of_snappy(data: bytes) -> bytes:
+    """As an encoder of a few lines writes it: the size, then literals, the last with four bytes of length."""
+    size, encoded = len(data), bytearray()
+    while size > 0x7F:
+        encoded.append(size & 0x7F | 0x80)
+        size >>= 7
+    encoded.append(size)
+    encoded += b"\x00" + data[:1]
+    encoded += b"\xfc" + struct.pack("<I", len(data) - 2) + data[1:]
+    return bytes(encoded)
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -117,9 +202,9 @@ def test_xerial_streams_may_start_anew_in_the_middle() -> None:
 @pytest.mark.parametrize("codec", CODECS)
 def test_data_cut_short_anywhere_is_corrupt(codec: Codec) -> None:
     whole = compress(codec, PLAIN[:5000] + NOISE[:3000])
-    starts_anew = {16, 0} if codec is Codec.SNAPPY else set()
+    starts_anew = range(16, 20) if codec is Codec.SNAPPY else ()
     for size in range(len(whole)):
-        if size in starts_anew and size:
+        if size in starts_anew:
             assert decompress(codec, whole[:size]) == b""
             continue
         with pytest.raises(CorruptRecords):
@@ -130,7 +215,8 @@ def test_data_cut_short_anywhere_is_corrupt(codec: Codec) -> None:
 def test_foreign_data_cut_short_is_corrupt(name: str) -> None:
     codec, foreign = FOREIGN[name]
     whole = foreign(PLAIN[:2000])
-    for size in (1, len(whole) // 2, len(whole) - 1):
+    is_cut_between = "of 50 bytes" in name
+    for size in (1, len(whole) - 1) if is_cut_between else (1, len(whole) // 2, len(whole) - 1):
         with pytest.raises(CorruptRecords):
             decompress(codec, whole[:size])
 
@@ -140,18 +226,73 @@ def test_a_bomb_stops_at_the_limit(codec: Codec) -> None:
     bomb = compress(codec, bytes(40 << 20))
     with pytest.raises(CorruptRecords, match="more than 1000000 bytes"):
         decompress(codec, bomb, max_bytes=1_000_000)
-    if default_limit(len(bomb)) < 40 << 20:
-        with pytest.raises(CorruptRecords, match="more than"):
-            decompress(codec, bomb)
-    else:
-        assert len(decompress(codec, bomb)) == 40 << 20
+    assert len(decompress(codec, bomb)) == 40 << 20
 
 
-def test_the_limit_lets_small_batches_unfold_freely_and_large_ones_by_ratio() -> None:
-    assert default_limit(10) == ALWAYS_ALLOWED
-    assert default_limit(100_000) == 20_000_000
-    assert default_limit(1_000_000) == MAX_DECOMPRESSED
-    assert len(decompress(Codec.ZSTD, compress(Codec.ZSTD, bytes(ALWAYS_ALLOWED)))) == ALWAYS_ALLOWED
+@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+def test_data_may_unfold_to_128_mib_at_any_ratio(codec: Codec) -> None:
+    """Java reads it without a limit, librdkafka up to receive.message.max.bytes: 100,000,000 by default."""
+    assert MAX_DECOMPRESSED == 128 << 20 > 100_000_000
+    assert len(decompress(codec, compress(codec, bytes(MAX_DECOMPRESSED)))) == MAX_DECOMPRESSED
+    with pytest.raises(CorruptRecords, match="unfolds to more than 134217728 bytes"):
+        decompress(codec, compress(codec, bytes(MAX_DECOMPRESSED + 1)))
+
+
+def _framed_bombs(megabytes: int) -> dict[str, tuple[Codec, bytes]]:
+    """So many MiB of zeros, in each form that unfolds in a way of its own."""
+    one = bytes(1 << 20)
+    raw = bytes(cramjam.snappy.compress_raw(one))
+    return {
+        "gzip members": (Codec.GZIP, gzip.compress(one) * megabytes),
+        "xerial blocks": (Codec.SNAPPY, _xerial(one, len(one)) + (struct.pack(">i", len(raw)) + raw) * (megabytes - 1)),
+        "xerial streams": (Codec.SNAPPY, _xerial(one, len(one)) * megabytes),
+        "raw snappy": (Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(one * megabytes))),
+        "lz4 frames": (Codec.LZ4, lz4.frame.compress(one) * megabytes),
+        "lz4 without size": (Codec.LZ4, lz4.frame.compress(one * megabytes, store_size=False, block_linked=True)),
+        "zstd frames": (Codec.ZSTD, zstandard.compress(one) * megabytes),
+        "zstd streams": (Codec.ZSTD, _zstd_stream(one) * megabytes),
+        "zstd without size": (Codec.ZSTD, _zstd_stream(one * megabytes)),
+        "zstd with a large window": (Codec.ZSTD, _zstd_stream(one * megabytes, window_log=27)),
+    }
+
+
+@pytest.mark.parametrize("name", _framed_bombs(1))
+@pytest.mark.parametrize("step_bytes", [100_000, 10 << 20])
+def test_a_bomb_of_any_framing_stops_at_the_limit(name: str, step_bytes: int) -> None:
+    codec, bomb = _framed_bombs(12)[name]
+    with pytest.raises(CorruptRecords, match="unfolds to more than 5000000 bytes"):
+        _in_steps(codec, bomb, max_bytes=5_000_000, step_bytes=step_bytes)
+    assert _in_steps(codec, bomb, max_bytes=12 << 20, step_bytes=step_bytes) == bytes(12 << 20)
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_bytes_that_java_ignores_behind_the_data_are_ignored(name: str) -> None:
+    codec, rest = BEHIND[name]
+    assert decompress(codec, compress(codec, PLAIN) + rest) == PLAIN
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
+def test_another_member_that_is_damaged_is_not_ignored(codec: Codec) -> None:
+    whole = compress(codec, PLAIN)
+    with pytest.raises(CorruptRecords):
+        decompress(codec, whole + whole[:-1])
+
+
+@pytest.mark.parametrize("rest", [b"\0", b"rest"])
+def test_bytes_behind_zstd_are_corrupt_as_they_are_for_java_and_librdkafka(rest: bytes) -> None:
+    with pytest.raises(CorruptRecords):
+        decompress(Codec.ZSTD, compress(Codec.ZSTD, PLAIN) + rest)
+
+
+def test_data_with_a_dictionary_is_refused_by_that_name() -> None:
+    dictionary = zstandard.train_dictionary(4_000, [PLAIN[start : start + 500] for start in range(0, 100_000, 500)])
+    zstd = zstandard.ZstdCompressor(dict_data=dictionary).compress(PLAIN)
+    with pytest.raises(CorruptRecords, match="zstd data with dictionary"):
+        decompress(Codec.ZSTD, zstd)
+    lz4_frame = bytearray(compress(Codec.LZ4, PLAIN))
+    lz4_frame[4] |= 1
+    with pytest.raises(CorruptRecords, match="lz4 data with a dictionary"):
+        decompress(Codec.LZ4, lz4_frame)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -182,12 +323,69 @@ def test_a_zstd_frame_that_says_it_is_empty_must_be() -> None:
         decompress(Codec.ZSTD, frame)
 
 
-def test_a_zstd_window_above_8_mib_is_refused() -> None:
-    parameters = zstandard.ZstdCompressionParameters.from_level(3, window_log=24)
-    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
-    wide = stream.compress(PLAIN) + stream.flush()
-    with pytest.raises(CorruptRecords, match="window of 16777216"):
-        decompress(Codec.ZSTD, wide)
+def _in_steps(codec: Codec, data: bytes, *, max_bytes: int, step_bytes: int) -> Buffer:
+    steps = decompress_in_steps(codec, data, max_bytes=max_bytes, step_bytes=step_bytes)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bytes(end.value)
+
+
+def _with_window(frame: bytes, exponent: int) -> bytes:
+    """The frame of an unknown size, with another window stated."""
+    assert not frame[4] & 0x20
+    return frame[:5] + bytes([exponent - 10 << 3]) + frame[6:]
+
+
+def test_a_zstd_window_above_128_mib_is_refused() -> None:
+    """The limit of the library where no other is set, and so of Java's readers."""
+    stream = _zstd_stream(PLAIN)
+    assert MAX_ZSTD_WINDOW == 1 << 27
+    assert decompress(Codec.ZSTD, _with_window(stream, 27)) == PLAIN
+    for exponent in (28, 31, 41):
+        with pytest.raises(CorruptRecords, match=f"window of {1 << exponent}"):
+            decompress(Codec.ZSTD, _with_window(stream, exponent))
+
+
+def test_a_window_is_no_larger_than_all_that_can_come_out() -> None:
+    """The library takes memory for the history that a frame states, and keeps it for the next frame."""
+    for size in (1, 1_000, 131_072, 131_073, 1_000_000, 9_000_000):
+        wide = _with_window(_zstd_stream(NOISE[:1] * size), 27)
+        for most in (1, 100_000, 128 << 20):
+            (frame,) = split_frames(memoryview(wide))
+            assert frame.window_size == 128 << 20
+            (narrow,) = split_frames(memoryview(narrowed(memoryview(wide), frame, most)))
+            needed = min(frame.max_size, most + (256 << 10))
+            assert max(needed, 128 << 10) <= narrow.window_size <= max(needed * 9 // 8, 8 << 20)
+            assert narrow.max_size == frame.max_size
+        assert decompress(Codec.ZSTD, wide) == NOISE[:1] * size
+
+
+def test_history_of_twenty_megabytes_is_found_again() -> None:
+    """Long mode: the second half refers to the first, which lies further back than ordinary levels see."""
+    half = random.Random(7).randbytes(1 << 20) + bytes(19 << 20)
+    long = _zstd_stream(half + half, level=1, window_log=27, enable_ldm=True)
+    assert len(long) < 3 << 19
+    assert decompress(Codec.ZSTD, long) == half + half
+    assert _in_steps(Codec.ZSTD, long, max_bytes=len(half) * 2, step_bytes=1 << 20) == half + half
+
+
+def test_many_frames_that_state_large_windows_take_little_memory() -> None:
+    """Eighty thousand frames of ten bytes, each with a window of 128 MiB; four readers at once."""
+    frame = _with_window(_zstd_stream(b"x"), 27)
+    program = (
+        "import resource, sys, threading\n"
+        "from tailrace.protocol.records.compression import decompress\n"
+        f"data = {frame!r}\n"
+        "decompress(4, data)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "readers = [threading.Thread(target=decompress, args=(4, data * 20_000)) for _ in range(4)]\n"
+        "[reader.start() for reader in readers]; [reader.join() for reader in readers]\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    grown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True)
+    assert int(grown.stdout) < 32 << 10, "KiB"
 
 
 def test_zstd_frames_are_found_with_what_they_may_unfold_to() -> None:
@@ -205,11 +403,10 @@ def test_other_bytes_are_corrupt(codec: Codec) -> None:
             decompress(codec, data)
 
 
-@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
-def test_many_tiny_members_are_refused_since_each_costs_a_copy_of_the_rest(codec: Codec) -> None:
-    with pytest.raises(CorruptRecords, match="more than 1000"):
-        decompress(codec, compress(codec, b"x") * 1001)
-    assert decompress(codec, compress(codec, b"x") * 1000) == b"x" * 1000
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_each_record_may_have_a_member_of_its_own(codec: Codec) -> None:
+    """The libraries copy what follows a member: a reader that gave them all would take minutes for this."""
+    assert decompress(codec, compress(codec, b"x") * 10_000) == b"x" * 10_000
 
 
 def test_gzip_means_gzip_not_zlib() -> None:

@@ -625,7 +625,7 @@ def test_a_split_that_fetches_go_on_with_stays(many_large: ViewNode) -> None:
 
 def test_a_batch_that_no_reader_would_unpack_is_corrupt(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
     too_large(monkeypatch)
-    monkeypatch.setattr(large_splits, "default_limit", lambda _: 1_000)
+    monkeypatch.setattr(large_splits, "MAX_DECOMPRESSED", 1_000)
     node.write(*KEYS, codec=Codec.ZSTD)
     assert node.fetch_views(VIEW, {0: 0}).fetched.error_code == ErrorCode.CORRUPT_MESSAGE
     monkeypatch.undo()
