@@ -23,7 +23,7 @@ from tailrace.coordinators.transactions.sink import Sink
 from tailrace.coordinators.transactions.transaction import TransactionState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.sinks import SinkMember
+from tailrace.model.sinks import RowsDigest, SinkMember
 
 NOW: Final = 1_000_000
 ORDERS = frozenset((TopicPartition("orders", 0),))
@@ -109,9 +109,12 @@ def commit(
     *members: SinkMemberIdentity,
     origin: str | None = None,
     takes_over: bool = False,
+    rows: RowsDigest | None = None,
 ) -> CommitSink:
     """CommitSink of the sink `s`."""
-    return CommitSink(sink_id="s", run=run, batch=batch, origin=origin, takes_over=takes_over, members=members)
+    return CommitSink(
+        sink_id="s", run=run, batch=batch, origin=origin, takes_over=takes_over, members=members, rows=rows
+    )
 
 
 def keys(records: Iterable[CoordinatorRecord]) -> list[str]:
@@ -120,13 +123,18 @@ def keys(records: Iterable[CoordinatorRecord]) -> list[str]:
 
 
 def after(
-    batch: int, run: str = "r1", *, origin: str | None = None, past_runs: tuple[str, ...] = ()
+    batch: int,
+    run: str = "r1",
+    *,
+    origin: str | None = None,
+    past_runs: tuple[str, ...] = (),
+    rows: RowsDigest | None = None,
 ) -> SinkCoordinator:
     """A coordinator whose sink has taken this batch from this run, and from others before."""
     coordinator = SinkCoordinator()
     for past in past_runs:
         coordinator.decide(commit(past, 0, origin=origin))
-    coordinator.decide(commit(run, batch, origin=origin))
+    coordinator.decide(commit(run, batch, origin=origin, rows=rows))
     return coordinator
 
 

@@ -217,6 +217,8 @@ def test_both_encode_columns_alike(
 def test_both_hash_keys_alike(column: BinaryBuffers, count: int) -> None:
     expected = outcome(lambda: twin.murmur2_column(column, count))
     assert outcome(lambda: compiled.murmur2_column(column, count)) == expected
+    expected = outcome(lambda: twin.murmur64_column(column, count))
+    assert outcome(lambda: compiled.murmur64_column(column, count)) == expected
 
 
 @given(

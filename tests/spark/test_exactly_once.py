@@ -117,6 +117,49 @@ def test_a_batch_that_spark_repeats_changes_nothing(
     assert sorted(int(value) for _, _, value in rows) == list(range(20)), "a repeated batch is not even written"
 
 
+def test_a_batch_that_comes_again_with_other_rows_is_refused_by_name(
+    copy: Callable[..., None], send: Send, bootstrap: str, target: str, tmp_path: Path
+) -> None:
+    """The checkpoint comes from a backup one batch older than the sink, and new records have come."""
+    send(range(10))
+    copy()
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "backup")
+    send(range(10, 20))
+    copy()
+    send(range(20, 30))
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / "backup").rename(tmp_path / "checkpoint")
+    with pytest.raises(StreamingQueryException, match=r"batch 1 with 10 rows.* 20 of them.*sinkKeepsBatch=1"):
+        copy()
+    with pytest.raises(StreamingQueryException, match="sinkKeepsBatch"):
+        copy(sinkKeepsBatch="0")
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(20))
+    copy(sinkId=f"{target}-anew")
+    assert sorted(set(map(int, committed(bootstrap, target)))) == list(range(30))
+
+
+def test_a_query_whose_rows_are_never_the_same_keeps_those_of_its_first_attempt(
+    spark: SparkSession, send: Send, bootstrap: str, topic: str, target: str, tmp_path: Path
+) -> None:
+    source = spark.readStream.format("tailrace").option("kafka.bootstrap.servers", bootstrap)
+    frame = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
+
+    def copy(**options: str) -> None:
+        writer = frame.selectExpr("uuid() AS value").writeStream.format("tailrace").options(**options)
+        writer = writer.option("kafka.bootstrap.servers", bootstrap).option("topic", target)
+        writer = writer.option("exactlyOnce", "true").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    send(range(10))
+    copy()
+    first = committed(bootstrap, target)
+    forget_last_commit(tmp_path / "checkpoint")
+    with pytest.raises(StreamingQueryException, match=r"uuid\(\).*sinkKeepsBatch=any"):
+        copy()
+    copy(sinkKeepsBatch="any")
+    assert sorted(committed(bootstrap, target)) == sorted(first)
+
+
 def test_a_query_on_a_copied_checkpoint_is_refused(
     copy: Callable[..., None], send: Send, bootstrap: str, target: str, tmp_path: Path
 ) -> None:
@@ -201,6 +244,8 @@ def test_a_batch_write_with_a_sink_of_its_own_is_done_once(
 ) -> None:
     for _ in range(2):
         save(spark.range(100).selectExpr("CAST(id AS STRING) AS value"), sinkId=f"{target}-of-today")
+    with pytest.raises(PySparkException, match=r"with 100 rows.* 101 of them.*another sinkId"):
+        save(spark.range(101).selectExpr("CAST(id AS STRING) AS value"), sinkId=f"{target}-of-today")
     assert sorted(map(int, committed(bootstrap, target))) == list(range(100))
 
 
@@ -212,6 +257,9 @@ def test_a_batch_write_with_a_sink_of_its_own_is_done_once(
         ({"kafka.transaction.timeout.ms": "1000"}, "option kafka.transaction.timeout.ms"),
         ({"exactlyOnce": "true", "sinkId": "a/b"}, "option sinkId"),
         ({"exactlyOnce": "true", "sinkId": "a" * 201}, "option sinkId"),
+        ({"sinkKeepsBatch": "3"}, "option sinkKeepsBatch: has a meaning with exactlyOnce=true alone"),
+        ({"exactlyOnce": "true", "sinkKeepsBatch": "all"}, "option sinkKeepsBatch: must be the number of a batch, or"),
+        ({"exactlyOnce": "true", "sinkKeepsBatch": "-1"}, "option sinkKeepsBatch"),
         ({"exactlyOnce": "yes"}, "option exactlyonce|option exactlyOnce"),
         ({"kafka.transactional.id": "mine"}, "exactlyOnce=true"),
     ],

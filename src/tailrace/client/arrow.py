@@ -18,10 +18,12 @@ from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, Column, HeaderBuffers, LongBuffers, RecordColumns
 from tailrace.protocol.records.columns import columns_to_batch, plain_groups
 from tailrace.protocol.records.compression import Codec
-from tailrace.protocol.records.kernels import murmur2_column, records_to_columns
+from tailrace.protocol.records.kernels import murmur2_column, murmur64_column, records_to_columns
 
 Partitions = np.ndarray[tuple[int], np.dtype[np.int64]]
 """The partition of each row."""
+Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
+"""A number of 64 bits for each row."""
 Rows = np.ndarray[tuple[int], np.dtype[np.int64]]
 """Numbers of rows."""
 _MOST_16_BITS: Final = 2**15 - 1
@@ -177,6 +179,14 @@ def partitions_for_keys(keys: pa.Array, partition_count: int, *, keyless: int) -
     if keys.null_count:
         partitions[keys.is_null().to_numpy(zero_copy_only=False)] = keyless
     return partitions
+
+
+def content_hashes(column: pa.Array) -> Hashes:
+    """A hash of 64 bits of the bytes of each row of a binary or string column; 0 for null."""
+    buffers = _binary_buffers(column)
+    if buffers is None:
+        return np.zeros(len(column), np.uint64)
+    return np.frombuffer(murmur64_column(buffers, len(column)), np.uint64)
 
 
 def partition_batches(

@@ -45,6 +45,28 @@ class SinkMember(NamedTuple):
         return text
 
 
+class RowsDigest(NamedTuple):
+    """The rows of a batch, to be compared with those of a batch that comes again: whatever their order and their tasks.
+
+    Equal rows have equal digests. Other rows have one by a chance of 1 in 2^64.
+    """
+
+    row_count: int = 0
+    digest: int = 0
+    """The sum of the hashes of all rows, 64 bits, signed."""
+    scheme: int = 1
+    """The way in which rows are hashed: digests of two schemes tell nothing about each other."""
+
+    def plus(self, other: "RowsDigest") -> "RowsDigest":
+        """The digest of the rows of both, which have one scheme."""
+        total = (self.digest + other.digest) % 2**64
+        return RowsDigest(self.row_count + other.row_count, total - 2**64 if total >= 2**63 else total, self.scheme)
+
+    def differs_from(self, other: "RowsDigest") -> bool:
+        """Whether the rows are known to be others."""
+        return self.row_count != other.row_count or (self.scheme == other.scheme and self.digest != other.digest)
+
+
 def sink_key(sink: str) -> str:
     """The key of the sink's record, and the part of its members' transactional ids that they have in common."""
     return f"{_PREFIX}{sink}"

@@ -4,7 +4,8 @@
    identity with which another process can end it.
 2. The driver commits the transactions of all tasks by one decision of the sink's coordinator. That aborts what other
    attempts have written for the batch.
-3. A batch that was decided before is not written again: its tasks read their rows and drop them.
+3. A batch that was decided before is not written again: its tasks read their rows and drop them. The decision keeps a
+   digest of the rows, so that a batch which comes again with other rows is refused (decision 0082).
 4. Readers with read_committed see nothing of a batch before its decision, and wait behind it: the last stable offset of
    a partition stands while a transaction is open in it.
 """
@@ -16,12 +17,13 @@ import pyarrow as pa
 
 from tailrace.client.admin.configs import BROKER
 from tailrace.client.blocking import Admin, Producer
-from tailrace.client.transactions.sinks import WrittenMember
+from tailrace.client.transactions.sinks import CommittedBatch, SinkRefusal, WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.sinks import SinkMember
+from tailrace.model.sinks import RowsDigest, SinkMember
+from tailrace.spark.row_digests import digest_rows
 from tailrace.spark.row_sender import RowSender
 from tailrace.spark.sink_batch import SinkBatch, given_up
-from tailrace.spark.sink_options import DEFAULT_TIMEOUT_MS, TIMEOUT, SinkOptions, SinkTransactions
+from tailrace.spark.sink_options import DEFAULT_TIMEOUT_MS, KEEPS_BATCH, TIMEOUT, SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
 
 _log = logging.getLogger(__name__)
@@ -92,6 +94,24 @@ def _refusal(member: SinkMember, timeout_ms: int, fault: KafkaError) -> str:
             return fault.detail
 
 
+def other_rows(batch: SinkBatch, refusal: KafkaError) -> str:
+    """The reasons and the ways out for a batch that comes again with other rows."""
+    changing = "(uuid(), rand(), the time of day, a table that has changed)"
+    if batch.query is None:
+        return (
+            f"{refusal.detail}. A write with a sinkId is done once: another write needs another sinkId. If it is the"
+            f" same write, and makes other rows of the same input {changing}, option {KEEPS_BATCH}=any keeps the rows"
+            " that the sink has and drops these"
+        )
+    return (
+        f"{refusal.detail}. It is no repetition: the checkpoint is older than the sink, or the query, its source or its"
+        " options have changed. Go on with the checkpoint that the sink was last written from; or say another sinkId,"
+        " which writes all rows of the batch, also those that the topic has already. For a query that makes other rows"
+        f" of the same input {changing}, option {KEEPS_BATCH}={batch.batch} keeps the rows that the sink has and drops"
+        f" these, and {KEEPS_BATCH}=any those of every batch that comes again"
+    )
+
+
 def _timeout_refusal(timeout_ms: int, limit: str) -> str:
     return f"option {TIMEOUT}: {timeout_ms} is more than {limit}: give less, or raise the brokers' setting"
 
@@ -138,32 +158,51 @@ class ExactlyOnce:
                 limit = f"{MAX_TIMEOUT} of broker {broker.node_id}, {most}"
                 raise KafkaError(ErrorCode.INVALID_TRANSACTION_TIMEOUT, _timeout_refusal(timeout_ms, limit))
 
-    def write(self, member: SinkMember, parts: Iterator[pa.RecordBatch]) -> tuple[int, WrittenMember | None]:
-        """Write the rows of one attempt of a task: their number, and the open transaction if something was written."""
+    def write(self, member: SinkMember, parts: Iterator[pa.RecordBatch]) -> tuple[RowsDigest, WrittenMember | None]:
+        """Write the rows of one attempt of a task: their digest, and the open transaction if something was written."""
         transaction = _TaskTransaction(self._options, self._transactions, member)
-        rows, is_wanted = 0, True
+        rows, is_wanted = RowsDigest(), True
         try:
             for part in parts:
                 if part.num_rows and is_wanted:
                     is_wanted = transaction.send(part)
-                rows += part.num_rows
+                if part.num_rows:
+                    rows = rows.plus(digest_rows(part, self._options.topic))
             return rows, transaction.finish() if is_wanted else None
         finally:
             transaction.close()
 
-    def commit(self, batch: SinkBatch, members: Sequence[WrittenMember]) -> None:
-        """Commit the batch, unless it was committed before."""
+    def commit(self, batch: SinkBatch, members: Sequence[WrittenMember], rows: RowsDigest) -> None:
+        """Commit the batch, unless it was committed before.
+
+        Raises SinkRefusal, OUT_OF_ORDER_SEQUENCE_NUMBER (45), if it was committed with other rows than these and the
+        option sinkKeepsBatch does not say that they are dropped.
+        """
         with self._admin() as admin:
-            committed = admin.commit_sink(
-                batch.sink,
-                run=batch.run,
-                batch=batch.batch,
-                members=members,
-                origin=batch.origin(self._transactions.checkpoint),
-                takes_over=self._transactions.takes_over,
-            )
+
+            def commit(compared: RowsDigest | None) -> CommittedBatch:
+                return admin.commit_sink(
+                    batch.sink,
+                    run=batch.run,
+                    batch=batch.batch,
+                    members=members,
+                    origin=batch.origin(self._transactions.checkpoint),
+                    takes_over=self._transactions.takes_over,
+                    rows=compared,
+                )
+
+            try:
+                committed = commit(rows)
+            except SinkRefusal as refusal:
+                if refusal.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or refusal.last_batch != batch.batch:
+                    raise
+                if self._transactions.keeps_batch not in ("any", batch.batch):
+                    raise SinkRefusal(refusal.code, other_rows(batch, refusal), refusal.last_batch) from refusal
+                _log.warning("%s; option %s: the sink keeps the rows that it has", refusal.detail, KEEPS_BATCH)
+                commit(None)
+                return
         if committed.is_repetition:
-            _log.warning("sink %s has batch %d already: nothing was written again", batch.sink, batch.batch)
+            _log.warning("sink %s has these rows of batch %d already: nothing was written", batch.sink, batch.batch)
 
     def give_up(self, batch: SinkBatch) -> None:
         """Abort a batch write that has failed, and keep all its attempts from writing: some may not be killed yet."""

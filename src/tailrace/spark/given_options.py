@@ -89,6 +89,7 @@ _WRITES = (
     "exactlyOnce",
     "sinkId",
     "sinkTakesOver",
+    "sinkKeepsBatch",
 )
 
 NAMES: Mapping[Kind, frozenset[str]] = {

@@ -9,6 +9,7 @@ Exactly once: see `spark.exactly_once`.
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -18,6 +19,7 @@ from pyspark.sql.types import StructType
 from tailrace.client.transactions.sinks import WrittenMember
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.sinks import RowsDigest
 from tailrace.spark.exactly_once import ExactlyOnce
 from tailrace.spark.pickled_plan import PickledPlan
 from tailrace.spark.row_sender import RowSender
@@ -105,7 +107,7 @@ class WrittenOnce(WriterCommitMessage):
     """The open transaction of one task."""
 
     batch: SinkBatch
-    rows: int
+    rows: RowsDigest
     member: WrittenMember | None
     """None if the task had no rows, or if the batch was decided before."""
 
@@ -134,7 +136,9 @@ class _OnceWriter(PickledPlan):
     def _commit(self, messages: list[WriterCommitMessage | None]) -> None:
         written = [one for one in messages if isinstance(one, WrittenOnce)]
         if written:  # else it is a batch without a task
-            self._sink.commit(written[0].batch, [one.member for one in written if one.member is not None])
+            members = [one.member for one in written if one.member is not None]
+            rows = reduce(RowsDigest.plus, (one.rows for one in written))
+            self._sink.commit(written[0].batch, members, rows)
 
 
 class OnceWriter(_OnceWriter, DataSourceArrowWriter):

@@ -4,14 +4,16 @@ import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from tailrace.model.errors import KafkaError
-from tailrace.model.sinks import check_sink
-from tailrace.spark.given_options import LAST_INT32, GivenOptions, fault
+from tailrace.model.sinks import LAST_BATCH, check_sink
+from tailrace.spark.given_options import LAST_INT32, GivenOptions, fault, parse_whole_number
 
 _LOCAL = re.compile(r"^file:///(?=[^/])")
 _log = logging.getLogger(__name__)
 
+KEEPS_BATCH = "sinkKeepsBatch"
 TIMEOUT = "kafka.transaction.timeout.ms"
 DEFAULT_TIMEOUT_MS = 900_000
 """That of the brokers' transaction.max.timeout.ms too."""
@@ -38,6 +40,8 @@ class SinkTransactions:
     """None: the id of the streaming query; for a batch write one that no other write has."""
     takes_over: bool = False
     """Whether the sink is taken from the checkpoint that has written to it before."""
+    keeps_batch: int | Literal["any"] | None = None
+    """The batch that may come again with other rows, which are dropped; `any`: every batch may."""
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     """A transaction that is open for longer is aborted."""
     checkpoint: str | None = None
@@ -74,7 +78,7 @@ def _check_acks(acks: str) -> None:
 def _transactions(given: GivenOptions) -> SinkTransactions | None:
     sink_id, takes_over = given.text("sinkId"), given.boolean("sinkTakesOver", False)
     if not given.boolean("exactlyOnce", False):
-        for name in ("sinkId", "sinkTakesOver", TIMEOUT):
+        for name in ("sinkId", "sinkTakesOver", KEEPS_BATCH, TIMEOUT):
             if given.text(name) is not None:
                 raise fault(name, "has a meaning with exactlyOnce=true alone")
         return None
@@ -86,9 +90,21 @@ def _transactions(given: GivenOptions) -> SinkTransactions | None:
     return SinkTransactions(
         sink_id=sink_id,
         takes_over=takes_over,
+        keeps_batch=_kept_batch(given.text(KEEPS_BATCH)),
         timeout_ms=given.positive(TIMEOUT, at_most=LAST_INT32) or DEFAULT_TIMEOUT_MS,
         checkpoint=_place(given.text("checkpointLocation")),
     )
+
+
+def _kept_batch(text: str | None) -> int | Literal["any"] | None:
+    if text is None:
+        return None
+    if text.strip().lower() == "any":
+        return "any"
+    number = parse_whole_number(text.strip())
+    if number is None or number > LAST_BATCH:
+        raise fault(KEEPS_BATCH, f"must be the number of a batch, or `any`, not {text!r}")
+    return number
 
 
 def _place(location: str | None) -> str | None:

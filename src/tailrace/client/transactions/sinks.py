@@ -14,7 +14,7 @@ from tailrace.client.router import GRACE_MS, TRANSACTION_COORDINATOR, Router
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.sinks import SINKS_FEATURE, SinkMember, check_sink, sink_key
+from tailrace.model.sinks import SINKS_FEATURE, RowsDigest, SinkMember, check_sink, sink_key
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.produce import (
@@ -23,7 +23,7 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkResponse, MemberToCommit
+from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkResponse, MemberToCommit, RowsOfBatch
 from tailrace.protocol.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
@@ -207,12 +207,16 @@ async def commit_sink(
     members: Sequence[WrittenMember],
     origin: str | None = None,
     takes_over: bool = False,
+    rows: RowsDigest | None = None,
     timeout_ms: int | None = None,
 ) -> CommittedBatch:
     """Commit the batch: all of these members, and nothing else that was written for it. Returns when readers see it.
 
     `origin` says where the writer keeps its progress, such as its checkpoint and the id of its query; another one than
-    the sink's is refused unless it `takes_over`. Raises SinkRefusal with one of the codes of `CommitSink`
+    the sink's is refused unless it `takes_over`. `rows` is kept with the batch: if it comes again with other rows it is
+    refused, OUT_OF_ORDER_SEQUENCE_NUMBER (45); None, or a cluster of an older release: without a comparison.
+
+    Raises SinkRefusal with one of the codes of `CommitSink`
     (docs/decisions/0063-a-batch-of-a-sink-is-one-decision.md); with a retriable code the batch may be committed or not,
     and the call has to be repeated.
     """
@@ -225,6 +229,7 @@ async def commit_sink(
         takes_over=takes_over,
         timeout_ms=router.request_timeout_ms,
         members=tuple(map(_to_commit, members)),
+        rows=None if rows is None else RowsOfBatch(**rows._asdict()),
     )
 
     async def ask(connection: Connection) -> CommittedBatch:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from tailrace.coordinators.transactions.transaction import TransactionState
 from tailrace.model.ids import NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import RowsDigest
 
 NO_EXPECTATION = -1
 
@@ -95,6 +96,8 @@ class CommitSink:
     takes_over: bool = False
     """The origin replaces that of the sink."""
     members: tuple[SinkMemberIdentity, ...]
+    rows: RowsDigest | None = None
+    """The rows of the batch; None: a batch that comes again is not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from tailrace.coordinators.transactions.transaction import NO_EPOCH, TRANSITIONS
 from tailrace.model.errors import CorruptRecords, KafkaError, MalformedMessage
 from tailrace.model.ids import NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.sinks import sink_key, sink_of_key
+from tailrace.model.sinks import RowsDigest, sink_key, sink_of_key
 from tailrace.protocol.schema import Buffer, Int8, Int16, Int32, Int64, decode, encode_bytes, field, message, struct
 
 _PREFIX = binary.Struct(">h")
@@ -37,6 +37,15 @@ class PartitionsSchema:
 
 
 @struct
+class RowsSchema:
+    """The rows of a sink's last batch: see `RowsDigest`."""
+
+    row_count: Int64
+    digest: Int64
+    scheme: Int8
+
+
+@struct
 class SinkSchema:
     """The state of a sink: see `Sink`."""
 
@@ -44,6 +53,8 @@ class SinkSchema:
     run: str
     past_runs: tuple[Int64, ...]
     origin: str | None
+    rows: RowsSchema | None = field(versions="1+", tag=0, default=None)
+    """Brokers before this field skip it, and write the record of the next batch without it."""
 
 
 @message(versions="0-1", flexible="1+")
@@ -108,6 +119,8 @@ def encode_record(record: CoordinatorRecord) -> tuple[bytes, bytes | None]:
 
 _RECORD_BYTES = 160
 """All of a record beside its texts and partitions: the fields of fixed size, with tags, 21 of the record's own."""
+_ROWS_BYTES = 24
+"""The rows of a sink: the numbers, and the frame of their tagged field."""
 _TOPIC_BYTES = 10
 _PARTITION_BYTES = 4
 _LONGEST_SIGN = 4
@@ -119,9 +132,8 @@ def most_bytes(record: CoordinatorRecord) -> int:
     size = _RECORD_BYTES + _text_bytes(record.transactional_id)
     if isinstance(record, SinkRecord):
         if record.sink is not None:
-            size += (
-                _text_bytes(record.sink.run) + _text_bytes(record.sink.origin or "") + 8 * len(record.sink.past_runs)
-            )
+            texts = _text_bytes(record.sink.run) + _text_bytes(record.sink.origin or "")
+            size += texts + 8 * len(record.sink.past_runs) + _ROWS_BYTES
     elif record.transaction is not None:
         partitions = record.transaction.partitions
         topics = {partition.topic for partition in partitions}
@@ -134,7 +146,13 @@ def _text_bytes(text: str) -> int:
 
 
 def _sink_value(sink: Sink) -> TransactionLogValue:
-    schema = SinkSchema(last_batch=sink.last_batch, run=sink.run, past_runs=sink.past_runs, origin=sink.origin)
+    schema = SinkSchema(
+        last_batch=sink.last_batch,
+        run=sink.run,
+        past_runs=sink.past_runs,
+        origin=sink.origin,
+        rows=None if sink.rows is None else RowsSchema(**sink.rows._asdict()),
+    )
     return TransactionLogValue(
         producer_id=NO_PRODUCER_ID,
         producer_epoch=NO_EPOCH,
@@ -197,6 +215,7 @@ def _sink(stored: TransactionLogValue, schema: SinkSchema) -> Sink:
         run=schema.run,
         past_runs=schema.past_runs,
         origin=schema.origin,
+        rows=None if schema.rows is None else RowsDigest(schema.rows.row_count, schema.rows.digest, schema.rows.scheme),
         updated_at_ms=stored.transaction_last_update_timestamp_ms,
     )
 

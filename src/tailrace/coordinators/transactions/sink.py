@@ -5,6 +5,8 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Final
 
+from tailrace.model.sinks import RowsDigest
+
 MOST_PAST_RUNS: Final = 128
 """The runs that a sink remembers to refuse them. A run that has been followed by more than these is a new one again."""
 LONGEST_ORIGIN: Final = 1_000
@@ -24,6 +26,8 @@ class Sink:
     """Digests of runs that were followed, the oldest first; bounded."""
     origin: str | None = None
     """The place where its writer keeps its progress; None: no writer has named one."""
+    rows: RowsDigest | None = None
+    """The rows of the last batch; None: its writer has not said."""
     updated_at_ms: int
     """ms since 1970."""
 
@@ -31,14 +35,17 @@ class Sink:
         """Whether another run has followed this one."""
         return run != self.run and run_digest(run) in self.past_runs
 
-    def advanced(self, *, batch: int, run: str, origin: str | None, now_ms: int) -> "Sink":
-        """The batch is decided, and the run is the current one."""
+    def advanced(
+        self, *, batch: int, run: str, origin: str | None, rows: RowsDigest | None = None, now_ms: int
+    ) -> "Sink":
+        """The batch is decided, and the run is the current one. A batch that was decided before keeps its rows."""
         return replace(
             self,
             last_batch=max(batch, self.last_batch),
             run=run,
             past_runs=self.past_runs if run == self.run else (*self.past_runs, run_digest(self.run))[-MOST_PAST_RUNS:],
             origin=self.origin if origin is None else origin,
+            rows=rows if batch > self.last_batch else self.rows,
             updated_at_ms=now_ms,
         )
 

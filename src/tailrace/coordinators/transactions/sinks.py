@@ -81,8 +81,8 @@ class Sinks:
 
         Raises KafkaError INVALID_REQUEST (42), CONCURRENT_TRANSACTIONS (51), PRODUCER_FENCED (90) for a run that was
         followed, DUPLICATE_RESOURCE (92) for another origin, OUT_OF_ORDER_SEQUENCE_NUMBER (45) for a batch before the
-        last one in a new run, MESSAGE_TOO_LARGE (10); for a member INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED
-        (90), INVALID_TXN_STATE (48).
+        last one in a new run and for the last one with other rows, MESSAGE_TOO_LARGE (10); for a member
+        INVALID_PRODUCER_ID_MAPPING (49), PRODUCER_FENCED (90), INVALID_TXN_STATE (48).
         """
         _check_request(command)
         if sink_key(command.sink_id) in self._pending:
@@ -95,6 +95,7 @@ class Sinks:
                     raise _too_early(command.sink_id, sink, command.batch)
                 return Decision(records=(), response=SinkCommitted(is_repetition=True))
             if command.batch == sink.last_batch:
+                _check_rows(sink, command)
                 return self._again(sink, command, now_ms)
         members = [self._committed(identity, now_ms) for identity in command.members]
         following = _following(sink, command, now_ms)
@@ -260,8 +261,21 @@ def _check_writer(sink: Sink, command: CommitSink) -> None:
 
 def _following(sink: Sink | None, command: CommitSink, now_ms: int) -> Sink:
     if sink is None:
-        return Sink(last_batch=command.batch, run=command.run, origin=command.origin, updated_at_ms=now_ms)
-    return sink.advanced(batch=command.batch, run=command.run, origin=command.origin, now_ms=now_ms)
+        return Sink(
+            last_batch=command.batch, run=command.run, origin=command.origin, rows=command.rows, updated_at_ms=now_ms
+        )
+    return sink.advanced(batch=command.batch, run=command.run, origin=command.origin, rows=command.rows, now_ms=now_ms)
+
+
+def _check_rows(sink: Sink, command: CommitSink) -> None:
+    """The writer of a batch that comes again with other rows has lost progress: they would be skipped in silence."""
+    if sink.rows is None or command.rows is None or not command.rows.differs_from(sink.rows):
+        return
+    raise KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"sink {command.sink_id!r} has batch {command.batch} with {sink.rows.row_count} rows, and it comes again with "
+        f"other rows, {command.rows.row_count} of them: nothing of it is committed",
+    )
 
 
 def _is_over(sink: Sink, member: SinkMember) -> bool:

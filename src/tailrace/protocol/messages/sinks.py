@@ -4,7 +4,7 @@ Both go to the coordinator of the transactional id `__tailrace_sink/<sink>`. A b
 feature `tailrace.sinks` in ApiVersions: all brokers of its cluster know them then.
 """
 
-from tailrace.protocol.schema import Int16, Int32, Int64, message, struct
+from tailrace.protocol.schema import Int8, Int16, Int32, Int64, field, message, struct
 
 
 @struct
@@ -14,6 +14,15 @@ class MemberToCommit:
     transactional_id: str
     producer_id: Int64
     producer_epoch: Int16
+
+
+@struct
+class RowsOfBatch:
+    """The rows of a batch: see `RowsDigest`."""
+
+    row_count: Int64
+    digest: Int64
+    scheme: Int8
 
 
 @message(api_key=10001, versions="0", flexible="0+")
@@ -30,6 +39,9 @@ class CommitSinkRequest:
     timeout_ms: Int32 = 30_000
     """The longest wait for the markers of the members; then the answer is REQUEST_TIMED_OUT (7), to be repeated."""
     members: tuple[MemberToCommit, ...] = ()
+    rows: RowsOfBatch | None = field(versions="0+", tag=0, default=None)
+    """If the batch is the sink's last one and this says that it had other rows, the request is refused (45). Null: no
+    comparison."""
 
 
 @message(api_key=10001, versions="0", flexible="0+")

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from tailrace.model.content_hash import murmur64
 from tailrace.model.key_hash import murmur2
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records._key_filter_twin import SteppedSplit, split_by_key
@@ -55,6 +56,7 @@ __all__ = (
     "append_record",
     "encode_columns",
     "murmur2_column",
+    "murmur64_column",
     "parse_records",
     "records_to_columns",
     "split_by_key",
@@ -298,6 +300,15 @@ def murmur2_column(column: BinaryBuffers, count: int) -> bytearray:
     for row in range(count):
         content = _bytes_at(column, row)
         hashes.append(0 if content is None else murmur2(bytes(content)))
+    return bytearray(hashes)
+
+
+def murmur64_column(column: BinaryBuffers, count: int) -> bytearray:
+    """The `murmur64` hash of each of the first `count` rows, unsigned 64-bit integers; 0 for null."""
+    hashes = array("Q")
+    for row in range(count):
+        content = _bytes_at(column, row)
+        hashes.append(0 if content is None else murmur64(bytes(content)))
     return bytearray(hashes)
 
 

@@ -14,7 +14,7 @@ from tailrace.coordinators.transactions.sink import NO_BATCH
 from tailrace.coordinators.transactions.transaction import TransactionState
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.sinks import check_sink, sink_key
+from tailrace.model.sinks import RowsDigest, check_sink, sink_key
 from tailrace.protocol.messages.sinks import (
     CommitSinkRequest,
     CommitSinkResponse,
@@ -63,6 +63,9 @@ class CommitSinkHandler:
                 )
                 for member in request.members
             ),
+            rows=None
+            if request.rows is None
+            else RowsDigest(request.rows.row_count, request.rows.digest, request.rows.scheme),
         )
 
         def answer(outcome: Response | KafkaError) -> None:

@@ -10,7 +10,7 @@ from tailrace.client.offsets import LATEST, READ_COMMITTED
 from tailrace.client.transactions.sinks import CommittedBatch, SinkRefusal, WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.sinks import SinkMember
+from tailrace.model.sinks import RowsDigest, SinkMember
 from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
 
@@ -131,6 +131,16 @@ def test_a_refused_commit_names_the_last_batch(admin: Admin, topic: str) -> None
     assert other.value.code is E.DUPLICATE_RESOURCE
     moved = admin.commit_sink(topic, run="r2", batch=6, members=(), origin="/two", takes_over=True)
     assert moved == CommittedBatch(6, False)
+
+
+def test_a_batch_that_comes_again_with_other_rows_is_refused(admin: Admin, topic: str) -> None:
+    rows = RowsDigest(100, -7)
+    admin.commit_sink(topic, run="r1", batch=5, members=(), rows=rows)
+    assert admin.commit_sink(topic, run="r2", batch=5, members=(), rows=rows).is_repetition
+    with pytest.raises(SinkRefusal, match="with 100 rows, and it comes again with other rows, 300 of them") as refused:
+        admin.commit_sink(topic, run="r3", batch=5, members=(), rows=RowsDigest(300, -7))
+    assert (refused.value.code, refused.value.last_batch) == (E.OUT_OF_ORDER_SEQUENCE_NUMBER, 5)
+    assert admin.commit_sink(topic, run="r3", batch=5, members=()).is_repetition
 
 
 def test_sinks_are_described(admin: Admin, topic: str) -> None:

@@ -18,7 +18,7 @@ from tailrace.coordinators.transactions.sink import MOST_PAST_RUNS, Sink
 from tailrace.coordinators.transactions.transaction import TRANSITIONS, Transaction, TransactionState
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.sinks import sink_key
+from tailrace.model.sinks import RowsDigest, sink_key
 
 IDS = st.integers(-1, 2**62)
 EPOCHS = st.integers(-1, 2**15 - 1)
@@ -119,6 +119,7 @@ SINKS = st.builds(
     run=RUNS,
     past_runs=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=MOST_PAST_RUNS).map(tuple),
     origin=st.none() | st.text(max_size=40),
+    rows=st.none() | st.builds(RowsDigest, *(st.integers(-(2**63), 2**63 - 1),) * 2, st.integers(-128, 127)),
     updated_at_ms=TIMES,
 )
 
@@ -148,6 +149,14 @@ def test_the_record_of_a_sink_is_an_empty_transactional_id_with_a_tag_of_ours() 
             "0000000000000005" + "03" + b"r2".hex() + "02" + "0000000000000007" + "0c" + b"/checkpoint".hex() + "00",
         )
     )
+
+
+def test_the_rows_of_a_sink_are_a_tagged_field_that_older_brokers_skip() -> None:
+    sink = Sink(last_batch=5, run="r2", rows=RowsDigest(100, -1), updated_at_ms=2_000)
+    _, value = encode_record(SinkRecord(sink_id="orders", sink=sink))
+    assert value is not None
+    rows = "0000000000000064" + "ffffffffffffffff" + "01" + "00"
+    assert value.hex().endswith("03" + b"r2".hex() + "01" + "00" + "01" + "00" + "13" + "01" + rows)
 
 
 def test_a_sinks_key_without_a_sink_is_passed_over() -> None:

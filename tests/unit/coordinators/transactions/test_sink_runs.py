@@ -13,7 +13,7 @@ from tailrace.coordinators.transactions.records import SinkRecord
 from tailrace.coordinators.transactions.sink import MOST_PAST_RUNS
 from tailrace.coordinators.transactions.transaction import LAST_EPOCH, TransactionState
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.sinks import SinkMember
+from tailrace.model.sinks import RowsDigest, SinkMember
 from testkit.sink_coordinator import (
     DECIDED,
     NOW,
@@ -88,6 +88,50 @@ def test_past_runs_are_bounded() -> None:
     assert len(coordinator.sink.past_runs) == MOST_PAST_RUNS
     assert coordinator.code(commit("r1", 1_000)) is E.PRODUCER_FENCED
     assert coordinator.decide(commit("r0", 1_000)) == DECIDED, "forgotten: a new run"
+
+
+# Rows
+
+ROWS = RowsDigest(100, 7)
+
+
+@pytest.mark.parametrize("others", [RowsDigest(200, 7), RowsDigest(100, 8), RowsDigest(0, 0), RowsDigest(200, 7, 2)])
+@pytest.mark.parametrize("run", ["r1", "r2"])
+def test_a_batch_that_comes_again_with_other_rows_is_refused_and_changes_nothing(run: str, others: RowsDigest) -> None:
+    coordinator = after(5, rows=ROWS)
+    refusal = coordinator.refusal(commit(run, 5, rows=others))
+    assert refusal.code is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    for part in ("batch 5", "100 rows", "other rows", f"{others.row_count} of them", "nothing"):
+        assert part in refusal.detail
+    assert coordinator.decide(commit("r1", 6)) == DECIDED, "the refused run follows nothing"
+
+
+def test_a_batch_that_comes_again_with_its_rows_is_a_repetition() -> None:
+    coordinator = after(5, rows=ROWS)
+    for run in ("r1", "r2", "r2"):
+        assert coordinator.decide(commit(run, 5, rows=ROWS)) == REPEATED
+    assert coordinator.code(commit("r2", 5, rows=RowsDigest())) is E.OUT_OF_ORDER_SEQUENCE_NUMBER, "rows are kept"
+
+
+def test_rows_that_one_side_does_not_know_are_not_compared() -> None:
+    """A decision of an older broker or client has none, and a writer may accept that its rows are dropped."""
+    coordinator = after(5, rows=ROWS)
+    assert coordinator.decide(commit("r2", 5)) == REPEATED
+    assert coordinator.sink is not None
+    assert coordinator.sink.rows == ROWS
+    older = after(5)
+    assert older.decide(commit("r2", 5, rows=ROWS)) == REPEATED
+    assert older.sink is not None
+    assert older.sink.rows is None
+
+
+def test_the_rows_of_the_last_batch_replace_those_of_the_one_before() -> None:
+    coordinator = after(5, rows=ROWS)
+    assert coordinator.decide(commit("r2", 6, rows=RowsDigest(3, 1))) == DECIDED
+    assert coordinator.code(commit("r2", 6, rows=ROWS)) is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert coordinator.decide(commit("r2", 7)) == DECIDED
+    assert coordinator.sink is not None
+    assert coordinator.sink.rows is None
 
 
 # Origins

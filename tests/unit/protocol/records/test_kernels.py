@@ -8,6 +8,7 @@ from types import ModuleType
 
 import pytest
 
+from tailrace.model.content_hash import murmur64
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_hash import murmur2
 from tailrace.protocol.records import _kernels_twin, kernels
@@ -242,9 +243,20 @@ def test_keys_are_hashed_as_kafkas_partitioner_does(kernel: ModuleType) -> None:
         kernel.murmur2_column(binary(*keys), len(keys) + 1)
 
 
+def test_contents_are_hashed_to_64_bits(kernel: ModuleType) -> None:
+    contents = [b"", b"a", b"abcdefg", b"abcdefgh", b"abcdefghi", None, bytes(range(256))]
+    hashes = ints(kernel.murmur64_column(binary(*contents, first=1), len(contents)), "Q")
+    assert hashes == [0 if content is None else murmur64(content) for content in contents]
+    assert len(set(hashes)) == len(contents)
+    assert 0 not in (hashes[0], hashes[1]), "0 is for null"
+    with pytest.raises(ValueError, match="row 7 lies outside"):
+        kernel.murmur64_column(binary(*contents), len(contents) + 1)
+
+
 def test_a_column_that_is_not_there_is_one_of_nulls(kernel: ModuleType) -> None:
     """The compiled kernel once read through a null pointer here."""
     assert kernel.murmur2_column(None, 2) == bytes(8)
+    assert kernel.murmur64_column(None, 2) == bytes(16)
     entries = struct.pack("4i", 0, 1, 1, 1)
     headers = HeaderBuffers(None, entries, binary(b"k"), None)  # type: ignore[arg-type]
     encoded = kernel.encode_columns(None, None, headers, None, **DEFAULTS)
