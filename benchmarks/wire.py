@@ -83,16 +83,16 @@ def batch(values: int, value_bytes: int) -> bytes:
     return bytes(build_batch([Record(0, now_ms, None, value)] * values))
 
 
-def produce_request(topic: str, partition: int, records: Buffer) -> ProduceRequest:
-    """One batch for one partition, acks=all."""
+def produce_request(topic: str, partition: int, records: Buffer, *, acks: int = -1) -> ProduceRequest:
+    """One batch for one partition, acks=all unless said otherwise."""
     data = PartitionProduceData(index=partition, records=records)
     return ProduceRequest(
-        acks=-1, timeout_ms=30_000, topic_data=(TopicProduceData(name=topic, partition_data=(data,)),)
+        acks=acks, timeout_ms=30_000, topic_data=(TopicProduceData(name=topic, partition_data=(data,)),)
     )
 
 
-def produce_frame(topic: str, partition: int, records: Buffer) -> bytes:
-    return framed(produce_request(topic, partition, records), PRODUCE_VERSION)
+def produce_frame(topic: str, partition: int, records: Buffer, *, acks: int = -1) -> bytes:
+    return framed(produce_request(topic, partition, records, acks=acks), PRODUCE_VERSION)
 
 
 def fetch_frame(topic: str, partition: int, offset: int, max_bytes: int) -> bytes:

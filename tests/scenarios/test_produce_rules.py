@@ -372,24 +372,40 @@ def test_acks_0_has_no_response_and_any_error_closes_the_connection() -> None:
 def test_acks_1_answers_after_the_local_append_and_acks_all_when_the_high_watermark_has_passed() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create()
+    node.create(replicas=(1, 2), in_sync=(1, 2))
     one, every = node.produce("orders", b"v", acks=1), node.produce("orders", b"w", acks=-1)
     assert (one.is_answered, every.is_answered) == (True, False)
     disk.run()
     node.end_turn()
+    assert not every.is_answered
+    node.create(replicas=(1, 2), in_sync=(1,))
     assert every.produced.base_offset == 1
+
+
+def test_acks_1_of_a_leader_alone_in_sync_answers_when_the_high_watermark_has_passed() -> None:
+    """Decision 0078: the record can be read by any request that comes behind the answer, as in Kafka."""
+    disk = DeferredDisk()
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    node.create()
+    one = node.produce("orders", b"v", acks=1)
+    assert not one.is_answered
+    disk.run()
+    node.end_turn()
+    assert one.produced.base_offset == 0
+    assert node.values("orders") == [b"v"]
 
 
 def test_acks_all_answers_7_at_its_timeout_and_the_records_stay() -> None:
     disk = DeferredDisk()
     node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
-    node.create()
+    node.create(replicas=(1, 2), in_sync=(1, 2))
     waiting = node.produce("orders", b"v", timeout_ms=500)
     node.clock.advance(499)
     assert not waiting.is_answered
     node.clock.advance(1)
     assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
     disk.run()
+    node.create(replicas=(1, 2), in_sync=(1,))
     node.end_turn()
     assert node.values("orders") == [b"v"]
 

@@ -64,6 +64,18 @@ class InSyncReplicas:
         if before is None or not _has_same_replicas(before, state):
             replica.notify(Change.IN_SYNC | Change.CANDIDATES)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other replica must have a record before it can be read: none is in sync, or was proposed."""
+        return self.leadership is None or self.leadership.is_alone
+
+    def waits_for_own_flush(self, end_offset: int) -> bool:
+        """Whether nothing but this leader's own flush keeps the high watermark below `end_offset`."""
+        replica, leadership = self._replica, self.leadership
+        if not (replica.is_leader and self.has_enough) or replica.own_end_offset >= end_offset:
+            return False
+        return leadership is None or leadership.others_have(end_offset)
+
     def check_enough(self) -> None:
         """Raises KafkaError NOT_ENOUGH_REPLICAS (19) if acks=all is refused now."""
         if not self.has_enough:

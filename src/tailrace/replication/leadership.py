@@ -127,6 +127,16 @@ class Leadership:
         proposed = () if self.pending is None else (member for member, _ in self.pending.members)
         self._maximal = frozenset((*self.state.in_sync_replicas, *proposed, *self.doubted))
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether rule 1 waits for no follower."""
+        return self._maximal.issubset((self._own_id,))
+
+    def others_have(self, end_offset: int) -> bool:
+        """Whether each follower that rule 1 waits for has stored its log up to this offset."""
+        replicas = self.replicas.items()
+        return all(progress.end_offset >= end_offset for key, progress in replicas if key in self._maximal)
+
     def exclude(self, replica_ids: Collection[BrokerId]) -> bool:
         """Exclude these replicas, which are fenced or gone, from the high watermark until they have caught up again.
 

@@ -133,6 +133,7 @@ class Partition:
         log.epochs.assign(state.leader_epoch, log.log_end_offset)
         replica.leader_epoch = state.leader_epoch
         replica.is_leader = True
+        replica.acknowledged_end = 0
         self.following.agreed_epoch = state.leader_epoch
         self.following.recovery_bound = self.in_sync.leadership = None
         self.in_sync.take_state(state)
@@ -156,7 +157,7 @@ class Partition:
             # An epoch in which nothing was written: the next leader's log may have an older one there.
             log.epochs.truncate_from_end(log.log_end_offset)
         self._staging.drop()
-        replica.high_watermark.fail(replica.not_leader())
+        replica.end_leadership()
         replica.notify(Change.ROLE)
 
     # Settings
@@ -319,7 +320,23 @@ class Partition:
 
     def cancel_wait(self, offset: int, waiter: Waiter) -> None:
         """Remove this waiter of this offset, if it still waits."""
-        self._replica.high_watermark.cancel_wait(offset, waiter)
+        self._replica.cancel_wait(offset, waiter)
+
+    def when_flushed(self, offset: int, waiter: Waiter) -> None:
+        """As `when_high_watermark_reaches`, for this leader's stored log: flushed, or written under page-cache
+        durability. The high watermark rises before the call."""
+        self._replica.when_flushed(offset, waiter)
+
+    def note_acknowledged(self, end_offset: int) -> None:
+        """Note that records up to here were acknowledged to a producer (acks=1), which may not be readable yet."""
+        self._replica.acknowledged_end = max(self._replica.acknowledged_end, end_offset)
+
+    @property
+    def awaited_end(self) -> int | None:
+        """The end of the acknowledged records above the high watermark, which rises soon; None without any, and while
+        too few replicas are in sync."""
+        end_offset = self._replica.acknowledged_end
+        return end_offset if end_offset > self.high_watermark and self.in_sync.has_enough else None
 
     def sync(self, on_done: Callable[[], None]) -> None:
         """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`.

@@ -115,8 +115,10 @@ class Replica:
     """This broker's copy of one partition."""
 
     __slots__ = (
+        "_flush_waiters",
         "_flushes_pending",
         "_on_abandoned",
+        "acknowledged_end",
         "config",
         "context",
         "high_watermark",
@@ -156,6 +158,9 @@ class Replica:
         self.written_bytes = 0
         """Bytes appended since the log was opened; a metric, and the measure of `HighWatermark.readable_bytes`."""
         self.watchers: Watchers[Any] | None = None
+        self.acknowledged_end = 0
+        """The end of the batches of this leader epoch that were acknowledged before all replicas in sync had them."""
+        self._flush_waiters: OffsetWaiters | None = None
         self._flushes_pending = 0
         self._on_abandoned: Callable[[], None] | None = None
 
@@ -192,8 +197,40 @@ class Replica:
         self._flushes_pending -= 1
         if not self.is_closed:
             self.on_flushed(self.log.flushed_offset)
+            if self._flush_waiters:
+                self._call_flush_waiters(self._flush_waiters)
         elif self._on_abandoned is not None:
             self.abandon(self._on_abandoned)
+
+    def _call_flush_waiters(self, waiters: OffsetWaiters) -> None:
+        if self.log.is_offline:
+            waiters.fail(StorageError(f"{self.topic_partition} went offline before it was flushed"))
+        else:
+            waiters.reached(self.log.flushed_offset)
+
+    def when_flushed(self, offset: int, waiter: Waiter) -> None:
+        """As `Partition.when_flushed`."""
+        if self.own_end_offset >= offset:
+            waiter(None)
+        elif not self.is_leader:
+            waiter(self.not_leader())
+        else:
+            if self._flush_waiters is None:
+                self._flush_waiters = OffsetWaiters()
+            self._flush_waiters.add(offset, waiter)
+
+    def end_leadership(self) -> None:
+        """Answer every request that waits for the high watermark or a flush with the new leader."""
+        self.acknowledged_end = 0
+        self.high_watermark.fail(self.not_leader())
+        if self._flush_waiters is not None:
+            self._flush_waiters.fail(self.not_leader())
+
+    def cancel_wait(self, offset: int, waiter: Waiter) -> None:
+        """As `Partition.cancel_wait`."""
+        self.high_watermark.cancel_wait(offset, waiter)
+        if self._flush_waiters is not None:
+            self._flush_waiters.remove(offset, waiter)
 
     def abandon(self, on_abandoned: Callable[[], None]) -> None:
         """Close the log when no flush of it is under way any more, then call `on_abandoned`."""

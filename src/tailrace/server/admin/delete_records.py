@@ -1,7 +1,8 @@
 """DeleteRecords (21): raises the log start offset of partitions that this broker leads (KIP-107).
 
 The answer is sent when the new log starts are on disk: deleted records do not come back after a crash. All requests of
-one turn share one write.
+one turn share one write. Records that were acknowledged with acks=1 can be deleted: the request waits until they are
+below the high watermark (`server.partitions.acknowledged_ends`).
 """
 
 from collections import Counter
@@ -20,6 +21,7 @@ from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import call_each
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
+from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.partitions.deletion_log import DeletionLog
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
@@ -30,14 +32,29 @@ _NOTHING_KNOWN = -1
 class DeleteRecordsHandler:
     """Raises log starts. Each partition has an error of its own."""
 
-    def __init__(self, *, partitions: PartitionTable, clock: Clock) -> None:
+    def __init__(self, *, partitions: PartitionTable, clock: Clock, ends: AcknowledgedEnds) -> None:
         self._partitions = partitions
+        self._ends = ends
         self._clock = clock
         self._deletions = DeletionLog(clock)
         self._waiting: list[Callable[[KafkaError | None], None]] = []
         self._moved: dict[Partition, None] = {}  # in this turn
 
     def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | None:
+        named = [
+            self._partitions.awake(topic.name, each.partition_index)
+            for topic in request.topics
+            for each in topic.partitions
+        ]
+
+        def readable() -> None:
+            response = self._carry_out(request, context)
+            if response is not None:
+                context.respond(response)
+
+        return None if self._ends.wait(named, readable) else self._carry_out(request, context)
+
+    def _carry_out(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | None:
         times = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
         response = DeleteRecordsResponse(
             topics=tuple(

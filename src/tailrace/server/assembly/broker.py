@@ -45,6 +45,7 @@ from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
 from tailrace.server.metadata.topic_partitions import DescribeTopicPartitionsHandler
+from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.ports import Controller
 from tailrace.server.produce.produce import ProduceHandler
 from tailrace.server.quorum.controller import OnImage
@@ -180,6 +181,7 @@ class Broker:
     def _of_records(self) -> HandlerTable:
         config, partitions, clock = self.config, self.partitions, self.ports.clock
         endpoints, path = LeaderEndpoints(self.controller), config.shown_log_directory
+        ends = AcknowledgedEnds(self.deadlines)
         return by_api(
             {
                 produce.ProduceRequest: ProduceHandler(
@@ -209,11 +211,13 @@ class Broker:
                 fetch_sessions.DescribeFetchSessionsRequest: DescribeFetchSessionsHandler(
                     cache=self.fetch_sessions.cache, clock=clock
                 ),
-                list_offsets.ListOffsetsRequest: ListOffsetsHandler(partitions=partitions, views=self.readable_views),
-                list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(
-                    partitions=partitions, views=self.readable_views
+                list_offsets.ListOffsetsRequest: ListOffsetsHandler(
+                    partitions=partitions, views=self.readable_views, ends=ends
                 ),
-                topics.DeleteRecordsRequest: DeleteRecordsHandler(partitions=partitions, clock=clock),
+                list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(
+                    partitions=partitions, views=self.readable_views, ends=ends
+                ),
+                topics.DeleteRecordsRequest: DeleteRecordsHandler(partitions=partitions, clock=clock, ends=ends),
                 transactions.DescribeProducersRequest: DescribeProducersHandler(partitions=partitions),
                 log_dirs.DescribeLogDirsRequest: DescribeLogDirsHandler(partitions=partitions, path=path),
                 log_dirs.AlterReplicaLogDirsRequest: AlterReplicaLogDirsHandler(partitions=partitions, path=path),

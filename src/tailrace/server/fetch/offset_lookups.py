@@ -8,6 +8,9 @@ While the high watermark of a new leader is below the start of its epoch, the hi
 known. An answer that this would lower is OFFSET_NOT_AVAILABLE (78) then, before v5 LEADER_NOT_AVAILABLE (5): a consumer
 must never see the end of a partition move backwards (KIP-207).
 
+A consumer's answer that depends on the readable end waits until the records that were acknowledged with acks=1 are
+below it, for half a second at most (`server.partitions.acknowledged_ends`).
+
 A follower gets the log end. Any other client is a consumer, with any replica id. ListOffsets is for the leader, unless
 the replica id is -2 (KIP-392): then the replica that is asked answers for its own log, from its log start to its high
 watermark, so that a consumer that reads from a follower finds that one's first offset.
@@ -17,7 +20,7 @@ the keys are being indexed. All other answers are those of the partition that it
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from tailrace.metadata.views import ViewImage
@@ -40,8 +43,9 @@ from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.follower_readers import may_see_log_end
 from tailrace.server.fetch.key_reads import ScanBudget
-from tailrace.server.fetch.params import DEBUGGING_REPLICA
+from tailrace.server.fetch.params import CONSUMER, DEBUGGING_REPLICA
 from tailrace.server.fetch.views import ReadableViews
+from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import TimestampOffset
 
@@ -53,6 +57,8 @@ LATEST_TIERED: Final = -5
 
 FIRST_VERSION_OF = {LATEST: 1, EARLIEST: 1, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}
 FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+_STARTS: Final = frozenset((EARLIEST, EARLIEST_LOCAL, LATEST_TIERED))
+"""Timestamps whose answers do not depend on the end of the readable records."""
 _UNKNOWN: Final = -1
 _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 
@@ -60,11 +66,25 @@ _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 class ListOffsetsHandler:
     """ListOffsets (2): the offset that belongs to a timestamp, or to an end of the log."""
 
-    def __init__(self, *, partitions: PartitionTable, views: ReadableViews) -> None:
+    def __init__(self, *, partitions: PartitionTable, views: ReadableViews, ends: AcknowledgedEnds) -> None:
         self._partitions = partitions
         self._views = views
+        self._ends = ends
 
-    def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | None:
+        named = (
+            (topic.name, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+            if partition.timestamp not in _STARTS
+        )
+        is_consumer = request.replica_id == CONSUMER
+        behind = _in_use(named if is_consumer else (), self._partitions, self._views)
+        if self._ends.wait(behind, lambda: context.respond(self._response(request, context))):
+            return None
+        return self._response(request, context)
+
+    def _response(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         times = Counter(
             (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
         )
@@ -155,6 +175,20 @@ class _NamedTopic(NamedTuple):
         return partitions.get(self.name, index) if self.view is None else views.partition(self.view, index)
 
 
+def _in_use(
+    named: Iterable[tuple[str, int]], partitions: PartitionTable, views: ReadableViews
+) -> list[Partition | None]:
+    """The partitions of these names, or behind these view partitions, that are in use. Wakes none."""
+    found: list[Partition | None] = []
+    for topic, index in named:
+        view = views.named(topic)
+        if view is None:
+            found.append(partitions.awake(topic, index))
+        elif index in view.partitions:
+            found.append(partitions.awake(*view.stored_as(index)))
+    return found
+
+
 def _check_timestamp(timestamp: int, version: int) -> None:
     if timestamp < 0 and version < FIRST_VERSION_OF.get(timestamp, version + 1):
         raise KafkaError(
@@ -203,11 +237,21 @@ class OffsetForLeaderEpochHandler:
     an answer that this cap would lower is OFFSET_NOT_AVAILABLE (78) instead: the consumer would see a truncation.
     """
 
-    def __init__(self, *, partitions: PartitionTable, views: ReadableViews) -> None:
+    def __init__(self, *, partitions: PartitionTable, views: ReadableViews, ends: AcknowledgedEnds) -> None:
         self._partitions = partitions
         self._views = views
+        self._ends = ends
 
-    def handle(self, request: OffsetForLeaderEpochRequest, context: RequestContext) -> OffsetForLeaderEpochResponse:
+    def handle(
+        self, request: OffsetForLeaderEpochRequest, context: RequestContext
+    ) -> OffsetForLeaderEpochResponse | None:
+        named = ((topic.topic, partition.partition) for topic in request.topics for partition in topic.partitions)
+        behind = _in_use(named if request.replica_id == CONSUMER else (), self._partitions, self._views)
+        if self._ends.wait(behind, lambda: context.respond(self._response(request))):
+            return None
+        return self._response(request)
+
+    def _response(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
         return OffsetForLeaderEpochResponse(
             topics=tuple(
                 OffsetForLeaderTopicResult(

@@ -1,7 +1,11 @@
 """The answer to a Produce request while it is made: the answers of its partitions, and the time to send it.
 
 The answer of a partition is known when its batch is refused or in the log; with acks=-1 when the high watermark has
-passed the batch, or at the producer's deadline. No answer keeps bytes of the request: their buffer is used again.
+passed the batch, or at the producer's deadline; with acks=1 and no other replica in sync when the leader has flushed
+the batch, so that it can be read (decision 0078). No answer keeps bytes of the request: their buffer is used again.
+
+`timeout_ms` is the producer's time for replicas. The node's own flush has a time of its own, OWN_FLUSH_MS: a timeout of
+some milliseconds does not fail a batch for which nothing but the leader's disk is missing.
 """
 
 from abc import ABC, abstractmethod
@@ -32,8 +36,12 @@ FIRST_WITH_ENDPOINTS: Final = 10
 FIRST_WITH_TOPIC_IDS: Final = 13
 MAX_TIMEOUT_MS: Final = 300_000
 """The longest wait of a producer for acks=-1: a limit of ours."""
+OWN_FLUSH_MS: Final = 5_000
+"""The time of the leader's own flush, which `timeout_ms` does not shorten. A disk that takes longer hangs: acks=-1 is
+refused then, unless `timeout_ms` is longer, and acks=1 is answered as it would be with other replicas in sync."""
 
 _ALL: Final = -1
+_LEADER: Final = 1
 _NO_LEADER_HINT = NewerLeader()
 
 
@@ -81,14 +89,25 @@ class PartitionAnswer(ABC):
             self.refuse(outcome)
         else:
             self.appended = outcome
-            if self.acks == _ALL:
-                partition, end_offset = self.partition, outcome.last_offset + 1
-                if partition.high_watermark < end_offset:
-                    self.wait()
-                    partition.when_high_watermark_reaches(end_offset, self.complete)
-                    return
+            end_offset = outcome.last_offset + 1
+            if self.acks and self.partition.high_watermark < end_offset and self._has_to_wait(end_offset):
+                return
         self.is_open = False
         self.closed()
+
+    def _has_to_wait(self, end_offset: int) -> bool:
+        """Begin to wait for a batch that cannot be read yet, if its acks ask for that."""
+        partition = self.partition
+        if self.acks == _ALL:
+            self.wait()
+            partition.when_high_watermark_reaches(end_offset, self.complete)
+        elif partition.in_sync.waits_for_own_flush(end_offset) and partition.in_sync.is_alone:
+            self.wait()
+            partition.when_flushed(end_offset, self.complete)
+        else:
+            partition.note_acknowledged(end_offset)
+            return False
+        return True
 
     def complete(self, failure: KafkaError | None) -> None:
         """Close the answer: the wait for the batch is over, or has failed."""
@@ -99,9 +118,18 @@ class PartitionAnswer(ABC):
         self.is_open = False
         self.closed()
 
+    @property
+    def waits_for_own_flush(self) -> bool:
+        """Whether nothing but the leader's own flush is missing."""
+        appended = self.appended
+        if not self.is_open or appended is None:
+            return False
+        return self.acks == _LEADER or self.partition.in_sync.waits_for_own_flush(appended.last_offset + 1)
+
     def time_out(self, timeout_ms: int) -> None:
-        """The producer's timeout is over: refuse the batch unless its answer is known."""
+        """The time is over: refuse the batch unless its answer is known. acks=1 is answered: the batch is written."""
         if self.is_open:
+            own_flush = self.waits_for_own_flush
             self.is_open = False
             if self.appended is None:
                 self.refusal = _Refusal(
@@ -109,11 +137,16 @@ class PartitionAnswer(ABC):
                     f"not verified by the transaction coordinator after {timeout_ms} ms; it may still be written later",
                 )
                 return
-            self.partition.cancel_wait(self.appended.last_offset + 1, self.complete)  # which may take hours
+            end_offset = self.appended.last_offset + 1
+            self.partition.cancel_wait(end_offset, self.complete)  # which may take hours
+            if self.acks == _LEADER:
+                self.partition.note_acknowledged(end_offset)
+                return
             is_enough = self.partition.in_sync.has_enough
             self.refusal = _Refusal(
                 ErrorCode.REQUEST_TIMED_OUT if is_enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-                f"in the leader's log, but not on enough replicas after {timeout_ms} ms",
+                f"in the leader's log, but not {'on its disk' if own_flush else 'on enough replicas'} after"
+                f" {timeout_ms} ms",
             )
 
     def refuse(self, error: KafkaError) -> None:
@@ -155,7 +188,7 @@ class PartitionAnswer(ABC):
 class SoleAnswer(PartitionAnswer):
     """The answer to a request of one partition, as most are. It has its own deadline, and sends itself."""
 
-    __slots__ = ("_deadlines", "_endpoints", "_is_waiting", "_timeout_ms")
+    __slots__ = ("_deadlines", "_endpoints", "_is_waiting", "_timeout_ms", "_waited_ms")
 
     def __init__(
         self,
@@ -179,7 +212,8 @@ class SoleAnswer(PartitionAnswer):
         self._endpoints = endpoints
 
     def wait(self) -> None:
-        self._timeout_ms = _bounded(self._timeout_ms)
+        self._timeout_ms = _time_for(self.acks, self._timeout_ms)
+        self._waited_ms = 0
         self._is_waiting = True
         self._deadlines.add(self, self._timeout_ms)
 
@@ -189,8 +223,13 @@ class SoleAnswer(PartitionAnswer):
         self.finish()
 
     def expire(self) -> None:
-        """The producer's timeout is over."""
-        self.time_out(self._timeout_ms)
+        """The producer's timeout is over, or the time of the leader's own flush."""
+        self._waited_ms += self._timeout_ms
+        if self._waited_ms < OWN_FLUSH_MS and self.waits_for_own_flush:
+            self._timeout_ms = OWN_FLUSH_MS - self._waited_ms
+            self._deadlines.add(self, self._timeout_ms)
+            return
+        self.time_out(self._waited_ms)
         self.finish()
 
     def finish(self) -> None:
@@ -225,6 +264,7 @@ class SeveralAnswers:
         "_is_waiting",
         "_open_answers",
         "_timeout_ms",
+        "_waited_ms",
     )
 
     def __init__(
@@ -237,7 +277,8 @@ class SeveralAnswers:
     ) -> None:
         self._context = context
         self._acks = acks
-        self._timeout_ms = _bounded(timeout_ms)
+        self._timeout_ms = _time_for(acks, timeout_ms)
+        self._waited_ms = 0
         self._deadlines = deadlines
         self._endpoints = endpoints
         self._is_waiting = False
@@ -271,9 +312,18 @@ class SeveralAnswers:
             self._finish()
 
     def expire(self) -> None:
-        """The producer's timeout is over."""
+        """The producer's timeout is over, or the time of the leader's own flush."""
+        self._waited_ms += self._timeout_ms
+        if self._waited_ms < OWN_FLUSH_MS and any(answer.waits_for_own_flush for answer in self._answers):
+            for answer in self._answers:
+                if answer.is_open and not answer.waits_for_own_flush:
+                    answer.time_out(self._waited_ms)
+                    self._open_answers -= 1
+            self._timeout_ms = OWN_FLUSH_MS - self._waited_ms
+            self._deadlines.add(self, self._timeout_ms)
+            return
         for answer in self._answers:
-            answer.time_out(self._timeout_ms)
+            answer.time_out(self._waited_ms)
         self._finish()
 
     def _finish(self) -> None:
@@ -302,8 +352,9 @@ class _PartOfAnswer(PartitionAnswer):
         self._several.one_closed()
 
 
-def _bounded(timeout_ms: int) -> int:
-    return min(max(0, timeout_ms), MAX_TIMEOUT_MS)
+def _time_for(acks: int, timeout_ms: int) -> int:
+    """The time of a wait: the producer's, within bounds; acks=1 waits for no replica, and so for no time of its own."""
+    return OWN_FLUSH_MS if acks == _LEADER else min(max(0, timeout_ms), MAX_TIMEOUT_MS)
 
 
 def _finish(context: RequestContext, acks: int, answers: Sequence[PartitionAnswer], endpoints: LeaderEndpoints) -> None:

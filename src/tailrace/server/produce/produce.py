@@ -1,7 +1,8 @@
 """Produce (0): appends batches to partitions, and answers by the acks of the request.
 
 acks=0: no answer; on any error the connection is closed, since such a producer notices nothing else.
-acks=1: the answer is sent when the batches are in the log, at the end of the turn.
+acks=1: the answer is sent when the batches are in the log, at the end of the turn; where no other replica is in sync,
+    when they are flushed and can be read.
 acks=-1: the answer is sent when the high watermark has passed them, or at `timeout_ms` with REQUEST_TIMED_OUT (7), or
     NOT_ENOUGH_REPLICAS_AFTER_APPEND (20) if too few replicas are in sync by then; the batches stay in the log, and a
     retry of an idempotent producer finds them. A batch whose transaction has not been verified by then is not in the

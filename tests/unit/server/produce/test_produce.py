@@ -13,6 +13,7 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tailrace.server.produce.answers import OWN_FLUSH_MS
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
 from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection, ScriptedVerifier
@@ -30,24 +31,132 @@ def node(disk: DeferredDisk) -> DataPath:
     return node
 
 
+@pytest.fixture
+def quick() -> DataPath:
+    """A node whose flushes are done at once."""
+    node = DataPath("/logs", files=SimulatedDisk())
+    node.create()
+    return node
+
+
+def produce_to(*partitions: int, timeout_ms: int) -> ProduceRequest:
+    """A request with acks=all."""
+    data = tuple(PartitionProduceData(index=index, records=batch_of(b"a")) for index in partitions)
+    return ProduceRequest(
+        acks=-1, timeout_ms=timeout_ms, topic_data=(TopicProduceData(name="orders", partition_data=data),)
+    )
+
+
 def flush(node: DataPath, disk: DeferredDisk) -> None:
     disk.run()
     node.end_turn()
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_every_version_is_answered_in_its_own_form(node: DataPath, version: int) -> None:
-    answer = node.produce("orders", b"a", acks=1, version=version).produced
+def test_every_version_is_answered_in_its_own_form(quick: DataPath, version: int) -> None:
+    answer = quick.produce("orders", b"a", acks=1, version=version).produced
     assert (answer.error_code, answer.base_offset, answer.log_append_time_ms) == (0, 0, -1)
     assert answer.log_start_offset == (0 if version >= 5 else -1)
 
 
-def test_acks_one_is_answered_after_the_write_and_acks_all_after_the_flush(node: DataPath, disk: DeferredDisk) -> None:
+def test_acks_one_is_answered_after_the_write_if_another_replica_is_in_sync(disk: DeferredDisk) -> None:
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    node.create(replicas=(1, 2), in_sync=(1, 2))
     assert node.produce("orders", b"a", acks=1).is_answered
-    waiting = node.produce("orders", b"b", acks=-1)
+    assert not node.produce("orders", b"b", acks=-1).is_answered
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+@pytest.mark.parametrize("replicas", [(1,), (1, 2)])
+def test_a_leader_alone_in_sync_answers_when_the_record_can_be_read(
+    node: DataPath, disk: DeferredDisk, acks: int, replicas: tuple[int, ...]
+) -> None:
+    partition = node.create("alone", replicas=replicas, in_sync=(1,))
+    waiting = node.produce("alone", b"a", acks=acks)
+    assert not waiting.is_answered
+    assert partition.high_watermark == 0
+    flush(node, disk)
+    assert waiting.produced.base_offset == 0
+    assert partition.high_watermark == 1
+    assert len(node.deadlines) == 0
+
+
+def test_acks_one_does_not_wait_where_no_flush_makes_the_record_readable(disk: DeferredDisk) -> None:
+    """Too few replicas are in sync for any record to be committed."""
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    node.create(replicas=(1, 2), in_sync=(1,), config=TopicConfig(min_insync_replicas=2))
+    assert node.produce("orders", b"a", acks=1).produced.error_code == 0
+
+
+def test_acks_one_waits_for_no_disk_that_hangs(node: DataPath, disk: DeferredDisk) -> None:
+    waiting = node.produce("orders", b"a", acks=1, timeout_ms=1)
+    node.clock.advance(OWN_FLUSH_MS - 1)
+    assert not waiting.is_answered
+    node.clock.advance(1)
+    assert (waiting.produced.error_code, waiting.produced.base_offset) == (0, 0)
+    flush(node, disk)
+    assert len(node.deadlines) == 0
+
+
+def test_acks_one_fails_when_the_leadership_ends_before_the_flush(node: DataPath, disk: DeferredDisk) -> None:
+    waiting = node.produce("orders", b"a", acks=1)
+    node.create(leader=2, leader_epoch=1)
+    assert waiting.produced.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    flush(node, disk)
+    assert len(node.deadlines) == 0
+
+
+def test_acks_one_fails_when_its_log_goes_offline_before_the_flush(node: DataPath, disk: DeferredDisk) -> None:
+    waiting = node.produce("orders", b"a", acks=1)
+    node.table.get("orders", 0).log.condemn("a byte has changed")
+    flush(node, disk)
+    assert waiting.produced.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 1, 2, 5, 10])
+@pytest.mark.parametrize("partitions", [(0,), (0, 1)])
+def test_the_producers_timeout_does_not_run_against_the_leaders_own_flush(
+    node: DataPath, disk: DeferredDisk, timeout_ms: int, partitions: tuple[int, ...]
+) -> None:
+    node.create(partition=1)
+    waiting = node.send(produce_to(*partitions, timeout_ms=timeout_ms), 9)
+    node.clock.advance(50)
     assert not waiting.is_answered
     flush(node, disk)
-    assert waiting.produced.base_offset == 1
+    (topic,) = waiting.response.responses
+    assert [answer.error_code for answer in topic.partition_responses] == [0 for _ in partitions]
+    assert len(node.deadlines) == 0
+
+
+@pytest.mark.parametrize("partitions", [(0,), (0, 1)])
+def test_a_flush_that_hangs_ends_the_wait_for_acks_all(
+    node: DataPath, disk: DeferredDisk, partitions: tuple[int, ...]
+) -> None:
+    node.create(partition=1)
+    waiting = node.send(produce_to(*partitions, timeout_ms=10), 9)
+    node.clock.advance(OWN_FLUSH_MS)
+    (topic,) = waiting.response.responses
+    for answer in topic.partition_responses:
+        assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+        assert answer.error_message == "in the leader's log, but not on its disk after 5000 ms"
+    flush(node, disk)
+    assert len(node.deadlines) == 0
+
+
+def test_a_missing_replica_is_reported_at_the_producers_timeout(disk: DeferredDisk) -> None:
+    """Of two partitions of a request, the partition that lacks a replica fails; the other has its flush awaited."""
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    node.create(partition=0)
+    node.create(partition=1, replicas=(1, 2), in_sync=(1, 2))
+    sole = node.produce("orders", b"a", partition=1, timeout_ms=10)
+    both = node.send(produce_to(0, 1, timeout_ms=10), 9)
+    node.clock.advance(10)
+    assert sole.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert not both.is_answered
+    flush(node, disk)
+    (topic,) = both.response.responses
+    assert [answer.error_code for answer in topic.partition_responses] == [0, ErrorCode.REQUEST_TIMED_OUT]
+    assert topic.partition_responses[1].error_message == "in the leader's log, but not on enough replicas after 10 ms"
     assert len(node.deadlines) == 0
 
 
@@ -77,9 +186,9 @@ def test_an_unknown_partition_comes_before_invalid_acks(node: DataPath) -> None:
     assert node.produce("__consumer_offsets", b"a", acks=2).produced.error_code == ErrorCode.INVALID_REQUIRED_ACKS
 
 
-def test_each_partition_succeeds_or_fails_alone_in_the_order_of_the_request(node: DataPath) -> None:
-    node.create("orders", partition=1)
-    good, damaged = batch_of(b"a", now=node.clock.now_ms), bytearray(batch_of(b"b"))
+def test_each_partition_succeeds_or_fails_alone_in_the_order_of_the_request(quick: DataPath) -> None:
+    quick.create("orders", partition=1)
+    good, damaged = batch_of(b"a", now=quick.clock.now_ms), bytearray(batch_of(b"b"))
     damaged[-1] ^= 1
 
     def topic(name: str, *parts: tuple[int, bytes | bytearray]) -> TopicProduceData:
@@ -88,7 +197,7 @@ def test_each_partition_succeeds_or_fails_alone_in_the_order_of_the_request(node
 
     topics = (topic("nowhere", (0, good)), topic("orders", (1, good), (0, damaged), (7, good)))
     request = ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics)
-    response: ProduceResponse = node.send(request, 9).response
+    response: ProduceResponse = quick.send(request, 9).response
     assert [
         (topic.name, [(answer.index, answer.error_code) for answer in topic.partition_responses])
         for topic in response.responses
@@ -189,9 +298,11 @@ def test_a_batch_that_is_not_verified_in_time_is_not_reported_as_written(disk: D
     request = ProduceRequest(transactional_id="pay", acks=-1, timeout_ms=1000, topic_data=(topic,))
     exchange = node.send(request, 11)
     node.clock.advance(1000)
+    assert not exchange.is_answered, "the first partition's flush may still come"
+    node.clock.advance(OWN_FLUSH_MS - 1000)
     in_log, unverified = exchange.response.responses[0].partition_responses
     assert (in_log.error_code, unverified.error_code) == (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT)
-    assert in_log.error_message == "in the leader's log, but not on enough replicas after 1000 ms"
+    assert in_log.error_message == "in the leader's log, but not on its disk after 5000 ms"
     assert "not verified by the transaction coordinator after 1000 ms" in unverified.error_message
     assert held.log.log_end_offset == 0
 
@@ -211,10 +322,13 @@ def test_a_transactional_batch_needs_a_request_with_a_transactional_id(disk: Def
     first = send(0, "pay")
     coordinator.answer()
     node.end_turn()
+    flush(node, disk)
     assert first.produced.error_code == 0
     for sequence in (0, 1):  # stored already, and the next one
         assert send(sequence, None).produced.error_code == refused
-    assert send(1, "pay").produced.error_code == 0
+    second = send(1, "pay")
+    flush(node, disk)
+    assert second.produced.error_code == 0
     assert partition.log.log_end_offset == 2
 
 
@@ -223,21 +337,21 @@ def test_a_request_without_partitions_is_answered(node: DataPath) -> None:
     assert node.send(request, 9).response.responses == ()
 
 
-def test_version_13_names_topics_by_id(node: DataPath) -> None:
+def test_version_13_names_topics_by_id(quick: DataPath) -> None:
     request = ProduceRequest(
         acks=1,
         timeout_ms=1000,
         topic_data=(
             TopicProduceData(
                 topic_id=topic_id_of("orders"),
-                partition_data=(PartitionProduceData(index=0, records=batch_of(b"a", now=node.clock.now_ms)),),
+                partition_data=(PartitionProduceData(index=0, records=batch_of(b"a", now=quick.clock.now_ms)),),
             ),
             TopicProduceData(
                 topic_id=bytes(16), partition_data=(PartitionProduceData(index=0, records=batch_of(b"a")),)
             ),
         ),
     )
-    known, unknown = node.send(request, 13).response.responses
+    known, unknown = quick.send(request, 13).response.responses
     assert (known.topic_id, known.partition_responses[0].error_code) == (topic_id_of("orders"), 0)
     assert unknown.partition_responses[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
 
@@ -289,32 +403,31 @@ def test_a_full_disk_is_a_storage_error_and_the_connection_lives() -> None:
     assert node.connection.is_open
 
 
-def test_requests_like_the_last_one_of_their_connection_are_carried_out_without_decoding(node: DataPath) -> None:
+def test_requests_like_the_last_one_of_their_connection_are_carried_out_without_decoding(quick: DataPath) -> None:
     for number in range(50):
-        answer = node.produce("orders", str(number).encode() * (1 + 100 * (number % 3)), acks=1).produced
+        answer = quick.produce("orders", str(number).encode() * (1 + 100 * (number % 3)), acks=1).produced
         assert (answer.error_code, answer.base_offset) == (0, number)
-    refused = node.produce("orders", b"x", acks=1, partition=5).produced
+    refused = quick.produce("orders", b"x", acks=1, partition=5).produced
     assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_requests_like_one_before_of_their_connection_reach_their_own_topic(node: DataPath, disk: DeferredDisk) -> None:
+def test_requests_like_one_before_of_their_connection_reach_their_own_topic(quick: DataPath) -> None:
     names = [f"{'x' * (number % 12)}{number}" for number in range(70)]
     for name in names:
-        node.create(name)
+        quick.create(name)
     for number in range(3):
         for name in names:
-            answer = node.produce(name, name.encode(), acks=1).produced
+            answer = quick.produce(name, name.encode(), acks=1).produced
             assert (answer.error_code, answer.base_offset) == (0, number)
-    disk.run()
     for name in names:
-        assert node.values(name) == [name.encode()] * 3
+        assert quick.values(name) == [name.encode()] * 3
 
 
-def test_requests_of_a_connection_that_are_never_alike_are_carried_out_too(node: DataPath) -> None:
-    node.create("invoices")
+def test_requests_of_a_connection_that_are_never_alike_are_carried_out_too(quick: DataPath) -> None:
+    quick.create("invoices")
     for number in range(50):
         for topic in ("orders", "invoices"):
-            answer = node.produce(topic, b"v", acks=1, timeout_ms=number).produced
+            answer = quick.produce(topic, b"v", acks=1, timeout_ms=number).produced
             assert (answer.error_code, answer.base_offset) == (0, number)
 
 
@@ -349,7 +462,7 @@ def test_nothing_is_kept_of_a_producer_after_its_timeout(node: DataPath) -> None
     request = ProduceRequest(acks=-1, timeout_ms=100, topic_data=(topic,))
     connection = RecordingConnection()
     waiting = node.send(request, 9, connection=connection)
-    node.clock.advance(100)
+    node.clock.advance(OWN_FLUSH_MS)
     assert waiting.produced.error_code == ErrorCode.REQUEST_TIMED_OUT
     connection.hang_up()
     gone = weakref.ref(connection)
