@@ -27,6 +27,7 @@ def topic_rules(
     config: TopicConfig = KAFKAS_DEFAULTS,
     max_partitions_per_topic: int = NO_LIMIT,
     max_partitions_per_broker: int = NO_LIMIT,
+    max_frame_bytes: int = NO_LIMIT,
 ) -> TopicRules:
     """Defaults and limits of new topics: one partition of one replica, and as many as wanted."""
     return TopicRules(
@@ -35,6 +36,7 @@ def topic_rules(
         config=config,
         max_partitions_per_topic=max_partitions_per_topic,
         max_partitions_per_broker=max_partitions_per_broker,
+        max_frame_bytes=max_frame_bytes,
     )
 
 

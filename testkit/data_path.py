@@ -217,7 +217,8 @@ class DataPath:
         self.dispatcher.on_frame(connection, slot, memoryview(frame))
         if not same_turn:
             self.end_turn()
-            frame[:] = bytes(len(frame))  # the receive buffer is used again
+            if not connection.is_suspended:
+                frame[:] = bytes(len(frame))  # the receive buffer is used again
         return Exchange(connection, slot, APIS[api_of(type(request)).key].response, version)
 
     def end_turn(self) -> None:

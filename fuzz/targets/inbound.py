@@ -73,7 +73,10 @@ class _Host:
         self.turns = silent_turns(call_soon=self._tasks.call_soon, on_broken_invariant=self._stop)
         self.pool = BufferPool(limit_bytes=256 << 20)
         self.limits = ListenerLimits(
-            produce_frame_bytes=max_frame, trusted_fetch_frame_bytes=max_frame, other_frame_bytes=max_frame
+            large_frame_bytes=max_frame,
+            trusted_fetch_frame_bytes=max_frame,
+            fetch_frame_bytes=max_frame,
+            other_frame_bytes=max_frame,
         )
 
     def _stop(self, fault: BaseException) -> None:

@@ -167,8 +167,12 @@ class ControllerMachine:
             case CreatePartitions():
                 return PartitionCreation(image, self._topic_rules, self._random_bytes).decide(command)
             case AlterConfigs():
-                topic_defaults = self._topic_rules.config
-                changes = ConfigChanges(image, topic_defaults=topic_defaults, broker_settings=self._broker_settings)
+                changes = ConfigChanges(
+                    image,
+                    topic_defaults=self._topic_rules.config,
+                    broker_settings=self._broker_settings,
+                    max_frame_bytes=self._topic_rules.max_frame_bytes,
+                )
                 return changes.decide(command)
             case AlterPartition():
                 self._lifecycle(now_ms).known(command.broker_id, command.broker_epoch)

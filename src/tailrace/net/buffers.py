@@ -112,6 +112,14 @@ class ReceiveBuffer:
         """Whether more bytes can be received now."""
         return self.data is None or self.end < len(self.data)
 
+    @property
+    def announced_bytes(self) -> int:
+        """The announced size of the frame that has begun; 0 before its prefix has arrived."""
+        if self.data is None or self.end - self.start < 4:
+            return 0
+        announced: int = _LENGTH.unpack_from(self.data, self.start)[0]
+        return max(0, announced)
+
     def free_part(self) -> memoryview:
         """The place for the next bytes."""
         if self.data is None:

@@ -330,6 +330,8 @@ class InboundConnection(asyncio.BufferedProtocol):
                 self._pauses |= Pause.IN_FLIGHT
         received.start = start
         del view
+        if self._pauses & Pause.BUSY:
+            return  # with the buffer: the request may need its bytes
         if start == end:
             received.drop()
         elif not self._pauses & Pause.CLOSED and not received.make_space():
@@ -458,6 +460,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         """Called about once a second: close the connection if it is idle, or too slow in either direction."""
         idle_times = self._idle_times
         limits = self._listener.limits
+        frame_ms = limits.frame_time_ms(self._received.announced_bytes)
         if not self.is_open:
             if idle_times.age("closing", True, now_ms) > 5_000:
                 self.abort(None)
@@ -468,8 +471,8 @@ class InboundConnection(asyncio.BufferedProtocol):
         is_mid_frame = self._received.end > self._received.start and not self._pauses & ~Pause.MEMORY
         if idle_times.age("idle", is_idle, now_ms) > limits.idle_ms:
             self.close(f"idle for {limits.idle_ms} ms")
-        elif idle_times.age(("frame", self._frames_taken), is_mid_frame, now_ms) > limits.frame_ms:
-            self.close(f"a frame was not complete after {limits.frame_ms} ms")
+        elif idle_times.age(("frame", self._frames_taken), is_mid_frame, now_ms) > frame_ms:
+            self.close(f"a frame was not complete after {frame_ms} ms")
         elif idle_times.age(("answer", self._next_answer), self._may_miss_end, now_ms) > _UNANSWERED_MS and has_hung_up(
             self._transport
         ):

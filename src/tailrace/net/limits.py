@@ -11,6 +11,8 @@ LONGEST_FRAME = 2**31 - 1
 
 _ENVELOPE_BYTES = 128 << 10
 """Around a request: headers, and two strings of at most 32 KiB that name the client."""
+_SLOWEST_BYTES_PER_SECOND = 1 << 20
+"""A large frame has a second more for each of these bytes: 100 MiB take a line of 10 Mbit/s 84 seconds."""
 _TLS_HANDSHAKE = 0x1603
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
 
@@ -19,10 +21,14 @@ _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
 class ListenerLimits:
     """Limits of one listener: sizes in bytes, times in milliseconds."""
 
-    produce_frame_bytes: int = 16 << 20
+    large_frame_bytes: int = 100 << 20
+    """A Produce, and what the members of a group say of themselves: their size is up to a client's own settings."""
     trusted_fetch_frame_bytes: int = 64 << 20
     """A Fetch from this machine or from a broker: a session of 200,000 partitions must fit."""
-    other_frame_bytes: int = 4 << 20
+    fetch_frame_bytes: int = 4 << 20
+    """A Fetch from another machine."""
+    other_frame_bytes: int = 16 << 20
+    """50,000 names of topics of 249 characters, and as many numbers beside each as clients send."""
     max_connections: int = 2_000
     max_connections_per_ip: int = 200
     """Not applied to clients on this machine."""
@@ -31,7 +37,7 @@ class ListenerLimits:
     """Neither is applied to clients on this machine. Twice as many may come at once; the next ones wait."""
     idle_ms: int = 600_000
     frame_ms: int = 30_000
-    """From a frame's first byte to its last."""
+    """From a frame's first byte to its last; longer for a large one, see `frame_time_ms`."""
     unsent_bytes: int = 64 << 20
     stall_ms: int = 60_000
     """The longest time without progress of unsent answers."""
@@ -45,22 +51,26 @@ class ListenerLimits:
         partitions of a node. A frame that is refused would come again and again, and close the connection for all that
         share it. The memory for such frames is shared with all others."""
         envelope_frame_bytes = self.other_frame_bytes + _ENVELOPE_BYTES
-        return replace(self, other_frame_bytes=max(envelope_frame_bytes, self.produce_frame_bytes))
+        return replace(self, other_frame_bytes=max(envelope_frame_bytes, self.large_frame_bytes))
 
     @property
     def harmless_frame_bytes(self) -> int:
         """The size up to which a frame of any API is within the limits."""
-        return min(self.produce_frame_bytes, self.trusted_fetch_frame_bytes, self.other_frame_bytes)
+        return min(self.large_frame_bytes, self.fetch_frame_bytes, self.other_frame_bytes)
 
     def frame_limit(self, api_key: int | None, *, is_trusted: bool) -> int:
         """The largest frame of this API, without its length prefix; with None, of any API."""
-        fetch_limit = self.trusted_fetch_frame_bytes if is_trusted else self.other_frame_bytes
+        fetch_limit = self.trusted_fetch_frame_bytes if is_trusted else self.fetch_frame_bytes
         if api_key is None:
-            return max(self.produce_frame_bytes, fetch_limit, self.other_frame_bytes)
+            return max(self.large_frame_bytes, fetch_limit, self.other_frame_bytes)
         frame_class = APIS[api_key].frame_class if api_key in APIS else FrameClass.OTHER
-        if frame_class is FrameClass.PRODUCE:
-            return self.produce_frame_bytes
+        if frame_class is FrameClass.LARGE:
+            return self.large_frame_bytes
         return fetch_limit if frame_class is FrameClass.FETCH else self.other_frame_bytes
+
+    def frame_time_ms(self, size_bytes: int) -> int:
+        """The time that a frame of this size may take from its first byte to its last."""
+        return self.frame_ms + size_bytes * 1000 // _SLOWEST_BYTES_PER_SECOND
 
 
 def describe_bad_length(head: bytes, limit: int) -> str:
@@ -72,7 +82,7 @@ def describe_bad_length(head: bytes, limit: int) -> str:
     length = int.from_bytes(head[:4], signed=True)
     if length < SHORTEST_FRAME:
         return f"a frame of {length} bytes; the shortest request has {SHORTEST_FRAME}"
-    return f"a frame of {length} bytes; the limit here is {limit} (socket.request.max.bytes for Produce)"
+    return f"a frame of {length} bytes; the limit here is {limit} (socket.request.max.bytes for the largest)"
 
 
 class IdleTimes:

@@ -48,7 +48,8 @@ class Listeners(Flag):
 class FrameClass(Enum):
     """The class of a frame, by which a listener limits its size."""
 
-    PRODUCE = auto()
+    LARGE = auto()
+    """It carries bytes that clients made, as many as their own settings let them."""
     FETCH = auto()
     OTHER = auto()
 
@@ -146,7 +147,7 @@ def _api(
 
 
 _ROWS: Final = (
-    _api(produce.ProduceRequest, frame_class=FrameClass.PRODUCE, advertised_min=_FIRST_FOR_LIBRDKAFKA),
+    _api(produce.ProduceRequest, frame_class=FrameClass.LARGE, advertised_min=_FIRST_FOR_LIBRDKAFKA),
     _api(
         fetch.FetchRequest,
         listeners=_BOTH,
@@ -159,10 +160,10 @@ _ROWS: Final = (
     _api(offsets.OffsetCommitRequest),
     _api(offsets.OffsetFetchRequest),
     _api(groups.FindCoordinatorRequest, max_elements=_COSTLY),
-    _api(membership.JoinGroupRequest),
+    _api(membership.JoinGroupRequest, frame_class=FrameClass.LARGE),
     _api(membership.HeartbeatRequest),
     _api(membership.LeaveGroupRequest, max_elements=_COSTLY),
-    _api(membership.SyncGroupRequest),
+    _api(membership.SyncGroupRequest, frame_class=FrameClass.LARGE),
     _api(groups.DescribeGroupsRequest, max_elements=_COSTLY),
     _api(groups.ListGroupsRequest),
     _api(api_versions.SaslHandshakeRequest, listeners=_BOTH),

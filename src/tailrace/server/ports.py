@@ -138,12 +138,11 @@ class ServerConnection(Protocol):
         ...
 
     def suspend(self) -> None:
-        """Carry out no further request of the client until `go_on`: one is carried out in slices."""
+        """Carry out no further request of the client until `go_on`: one is carried out in slices. Its bytes stay."""
         ...
 
     def go_on(self) -> None:
         """Carry out the client's requests again, in a later turn."""
-        ...
 
     def close(self, reason: str) -> None:
         """Close at once; `reason` goes to the log."""

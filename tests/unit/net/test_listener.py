@@ -265,8 +265,8 @@ def test_frames_arrive_whole_however_they_are_cut(run: Run) -> None:
         pytest.param(struct.pack(">i", 0), id="length zero"),
         pytest.param(struct.pack(">i", 7) + b"1234567", id="shorter than a header"),
         pytest.param(struct.pack(">i", 2**31 - 1), id="2 GiB"),
-        pytest.param(struct.pack(">ih", 5 << 20, METADATA), id="too large for this API"),
-        pytest.param(struct.pack(">ih", 17 << 20, PRODUCE), id="too large for Produce"),
+        pytest.param(struct.pack(">ih", 17 << 20, METADATA), id="too large for this API"),
+        pytest.param(struct.pack(">ih", 101 << 20, PRODUCE), id="too large for Produce"),
         pytest.param(struct.pack(">ih", 65 << 20, FETCH), id="too large for Fetch"),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", id="TLS hello"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: example\r\n\r\n", id="HTTP"),
@@ -288,10 +288,10 @@ def test_a_bad_length_closes_the_connection_and_no_other(run: Run, bad: bytes) -
     run(scenario)
 
 
-@pytest.mark.parametrize(("api_key", "size"), [(PRODUCE, 16 << 20), (METADATA, 4 << 20), (FETCH, 20 << 20)])
+@pytest.mark.parametrize(("api_key", "size"), [(PRODUCE, 20 << 20), (METADATA, 16 << 20), (FETCH, 20 << 20)])
 def test_the_largest_legal_frame_passes(run: Run, api_key: int, size: int) -> None:
     async def scenario() -> None:
-        async with serving() as server:
+        async with serving(large_frame_bytes=20 << 20) as server:
             client = await server.connect()
             for n in range(2):
                 assert len(await client.ask(frame(n, api_key=api_key, size=size))) == size
@@ -310,7 +310,7 @@ def test_an_announced_frame_takes_memory_only_as_it_arrives(run: Run) -> None:
     async def scenario() -> None:
         async with serving() as server:
             client = await server.connect()
-            client.send(struct.pack(">ihhi", 16 << 20, PRODUCE, 0, 1) + bytes(1000))
+            client.send(struct.pack(">ihhi", 100 << 20, PRODUCE, 0, 1) + bytes(1000))
             await client.writer.drain()
             await until(lambda: server.listener.pool.in_use_bytes)
             assert server.listener.pool.in_use_bytes == 64 << 10
@@ -332,6 +332,63 @@ def test_large_frames_that_do_not_fit_into_memory_together_wait_for_each_other(r
                 client.close()
 
     run(scenario)
+
+
+def test_a_frame_larger_than_the_memory_of_all_passes_alone(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(memory_bytes=1 << 20) as server:
+            clients = [await server.connect() for _ in range(3)]
+            whole = frame(3, api_key=PRODUCE, size=5 << 20)
+            for portion in (whole[: 1 << 20], whole[1 << 20 :]):
+                for client in clients:
+                    client.send(portion)
+            for client in clients:
+                assert len(await client.receive()) == 5 << 20
+                client.close()
+
+    run(scenario)
+
+
+def test_a_request_of_several_turns_keeps_its_bytes_and_later_requests_wait(run: Run) -> None:
+    async def scenario() -> None:
+        order: list[int] = []
+        loop = asyncio.get_running_loop()
+
+        def in_three_turns(connection: InboundConnection, slot: int, body: memoryview) -> None:
+            number, whole = number_of(body), bytes(body)
+            if number != 1:
+                order.append(number)
+                connection.answer(slot, [whole])
+                return
+
+            def step(left: int) -> None:
+                assert bytes(body) == whole, "the buffer is not used again"
+                if left:
+                    loop.call_soon(step, left - 1)
+                else:
+                    order.append(number)
+                    connection.answer(slot, [whole])
+                    connection.go_on()
+
+            connection.suspend()
+            step(3)
+
+        async with serving(in_three_turns) as server:
+            slow, other = await server.connect(), await server.connect()
+            await other.ask(frame(7))
+            slow.send(frame(0) + frame(1, api_key=PRODUCE, size=200_000) + frame(2) + frame(3))
+            assert [number_of(await slow.receive()) for _ in range(4)] == [0, 1, 2, 3]
+            assert order == [7, 0, 1, 2, 3]
+            slow.close()
+            other.close()
+
+    run(scenario)
+
+
+def test_a_large_frame_has_more_time_and_a_small_one_has_not() -> None:
+    limits = ListenerLimits()
+    assert limits.frame_time_ms(0) == 30_000
+    assert limits.frame_time_ms(100 << 20) == 130_000
 
 
 def test_random_bytes_never_hurt_an_honest_client(run: Run) -> None:

@@ -178,7 +178,7 @@ def test_requests_that_can_wait_or_must_not_wait_have_connections_of_their_own()
 
 
 def test_only_produce_and_fetch_have_frame_limits_of_their_own() -> None:
-    assert names_of(lambda api: api.frame_class is FrameClass.PRODUCE) == {"Produce"}
+    assert names_of(lambda api: api.frame_class is FrameClass.LARGE) == {"Produce", "JoinGroup", "SyncGroup"}
     assert names_of(lambda api: api.frame_class is FrameClass.FETCH) == {"Fetch"}
 
 

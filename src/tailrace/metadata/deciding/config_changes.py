@@ -61,8 +61,12 @@ _NAMED: Mapping[int, _Named] = {
 class ConfigChanges:
     """One AlterConfigs command on its way to a decision."""
 
-    def __init__(self, image: ClusterImage, *, topic_defaults: TopicConfig, broker_settings: Table) -> None:
+    def __init__(
+        self, image: ClusterImage, *, topic_defaults: TopicConfig, broker_settings: Table, max_frame_bytes: int
+    ) -> None:
+        """`max_frame_bytes` is socket.request.max.bytes."""
         self._image = image
+        self._max_frame_bytes = max_frame_bytes
         self._topic_defaults = topic_defaults
         self._broker_settings = broker_settings
         self._named_counts: Counter[int] | None = None
@@ -205,7 +209,9 @@ class ConfigChanges:
                 " be the same for all; set it for the topic, or for all brokers",
             )
         try:
-            return stated_value(setting, value)
+            stated = stated_value(setting, value)
+            refuse_uncarried(name, stated, self._max_frame_bytes)
+            return stated
         except KafkaError as fault:
             if not is_broker:
                 raise
@@ -307,6 +313,24 @@ def broker_settings_to_forget(image: ClusterImage) -> Iterator[ConfigRecord]:
     for resource, settings in image.configs.items():
         if resource.type == ResourceType.BROKER and resource.name and MIN_IN_SYNC in settings:
             yield ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=MIN_IN_SYNC, value=None)
+
+
+_SIZES_OF_BATCHES: Final = ("max.message.bytes", "message.max.bytes")
+"""Of a topic, and of a broker for its topics."""
+
+
+def refuse_uncarried(name: str, text: str, max_frame_bytes: int) -> None:
+    """Raise KafkaError(INVALID_CONFIG) for a size of batches that no Produce request can carry.
+
+    Kafka accepts the setting, and then closes the connection of each producer that makes use of it.
+    """
+    if name in _SIZES_OF_BATCHES and int(text) > max_frame_bytes:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{name}={text}: no request can carry such a batch, since socket.request.max.bytes is {max_frame_bytes};"
+            f" say at most {max_frame_bytes}, or first raise socket.request.max.bytes in the configuration of every"
+            " broker and controller",
+        )
 
 
 LONGEST_VALUE: Final = 2**15 - 1

@@ -19,7 +19,7 @@ from tailrace.metadata.commands import (
     TopicsDeleted,
     TopicSpec,
 )
-from tailrace.metadata.deciding.config_changes import stated_value
+from tailrace.metadata.deciding.config_changes import refuse_uncarried, stated_value
 from tailrace.metadata.deciding.placement import (
     MAX_PARTITIONS_PER_REQUEST,
     NewPartitions,
@@ -49,6 +49,8 @@ class TopicRules:
     max_partitions_per_topic: int
     max_partitions_per_broker: int
     """Counts replicas, not leaders."""
+    max_frame_bytes: int
+    """socket.request.max.bytes: the size of the largest Produce request."""
 
 
 class TopicCreation:
@@ -156,6 +158,7 @@ class TopicCreation:
             if value is None:
                 raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} of a new topic cannot be null")
             overrides[name] = stated_value(find(TOPIC_SETTINGS, name), value)
+            refuse_uncarried(name, overrides[name], self._rules.max_frame_bytes)
         self._rules.config.with_overrides(overrides)
         return overrides
 

@@ -58,6 +58,7 @@ def controller_machine(
         config=config.topic_defaults,
         max_partitions_per_topic=config.integer("max.partitions.per.topic"),
         max_partitions_per_broker=config.integer("max.partitions.per.node"),
+        max_frame_bytes=config.integer("socket.request.max.bytes"),
     )
     return ControllerMachine(
         random_bytes=random_bytes,

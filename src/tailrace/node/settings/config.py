@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tailrace.metadata.deciding.config_changes import refuse_uncarried
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, Value, attribute_name
 from tailrace.model.topic_config import TopicConfig
@@ -144,7 +145,7 @@ class NodeConfig:
     def listener_limits(self) -> ListenerLimits:
         return replace(
             ListenerLimits(),
-            produce_frame_bytes=self.integer("socket.request.max.bytes"),
+            large_frame_bytes=self.integer("socket.request.max.bytes"),
             max_connections=self.integer("max.connections"),
             max_connections_per_ip=self.integer("max.connections.per.ip"),
             new_connections_per_second=self.integer("max.connection.creation.rate"),
@@ -244,6 +245,9 @@ def _check(config: NodeConfig) -> None:
     _check_heartbeats(config, "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms")
     if config.quorum.is_broker:
         _check_times_of_brokers(config)
+        refuse_uncarried(
+            "message.max.bytes", str(config.integer("message.max.bytes")), config.integer("socket.request.max.bytes")
+        )
 
 
 def _check_times_of_brokers(config: NodeConfig) -> None:

@@ -40,10 +40,10 @@ NETWORK_SETTINGS = (
     setting(
         "socket.request.max.bytes",
         INT,
-        _LIMITS.produce_frame_bytes,
-        "The largest Produce request (Kafka: 100 MiB, and for every API; ours take 4 MiB, Fetch from this machine 64).",
+        _LIMITS.large_frame_bytes,
+        "The largest Produce, JoinGroup or SyncGroup (Kafka: every API; the others take 16 MiB, see docs/limits.md).",
         at_least=1 << 20,
-        at_most=100 << 20,
+        at_most=250 << 20,
     ),
     setting("socket.send.buffer.bytes", INT, -1, "Accepted for Kafka's files; the system chooses.", at_least=-1),
     setting("socket.receive.buffer.bytes", INT, -1, "Accepted for Kafka's files; the system chooses.", at_least=-1),

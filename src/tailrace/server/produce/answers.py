@@ -261,6 +261,7 @@ class SeveralAnswers:
         "_context",
         "_deadlines",
         "_endpoints",
+        "_is_staged",
         "_is_waiting",
         "_open_answers",
         "_timeout_ms",
@@ -281,6 +282,7 @@ class SeveralAnswers:
         self._waited_ms = 0
         self._deadlines = deadlines
         self._endpoints = endpoints
+        self._is_staged = False
         self._is_waiting = False
         self._open_answers = 0
         self._answers: list[_PartOfAnswer] = []
@@ -292,19 +294,25 @@ class SeveralAnswers:
         return answer
 
     def staged(self) -> None:
-        """Every partition is staged or refused."""
+        """Every partition is staged or refused; those that came in earlier turns may be written."""
+        self._is_staged = True
         self._open_answers = sum(answer.is_open for answer in self._answers)
         if self._open_answers == 0:
             self._finish()
+        elif self._is_waiting:
+            self._deadlines.add(self, self._timeout_ms)
 
     def wait(self) -> None:
-        """At least one partition waits for its high watermark."""
+        """At least one partition waits for its high watermark: the deadline begins when all are staged."""
         if not self._is_waiting:
             self._is_waiting = True
-            self._deadlines.add(self, self._timeout_ms)
+            if self._is_staged:
+                self._deadlines.add(self, self._timeout_ms)
 
     def one_closed(self) -> None:
         """One more partition's answer is known."""
+        if not self._is_staged:
+            return  # `staged` counts
         self._open_answers -= 1
         if self._open_answers == 0:
             if self._is_waiting:

@@ -14,11 +14,13 @@ producer's transaction, which a producer of an earlier version does itself (KIP-
 (KIP-516).
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.produce import (
     MAX_FORMS,
+    PartitionProduceData,
     ProduceForms,
     ProduceRequest,
     TopicProduceData,
@@ -39,6 +41,9 @@ from tailrace.server.waiters import Deadlines
 
 ADMIN_CLIENT: Final = "__admin_client"
 """The client id that may write to internal topics, as in Kafka."""
+
+SLICE_BYTES: Final = 4 << 20
+"""The bytes of a request that are staged in one turn, and the rest of a batch: as much as a turn of small requests."""
 
 _API_KEY: Final = api_of(ProduceRequest).key
 _MOST_MISSES: Final = MAX_FORMS
@@ -72,16 +77,51 @@ class ProduceHandler:
             (data,) = topics[0].partition_data
             self._handle_sole(request, topics[0], data.index, data.records, context)
             return
-        now_ms = self._clock.now_ms()
         answers = SeveralAnswers(context, request.acks, request.timeout_ms, self._deadlines, self._endpoints)
         transaction = self._transaction_of(request, context)
-        for topic in topics:
-            for data in topic.partition_data:
-                answer = answers.new_answer(topic, data.index)
-                self._append(answer, topic, data.index, data.records, now_ms, transaction)
+        batches = ((topic, data) for topic in topics for data in topic.partition_data)
+        if not self._append_several(context, answers, batches, transaction):
+            context.connection.suspend()
+            self._clock.call_soon(lambda: self._append_rest(context, answers, batches, transaction))
+
+    def _append_several(
+        self,
+        context: RequestContext,
+        answers: SeveralAnswers,
+        batches: Iterator[tuple[TopicProduceData, PartitionProduceData]],
+        transaction: TransactionalAppends | None,
+    ) -> bool:
+        """Stage about SLICE_BYTES of the batches; whether these were the last."""
+        now_ms, bytes_left = self._clock.now_ms(), SLICE_BYTES
+        for topic, data in batches:
+            answer = answers.new_answer(topic, data.index)
+            self._append(answer, topic, data.index, data.records, now_ms, transaction)
+            bytes_left -= len(data.records or b"")
+            if bytes_left <= 0:
+                return False
         answers.staged()
         if transaction is not None:
             transaction.ask()
+        return True
+
+    def _append_rest(
+        self,
+        context: RequestContext,
+        answers: SeveralAnswers,
+        batches: Iterator[tuple[TopicProduceData, PartitionProduceData]],
+        transaction: TransactionalAppends | None,
+    ) -> None:
+        """Stage the next slice of the batches in a turn of its own."""
+        try:
+            if self._append_several(context, answers, batches, transaction):
+                context.connection.go_on()
+            else:
+                self._clock.call_soon(lambda: self._append_rest(context, answers, batches, transaction))
+        except AssertionError:
+            raise
+        except Exception:  # no dispatcher is around this turn: the client must not wait for ever
+            context.connection.close("Produce failed")
+            raise
 
     def _transaction_of(self, request: ProduceRequest, context: RequestContext) -> TransactionalAppends | None:
         if request.transactional_id is None:

@@ -10,7 +10,7 @@ from tailrace.metadata.deciding import config_changes
 from tailrace.metadata.deciding.config_changes import ConfigChanges
 from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType
 from tailrace.metadata.records import ConfigRecord, MetadataRecord
-from tailrace.model.errors import ErrorCode
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.model.topic_config import TopicConfig
 from testkit.controller_commands import alter_configs
@@ -53,7 +53,9 @@ def _known(count: int) -> _Counted:
 def _decide(
     configs: Mapping[ConfigResource, Mapping[str, str]], changes: Iterable[ResourceChanges]
 ) -> tuple[list[ErrorCode], Decision[MetadataRecord, ConfigsAltered]]:
-    decider = ConfigChanges(ClusterImage(configs=configs), topic_defaults=TopicConfig(), broker_settings={})
+    decider = ConfigChanges(
+        ClusterImage(configs=configs), topic_defaults=TopicConfig(), broker_settings={}, max_frame_bytes=1_000_000
+    )
     decision = decider.decide(alter_configs(*changes))
     return [ErrorCode.NONE if each is None else each.code for each in decision.response.errors], decision
 
@@ -73,6 +75,13 @@ def test_the_resources_of_the_request_itself_count(monkeypatch: pytest.MonkeyPat
     assert codes == [ErrorCode.NONE, ErrorCode.NONE, ErrorCode.NONE, refused, ErrorCode.NONE]
     made = {record.resource_name for record in decision.records if isinstance(record, ConfigRecord)}
     assert made == {"a", "b", "d"}
+
+
+def test_a_size_of_batches_beyond_the_frame_is_refused_with_the_way_out() -> None:
+    config_changes.refuse_uncarried("max.message.bytes", "100", 100)
+    config_changes.refuse_uncarried("segment.bytes", "101", 100)
+    with pytest.raises(KafkaError, match=r"message.max.bytes=101: .* raise socket.request.max.bytes"):
+        config_changes.refuse_uncarried("message.max.bytes", "101", 100)
 
 
 def test_refused_and_deleted_settings_of_a_request_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

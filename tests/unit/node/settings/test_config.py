@@ -151,7 +151,9 @@ def test_a_listener_that_is_named_after_a_secure_protocol_is_never_an_open_one(n
         ("advertised.listeners=PLAINTEXT://0.0.0.0:1", "clients cannot connect to a wildcard"),
         ("listener.security.protocol.map=PLAINTEXT:SASL_SSL", "SASL_SSL is not supported"),
         ("group.min.session.timeout.ms=1800001", "is above group.max.session.timeout.ms"),
-        ("socket.request.max.bytes=104857601", "must be between"),
+        ("socket.request.max.bytes=262144001", "must be between"),
+        ("message.max.bytes=104857601", "raise socket.request.max.bytes"),
+        ("socket.request.max.bytes=1048576 ", "message.max.bytes=1048588: no request can carry such a batch"),
         ("node.id", "say name=value"),
         ("log.dir=", "a node needs a directory"),
         ("advertised.listeners=nowhere", "advertised.listeners='nowhere': say NAME://HOST:PORT or HOST:PORT"),
@@ -263,7 +265,7 @@ def test_kafkas_own_file_for_a_single_node_is_understood() -> None:
         )
     )
     assert [endpoint.port for endpoint in config.addresses.listeners] == [9092, 9093]
-    assert config.listener_limits.produce_frame_bytes == 104_857_600
+    assert config.listener_limits.large_frame_bytes == 104_857_600
 
 
 def test_described_settings_say_where_they_come_from() -> None:

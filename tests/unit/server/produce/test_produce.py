@@ -2,6 +2,8 @@
 
 import gc
 import weakref
+from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -13,6 +15,7 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tailrace.server.produce import produce
 from tailrace.server.produce.answers import OWN_FLUSH_MS
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
@@ -217,6 +220,40 @@ def test_a_refusal_of_the_longest_name_is_answered_beside_a_batch_that_is_writte
     response = node.send(ProduceRequest(acks=1, timeout_ms=1000, topic_data=topics), version).response
     codes = [topic.partition_responses[0].error_code for topic in response.responses]
     assert codes == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_a_large_request_is_written_in_several_turns_and_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(produce, "SLICE_BYTES", 1_000)
+    node = DataPath("/logs", files=SimulatedDisk(), disk=(disk := DeferredDisk()))
+    logs = [node.create(partition=n).log for n in range(4)]
+    large, small = batch_of(b"a" * 1_000, now=node.clock.now_ms), batch_of(b"a", now=node.clock.now_ms)
+    parts = tuple(PartitionProduceData(index=n, records=records) for n, records in enumerate((large, small) * 2))
+    request = ProduceRequest(
+        acks=-1,
+        timeout_ms=1000,
+        topic_data=(
+            TopicProduceData(name="orders", partition_data=parts),
+            TopicProduceData(name="nowhere", partition_data=(PartitionProduceData(index=0, records=small),)),
+        ),
+    )
+    ends: list[list[int]] = []
+    monkeypatch.setattr(node.clock, "call_soon", (later := deque[Callable[[], None]]()).append)
+    exchange = node.send(request, 9)
+    while later:
+        assert node.connection.is_suspended
+        ends.append([log.log_end_offset for log in logs])
+        flush(node, disk)
+        node.clock.advance(2000)
+        assert not exchange.is_answered, "its time begins when all is written"
+        later.popleft()()
+        node.end_turn()
+    assert ends == [[1, 0, 0, 0], [1, 1, 1, 0]]
+    assert not node.connection.is_suspended
+    flush(node, disk)
+    answer: ProduceResponse = exchange.response
+    codes = {topic.name: [part.error_code for part in topic.partition_responses] for topic in answer.responses}
+    assert codes == {"orders": [0, 0, 0, 0], "nowhere": [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]}
+    assert len(node.deadlines) == 0
 
 
 def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
