@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tailrace.fetch_session.epochs import is_full
+from tailrace.fetch_session.epochs import FINAL_EPOCH, NO_SESSION, is_full
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
@@ -59,6 +59,14 @@ class Fetches(Protocol):
         """
         ...
 
+    def end_wait(self, *, broker_epoch: int) -> FetchRequest:
+        """A request for nothing, behind the request under way: a leader answers a waiting fetch of a follower when
+        another comes behind it on its connection.
+
+        It belongs to no session, and its answer says nothing. Kafka's leaders read it behind the fetch that waits.
+        """
+        ...
+
     def close(self, *, broker_epoch: int) -> FetchRequest | None:
         """A last request, so that the leader keeps nothing for this follower; None if it keeps nothing.
 
@@ -96,6 +104,12 @@ class SessionFetches:
         session = self._session.request(stated, forgotten)
         max_wait_ms = 0 if session.is_slice or has_more else self._config.replica_fetch_wait_max_ms
         return self._request(session, broker_epoch, max_wait_ms=max_wait_ms)
+
+    def end_wait(self, *, broker_epoch: int) -> FetchRequest:
+        nothing: SessionRequest[PartitionKey, _Stated] = SessionRequest(
+            session_id=NO_SESSION, session_epoch=FINAL_EPOCH, partitions=(), forgotten=(), is_slice=False
+        )
+        return self._request(nothing, broker_epoch, max_wait_ms=0)
 
     def _request(
         self, session: SessionRequest[PartitionKey, _Stated], broker_epoch: int, *, max_wait_ms: int

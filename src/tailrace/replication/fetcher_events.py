@@ -125,6 +125,11 @@ class SendFetch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndWait:
+    """Have the leader answer the fetch in flight now, if it waits there: the next one has more to ask for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
     """Append the records, flush them, take the leader's high watermark and log start; then `Stored`."""
 
@@ -169,4 +174,4 @@ class ReportRefusal:
     for_ms: int
 
 
-Effect = SendFetch | Store | Cut | Restart | AskLogStart | ReportRefusal
+Effect = SendFetch | EndWait | Store | Cut | Restart | AskLogStart | ReportRefusal

@@ -22,7 +22,9 @@
 8. A fetch states a limited number of changes. The next one, which leaves without a wait at the leader, goes on.
 9. A leader counts as sent all that is in an answer. So a partition whose answer was not stored leaves the fetch and
    enters anew, also if it is ready again by the next one.
-10. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); one in sync never does.
+10. A partition that becomes ready while the fetch in flight may wait at the leader ends that wait: a new topic's first
+   record with acks=all would wait for it, half a second.
+11. A throttled replica out of sync pauses while the follower's rate is exceeded (KIP-73); one in sync never does.
 """
 
 from collections.abc import Iterable
@@ -39,6 +41,7 @@ from tailrace.replication.fetcher_events import (
     AskLogStart,
     Cut,
     Effect,
+    EndWait,
     Event,
     FetchAnswer,
     Follow,
@@ -62,6 +65,8 @@ FIRST_BACKOFF_MS: Final = 50
 MAX_CHANGES: Final = 1_000
 """The most that one fetch states. A leader reads so many partitions in less than 10 ms, and they are stated in 3."""
 NO_EPOCH: Final = -1
+AT_ONCE: Final = 0
+"""A deadline that is over."""
 
 
 class _State(Enum):
@@ -127,6 +132,8 @@ class ReplicaFetcher:
         self._storing: set[PartitionKey] = set()
         self._pauses = Pauses[PartitionKey]()
         self._is_in_flight = False
+        self._may_wait = False
+        """Whether the fetch in flight may wait at the leader, as far as is known here."""
         self._silent_until_ms = 0
         self._silences = 0
         self.failed_answers = 0
@@ -165,6 +172,8 @@ class ReplicaFetcher:
     def next_deadline_ms(self) -> int | None:
         """When a `Tick` may do something."""
         wake_ms = self._pauses.next_end_ms
+        if self._has_to_end_wait:
+            return AT_ONCE
         if not self._has_to_ask:
             return wake_ms
         return self._silent_until_ms if wake_ms is None else min(wake_ms, self._silent_until_ms)
@@ -197,6 +206,9 @@ class ReplicaFetcher:
             self._hold_back(now_ms)
             if self._has_to_ask:
                 effects.append(self._fetch())
+        elif self._has_to_end_wait and not isinstance(event, Follow):
+            self._may_wait = False
+            effects.append(EndWait())
         return effects
 
     def _follow(self, event: Follow) -> None:
@@ -361,6 +373,10 @@ class ReplicaFetcher:
             self._changed[key] = None
 
     @property
+    def _has_to_end_wait(self) -> bool:
+        return self._is_in_flight and self._may_wait and bool(self._changed)
+
+    @property
     def _has_to_ask(self) -> bool:
         return bool(self._standing or self._changed) and not self._is_in_flight and not self._storing
 
@@ -369,11 +385,10 @@ class ReplicaFetcher:
         named = _take(self._changed, self._max_changes - len(forgotten))
         self._standing.update(named)
         self._moved.difference_update(named)
-        self._is_in_flight = True
+        has_more = bool(self._changed or self._gone)
+        self._is_in_flight, self._may_wait = True, not has_more
         return SendFetch(
-            changed=tuple(self._followed[key].wanted(key) for key in named),
-            forgotten=forgotten,
-            has_more=bool(self._changed or self._gone),
+            changed=tuple(self._followed[key].wanted(key) for key in named), forgotten=forgotten, has_more=has_more
         )
 
 

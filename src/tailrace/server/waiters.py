@@ -268,6 +268,13 @@ class LongPolls:
         waiting = [parked for of_connection in self._by_connection.values() for parked in of_connection]
         call_each(self.expired, waiting)
 
+    def end_of_replica(self, connection: ServerConnection) -> None:
+        """Answer the follower's poll that waits on this connection, if one does, as if its time were over: another
+        request of the follower has come behind it, whose answer cannot leave before."""
+        for parked in tuple(self._by_connection.get(connection, ())):
+            if parked.poll.is_of_replica:
+                self.expired(parked)
+
     def expired(self, parked: _Parked) -> None:
         """Answer a poll whose time is over."""
         if not self._is_waiting(parked):

@@ -9,6 +9,7 @@ from tailrace.replication.fetcher_events import (
     AskLogStart,
     Cut,
     Effect,
+    EndWait,
     Event,
     FetchAnswer,
     Follow,
@@ -25,7 +26,7 @@ from tailrace.replication.fetcher_events import (
 )
 from tailrace.replication.follower_replica import cut_offset, may_cut
 from tailrace.replication.leader_refusal import REFUSED_AFTER_MS, REPORTED_EVERY_MS
-from tailrace.replication.replica_fetcher import ReplicaFetcher
+from tailrace.replication.replica_fetcher import FIRST_BACKOFF_MS, ReplicaFetcher
 from tailrace.replication.throttle import ALL_PARTITIONS, ReplicationThrottle, ThrottleConfig
 from tailrace.storage.epoch_cache import EpochCache, EpochEntry
 
@@ -104,6 +105,41 @@ def test_one_fetch_is_in_flight_at_a_time() -> None:
     assert bench.requested == []
     bench.answer()
     assert bench.requested == [(A, 0), (B, 0)]
+
+
+def test_a_new_partition_ends_the_wait_of_the_fetch_in_flight_once() -> None:
+    bench = ReplicaFetcherBench(A)
+    assert bench.follow(B) == [], "others follow at once: one request for all of them"
+    assert bench.machine.next_deadline_ms is not None
+    assert bench.machine.next_deadline_ms <= bench.now_ms
+    assert bench.later(0) == [EndWait()]
+    assert bench.later(0) == []
+    bench.answer()
+    assert bench.requested == [(A, 0), (B, 0)]
+    assert bench.later(0) == []
+
+
+def test_a_partition_that_is_refused_for_a_while_ends_the_wait_when_its_pause_is_over() -> None:
+    """A follower may know of a new topic before its leader does."""
+    bench = ReplicaFetcherBench(A, B)
+    bench.answer(error(B, ErrorCode.UNKNOWN_TOPIC_ID))
+    assert bench.requested == [(A, 0)]
+    assert bench.later(FIRST_BACKOFF_MS) == [EndWait()]
+    bench.answer()
+    assert bench.requested == [(A, 0), (B, 0)]
+
+
+def test_a_fetch_that_does_not_wait_is_not_asked_to_end_its_wait() -> None:
+    """The leader answers at once a fetch behind which others have more to say."""
+    bench = ReplicaFetcherBench(A, B, max_changes=1)
+    assert bench.fetches[0].has_more
+    assert bench.later(0) == []
+
+
+def test_a_partition_that_leaves_ends_no_wait() -> None:
+    bench = ReplicaFetcherBench(A, B)
+    assert bench.step(Unfollow(key=B)) == []
+    assert bench.later(0) == []
 
 
 def test_the_next_fetch_leaves_when_the_last_answer_is_stored() -> None:

@@ -81,6 +81,8 @@ class FetchHandler:
         version, table = context.api_version, self._partitions
         sender = sender_of(request, version)
         is_consumer = sender.replica_id < 0
+        if not is_consumer:
+            self._polls.end_of_replica(context.connection)
         reader = self._consumer(sender, request, context) if is_consumer else self._followers.reader(sender)
         params = FetchParams(request, context, sender, reader, table, self._fetch_max_bytes, self._views)
         if is_full(request.session_epoch):

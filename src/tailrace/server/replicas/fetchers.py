@@ -20,7 +20,16 @@ from tailrace.model.machines import Tick
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.replication.fetch_requests import OLDEST_VERSION, Fetches, ReplicaFetchConfig, SessionFetches
-from tailrace.replication.fetcher_events import Answered, AskLogStart, Event, Follow, PartitionKey, SendFetch, Unfollow
+from tailrace.replication.fetcher_events import (
+    Answered,
+    AskLogStart,
+    EndWait,
+    Event,
+    Follow,
+    PartitionKey,
+    SendFetch,
+    Unfollow,
+)
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_fetcher import ReplicaFetcher
 from tailrace.replication.throttle import ReplicationThrottle
@@ -105,6 +114,8 @@ class ReplicaFetcherHost:
         for effect in self.machine.step(event, self._clock.monotonic_ms()):
             if isinstance(effect, SendFetch):
                 self._send(effect)
+            elif isinstance(effect, EndWait):
+                self._ask(self._fetches.end_wait(broker_epoch=self._broker_epoch()), lambda _: None)
             elif isinstance(effect, AskLogStart):
                 self._ask_log_start(effect)
             else:

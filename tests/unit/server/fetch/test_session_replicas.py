@@ -17,6 +17,7 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     ReplicaState,
 )
+from tailrace.replication.fetch_requests import ReplicaFetchConfig, SessionFetches
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.follower_readers import FetchingFollower
 from tailrace.server.fetch.sessions import IDLE_ANSWER_MS
@@ -72,6 +73,13 @@ class SessionFollower:
         )
         self.epoch += 1
         self.broker.node.send(request, self.version, connection=self.connection)
+
+    def end_wait(self) -> Exchange:
+        """Ask for nothing, outside the session, behind a fetch that may wait."""
+        request = SessionFetches(broker_id=BrokerId(self.replica), config=ReplicaFetchConfig()).end_wait(
+            broker_epoch=self.broker_epoch
+        )
+        return self.broker.node.send(request, self.version, connection=self.connection)
 
     def open(self, offset: int = 0, **options: Any) -> list[PartitionData]:
         response = self.send(offset, **options).response
@@ -371,3 +379,26 @@ def test_an_offset_above_both_ends_is_an_error_in_time_though_each_fetch_is_answ
         reader.epoch += 1
     # The first answer has the high watermark of the new partition too; the wait begins then.
     assert found == [{1: 0, 0: 0}, {1: 0}, {1: 0}, {1: 0}, {0: ErrorCode.OFFSET_OUT_OF_RANGE}]
+
+
+def test_a_request_behind_a_followers_fetch_ends_its_wait() -> None:
+    broker = LeadingBroker()
+    follower = SessionFollower(broker, 2)
+    follower.open()
+    waiting = follower.send(max_wait_ms=500)
+    assert not waiting.is_answered
+    nothing = follower.end_wait()
+    assert (waiting.is_answered, nothing.is_answered) == (True, True)
+    assert (waiting.response.error_code, nothing.response.error_code) == (0, 0)
+    assert (nothing.response.session_id, nothing.response.responses) == (0, ())
+    assert not follower.send(max_wait_ms=500).is_answered, "the session goes on"
+
+
+def test_a_request_ends_no_wait_of_another_follower() -> None:
+    broker = LeadingBroker()
+    one, other = SessionFollower(broker, 2), SessionFollower(broker, 3)
+    one.open()
+    other.open()
+    waiting = one.send(max_wait_ms=500)
+    other.end_wait()
+    assert not waiting.is_answered

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from tailrace.protocol.messages.fetch import (
     DivergingEpoch,
     FetchableTopicResponse,
     FetchPartition,
+    FetchRequest,
     FetchResponse,
     PartitionData,
 )
@@ -56,6 +57,29 @@ def batch(base_offset: int, *values: bytes, epoch: int = 0) -> bytes:
     return bytes(made)
 
 
+class FetchPeer(DeferredPeer):
+    """Leaders that answer when the test says so. Requests that end a wait are counted, and not answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended_waits: list[int] = []
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        if isinstance(request, FetchRequest) and (request.session_id, request.session_epoch) == (0, -1):
+            assert (request.topics, request.forgotten_topics_data, request.max_wait_ms) == ((), (), 0)
+            self.ended_waits.append(node_id)
+        else:
+            super().send(node_id, request, on_reply, oldest_version=oldest_version, timeout_ms=timeout_ms)
+
+
 class ReplicaFetchersBench:
     """Broker 1, its partitions of one topic, and its requests to leaders."""
 
@@ -63,7 +87,7 @@ class ReplicaFetchersBench:
         self.disk = DeferredDisk()
         self.clock = ManualClock()
         self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
-        self.peer = DeferredPeer()
+        self.peer = FetchPeer()
         self.hosts = ReplicaFetchers(
             broker_id=BROKER,
             partitions=self.node.table,
@@ -189,6 +213,19 @@ def test_a_new_leader_is_asked_and_the_answers_of_the_old_one_are_dropped() -> N
     bench.answer(data(0, batch(0, b"of the new one", epoch=1)))
     bench.settle()
     assert bench.partition().log.log_end_offset == 1
+
+
+def test_a_new_partition_ends_the_wait_of_the_fetch_in_flight() -> None:
+    bench = ReplicaFetchersBench(state(2, 0), state(-1, 0), state(-1, 0))
+    for number in (1, 2):  # in one image, or in one after the other
+        bench.take(number, state(2, 1))
+    assert bench.peer.ended_waits == [2], "one request ends the wait, however many partitions come"
+    ((_, wanted),) = bench.fetches
+    assert [one.partition for one in wanted] == [0], "one fetch is in flight"
+    bench.answer()
+    bench.settle()
+    ((_, wanted),) = bench.fetches
+    assert {1, 2} <= {one.partition for one in wanted}
 
 
 def test_a_new_leader_asks_no_more() -> None:
