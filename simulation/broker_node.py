@@ -14,6 +14,7 @@ from tailrace.metadata.broker_commands import RegisterBroker
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import id_of_secret
 from tailrace.node.settings.broker_config import broker_config
 from tailrace.node.settings.config import NodeConfig
 from tailrace.protocol.headers import decode_response, encode_request
@@ -51,17 +52,20 @@ class BrokerNode(QuorumNode):
     fatal: KafkaError | None = None
     link: ControllerLink
     session: BrokerSession
+    secret: bytes
+    """Of its incarnation."""
 
     def _start(self) -> None:
         super()._start()
         self.starts += 1
         self.fatal = None
-        incarnation_id = self.key.id.to_bytes(8, "big") + self.starts.to_bytes(8, "big")
+        self.secret = secret = self.key.id.to_bytes(8, "big") + self.starts.to_bytes(8, "big")
         self.link = ControllerLink(
             self.controller,
             node_id=self.key.id,
             cluster_id=CLUSTER_ID,
-            sender_id=incarnation_id,
+            sender_id=secret,
+            secret=secret,
             peer=self,
             clock=self.clock,
         )
@@ -78,7 +82,7 @@ class BrokerNode(QuorumNode):
         disk = SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms)
         config = broker_config(_SETTINGS, cluster_id=CLUSTER_ID, log_directory=DATA)
         broker = Broker(
-            replace(config, broker_id=BrokerId(self.key.id)),
+            replace(config, broker_id=BrokerId(self.key.id), incarnation_secret=secret),
             ports=BrokerPorts(
                 clock=self.clock,
                 files=self.files,
@@ -98,7 +102,7 @@ class BrokerNode(QuorumNode):
         self.session = broker.new_session(
             RegisterBroker(
                 broker_id=BrokerId(self.key.id),
-                incarnation_id=incarnation_id,
+                incarnation_id=id_of_secret(secret),
                 endpoints=(Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9000 + self.key.id),),
                 log_directories=(self.key.directory_id,),
             ),

@@ -5,6 +5,7 @@ the middle of a step, when the disk is set to lose power at some operation.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -21,6 +22,7 @@ from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered,
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, Endpoint, ImageDelta
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import id_of_secret
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.flush_thread import HangWatch
 from tailrace.node.settings.config import SettingInForce
@@ -160,6 +162,7 @@ class ReplicaNode:
 
     def _start(self) -> None:
         clock, life = self.clock, self.life
+        self._secret = (self.node_id * 1000 + next(self._starts)).to_bytes(16, "big")
         disk = self.disk = RoundDisk(self._world, self.do, life, key=self.node_id, longest_ms=self._longest_disk_ms)
         self.broker = Broker(
             self._config(),
@@ -185,7 +188,6 @@ class ReplicaNode:
         on_hang = partial(self.health.set_stalled, StallCause.HUNG)
         stall_ms = max(STALL_MS, 3 * self._longest_disk_ms)  # a round is begun, synced and finished
         HangWatch((disk,), clock=clock, timeout_ms=stall_ms, on_change=on_hang).start()
-        self._incarnation = (self.node_id * 1000 + next(self._starts)).to_bytes(16, "big")
         self._metadata.pump(self)
         # As the product, which has caught up with the metadata by then. Under flushed durability it has kept all.
         before = self._metadata.image.brokers.get(self.node_id)
@@ -196,6 +198,7 @@ class ReplicaNode:
         return BrokerConfig(
             broker_id=self.node_id,
             cluster_id=CLUSTER_ID,
+            incarnation_secret=self._secret,
             log_directory=DATA,
             shown_log_directory=DATA,
             is_flushed=self._is_flushed,
@@ -224,7 +227,7 @@ class ReplicaNode:
     def _register(self) -> None:
         command = RegisterBroker(
             broker_id=self.node_id,
-            incarnation_id=self._incarnation,
+            incarnation_id=id_of_secret(self._secret),
             endpoints=(Endpoint(listener_name=LISTENER, host=f"broker-{self.node_id}", port=9092),),
             rack=rack_of(self.node_id),
             log_directories=(self._directory_id,),
@@ -327,7 +330,9 @@ class ReplicaNode:
         return BrokerId(0)
 
     def submit(self, command: Any, on_done: Callable[[Any], None]) -> None:
-        """A `server.ports.Controller`."""
+        """A `server.ports.Controller`. As the product's, it gives this node's commands its secret."""
+        if hasattr(command, "secret"):
+            command = replace(command, secret=self._secret)
         self._on_command(self, command)
         self._metadata.ask(self, command, lambda answer: self.do(lambda: on_done(answer)))
 

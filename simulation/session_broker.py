@@ -12,11 +12,13 @@ from tailrace.fetch_session.session import FetchSession, SessionOwner
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.proofs import id_of_secret
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
 from tailrace.replication.in_sync import InSyncReplicas
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.watchers import Change, Watchers
+from tailrace.server.fetch.broker_proofs import BrokerProofs
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.params import FetchingConsumer, FetchParams, sender_of
@@ -44,11 +46,15 @@ class Truth(NamedTuple):
     is_held_back: bool
 
 
+SECRET: Final = b"of the follower."
+
+
 class Registration(NamedTuple):
     """A follower's, as the leader knows it."""
 
     broker_epoch: int
     is_alive: bool = True
+    incarnation_id: bytes = id_of_secret(SECRET)
 
 
 class Clock:
@@ -312,7 +318,7 @@ class SessionBroker:
         self._sent = sent = SentBytes()
         self._views = _as_any(SimpleNamespace(key_reads=None, named=lambda topic: None, with_id=lambda topic_id: None))
         self._followers = FollowerReaders(
-            controller=_as_any(self), keeper=_as_any(self), throttles=_as_any(self), sent=sent
+            proofs=BrokerProofs(_as_any(self)), keeper=_as_any(self), throttles=_as_any(self), sent=sent
         )
         self._handler = FetchHandler(
             partitions=_as_any(self),

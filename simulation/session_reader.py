@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from simulation.session_broker import RECORD_BYTES, TOPIC_ID, Answer, Sender, Truth
+from simulation.session_broker import RECORD_BYTES, SECRET, TOPIC_ID, Answer, Sender, Truth
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.fetch import (
@@ -109,6 +109,7 @@ class Reader:
         return FetchRequest(
             replica_id=self.replica_id,
             replica_state=ReplicaState(replica_id=self.replica_id, replica_epoch=self.broker_epoch),
+            secret=SECRET,
             max_wait_ms=0 if session.is_full or session.is_slice else 500,
             min_bytes=1,
             max_bytes=self.max_bytes,

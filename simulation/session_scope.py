@@ -8,7 +8,7 @@ Laws: see `session_laws`.
 """
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -19,7 +19,9 @@ from simulation.session_plain import plain
 from simulation.session_reader import CONSUMER, Reader
 from tailrace.fetch_session.requester import FetchSessionRequester, SessionRequest
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import NO_SECRET
 from tailrace.protocol.messages.fetch import FetchRequest
+from tailrace.protocol.schema import replace
 
 FOLLOWER: Final = BrokerId(2)
 LATEST: Final = 18
@@ -330,6 +332,8 @@ class SessionScope:
         for epoch in (max(victim.requester.epoch, 1), 0):
             request = thief.request_of(_stolen(victim.requester, epoch))
             self._laws.deliver(parts, Message(Sender(thief.index, 0), request, thief.version))
+        for request in _forged(parts, victim) if victim.is_follower else ():
+            self._laws.deliver(parts, Message(Sender(thief.index, 0), request, thief.version))
 
     # When faults have ended
 
@@ -388,6 +392,16 @@ def _stolen(requester: FetchSessionRequester[int, int], epoch: int) -> SessionRe
         forgotten=(1,) if epoch else (),
         is_slice=False,
     )
+
+
+def _forged(parts: Parts, victim: Reader) -> Iterator[FetchRequest]:
+    """Fetches in a follower's name without its secret, which acknowledge all: one in its session, and a full one."""
+    ends = tuple((number, one.own_end_offset) for number, one in enumerate(parts.broker.partitions))
+    for session_id, epoch in ((victim.requester.session_id, max(victim.requester.epoch, 1)), (0, -1)):
+        session = SessionRequest(
+            session_id=session_id, session_epoch=epoch, partitions=ends, forgotten=(), is_slice=False
+        )
+        yield replace(victim.request_of(session), secret=NO_SECRET, max_wait_ms=0)
 
 
 def _is_under_way(parts: Parts, reader: Reader) -> bool:

@@ -57,6 +57,11 @@ LONG_SCOPES: Final = (
         Kind(readers=2, partitions=1, slots=1, is_follower=True),
         Budget(appends=1, losses=1),
     ),
+    NamedScope(
+        "a client imitates a follower",
+        Kind(readers=2, partitions=1, is_follower=True),
+        Budget(appends=1, thefts=1),
+    ),
 )
 """With the short ones a quarter of an hour."""
 

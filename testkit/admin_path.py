@@ -20,6 +20,7 @@ from tailrace.metadata.commands import (
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
+from tailrace.model.proofs import id_of_secret
 from tailrace.node.settings.broker_config import controller_machine
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.assembly.broker import Broker
@@ -90,6 +91,7 @@ class AdminPath(DataPath):
             node_id=BROKER,
             cluster_id=CLUSTER_ID,
             sender_id=self._start.to_bytes(16, "big"),
+            secret=self.secret,
             peer=NoPeer(self.clock.call_soon),
             clock=self.clock,
         )
@@ -141,10 +143,16 @@ class AdminPath(DataPath):
     def _endpoint(self) -> Endpoint:
         return ENDPOINT
 
+    @property
+    def secret(self) -> bytes:
+        """Of the broker's incarnation."""
+        return self._start.to_bytes(16, "big")
+
     def _register(self) -> None:
         command = RegisterBroker(
             broker_id=BROKER,
-            incarnation_id=self._start.to_bytes(16, "big"),
+            incarnation_id=id_of_secret(self.secret),
+            secret=self.secret,
             endpoints=(self._endpoint(),),
             rack=self.config.rack,
         )
@@ -152,7 +160,7 @@ class AdminPath(DataPath):
 
     def _unfence(self, registered: ControllerResponse | KafkaError) -> None:
         assert isinstance(registered, BrokerRegistered), registered
-        command = UnfenceBroker(broker_id=BrokerId(BROKER), broker_epoch=registered.broker_epoch)
+        command = UnfenceBroker(broker_id=BrokerId(BROKER), broker_epoch=registered.broker_epoch, secret=self.secret)
         self.controller.submit(command, self._serve)
 
     def _serve(self, unfenced: ControllerResponse | KafkaError) -> None:

@@ -11,6 +11,7 @@ from tailrace.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.proofs import id_of_secret
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
@@ -51,6 +52,14 @@ def broker_images(
         )
         for number, epoch in epochs.items()
     }
+
+
+def with_secret(image: ClusterImage, broker_id: int, secret: bytes) -> ClusterImage:
+    """The image in which the registration of this broker needs this secret."""
+    brokers = dict(image.brokers)
+    registered = brokers[BrokerId(broker_id)]
+    brokers[BrokerId(broker_id)] = replace(registered, incarnation_id=id_of_secret(secret))
+    return replace(image, brokers=brokers)
 
 
 class NoCluster:

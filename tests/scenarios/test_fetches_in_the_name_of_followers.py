@@ -1,12 +1,16 @@
 """Three real nodes, followers that are stopped, and a client that pretends to be them: it acknowledges nothing."""
 
+import os
+import select
 import socket
 import struct
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
+from budgets import examples
 from tailrace.client.blocking import Admin, NewTopic
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.headers import decode_response, encode_request
@@ -19,6 +23,9 @@ from tailrace.testing import Cluster
 
 TOPIC = "orders"
 DEADLINE_S = 60
+AT_ONCE = 50
+GUESSES = examples(1_000)
+"""The broker epochs that are tried for each follower: theirs, offsets of their registrations, are among the first."""
 PATIENT = {"broker.session.timeout.ms": "60000", "replica.lag.time.max.ms": "60000"}
 
 
@@ -34,10 +41,21 @@ class Pretender:
         self._socket.close()
 
     def ask(self, request: Any, version: int) -> Any:
-        body = b"".join(encode_request(request, version, 5, "pretender"))
-        self._socket.sendall(struct.pack(">i", len(body)) + body)
+        self.send((request, version))
+        return self.receive(type(request), version)
+
+    def send(self, *requests: tuple[Any, int]) -> None:
+        bodies = [b"".join(encode_request(request, version, 5, "pretender")) for request, version in requests]
+        self._socket.sendall(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
+
+    def receive(self, kind: type[Any], version: int) -> Any:
         (size,) = struct.unpack(">i", self._read(4))
-        return decode_response(APIS[api_of(type(request)).key].response, version, bytearray(self._read(size)))[1]
+        return decode_response(APIS[api_of(kind).key].response, version, bytearray(self._read(size)))[1]
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether an answer has come that was not received yet."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def _read(self, size: int) -> bytes:
         data = b""
@@ -48,10 +66,37 @@ class Pretender:
         return data
 
     def produce(self, *, acks: int) -> int:
+        self.begin_produce(acks=acks)
+        return self.produced()
+
+    def begin_produce(self, *, acks: int) -> None:
         batch = bytes(build_batch([Record(0, 1_700_000_000_000, None, b"value")]))
         data = TopicProduceData(name=TOPIC, partition_data=(PartitionProduceData(index=0, records=batch),))
-        response = self.ask(ProduceRequest(acks=acks, timeout_ms=DEADLINE_S * 1000, topic_data=(data,)), 9)
+        self.send((ProduceRequest(acks=acks, timeout_ms=DEADLINE_S * 1000, topic_data=(data,)), 9))
+
+    def produced(self) -> int:
+        response = self.receive(ProduceRequest, 9)
         return int(response.responses[0].partition_responses[0].error_code)
+
+    def fetch_many(self, offset: int, *, replica: int, leader_epoch: int, broker_epochs: Iterable[int]) -> set[int]:
+        """Fetches of this replica with all these epochs, in one go; returns the error codes."""
+        wanted = FetchPartition(
+            partition=0, fetch_offset=offset, current_leader_epoch=leader_epoch, partition_max_bytes=1 << 20
+        )
+        topic = FetchTopic(topic_id=self._topic_id, partitions=(wanted,))
+        requests = [
+            FetchRequest(
+                replica_state=ReplicaState(replica_id=replica, replica_epoch=epoch),
+                max_wait_ms=0,
+                min_bytes=1,
+                topics=(topic,),
+                secret=os.urandom(16),
+            )
+            for epoch in broker_epochs
+        ]
+        self.send(*((request, 17) for request in requests))
+        answers = [self.receive(FetchRequest, 17) for _ in requests]
+        return {one.responses[0].partitions[0].error_code for one in answers}
 
     def fetch(self, offset: int, *, version: int = 17, replica: int = -1, leader_epoch: int = -1) -> PartitionData:
         wanted = FetchPartition(
@@ -85,6 +130,7 @@ def test_followers_that_are_stopped_are_not_spoken_for() -> None:
         leader = described.partitions[0].leader
         followers = [one for one in cluster.broker_ids if one != leader]
         client = Pretender(cluster.address(leader), bytes(described.topic_id))
+        writer = Pretender(cluster.address(leader), bytes(described.topic_id))
         try:
             assert client.produce(acks=-1) == ErrorCode.NONE
             cluster.pause(*followers)
@@ -100,11 +146,25 @@ def test_followers_that_are_stopped_are_not_spoken_for() -> None:
                             )
             assert client.fetch(1).high_watermark == 1, "nothing is acknowledged"
             assert [client.end_offset(replica) for replica in (-1, -2, *followers, 99)] == [1] * 5
+            writer.begin_produce(acks=-1)
+            for replica in followers:
+                for first in range(0, GUESSES, AT_ONCE):
+                    codes = client.fetch_many(
+                        3,
+                        replica=replica,
+                        leader_epoch=described.partitions[0].leader_epoch,
+                        broker_epochs=range(first, min(first + AT_ONCE, GUESSES)),
+                    )
+                    assert codes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+            assert client.fetch(1).high_watermark == 1, "nothing is acknowledged"
+            assert not writer.has_answer
             cluster.resume(*followers)
+            assert writer.produced() == ErrorCode.NONE
             deadline = time.monotonic() + DEADLINE_S
-            while client.fetch(1).high_watermark < 2:
+            while client.fetch(1).high_watermark < 3:
                 assert time.monotonic() < deadline, "the followers themselves do not move it"
                 time.sleep(0.05)
         finally:
             cluster.resume(*followers)
             client.close()
+            writer.close()

@@ -111,7 +111,7 @@ class LeadershipCluster:
         self.register(number, clean=clean, directories=directories)
         assert not self.beat(number).is_fenced
 
-    def beat(self, number: int, *, applied: int | None = None, **wishes: bool) -> BrokerStanding:
+    def beat(self, number: int, *, applied: int | None = None, **wishes: Any) -> BrokerStanding:
         offset = self.offset if applied is None else applied
         command = BrokerHeartbeat(
             broker_id=BrokerId(number), broker_epoch=self.epoch(number), metadata_offset=offset, **wishes

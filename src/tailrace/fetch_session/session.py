@@ -21,6 +21,7 @@ from tailrace.protocol.messages.fetch import FetchTopic, ForgottenTopic, Partiti
 from tailrace.protocol.rows import pick
 
 UNKNOWN: Final = -1
+UNPROVEN: Final = -2
 
 FIRST_WITH_TOPIC_IDS: Final = 13
 
@@ -34,7 +35,7 @@ class SessionOwner(NamedTuple):
     principal: str
     listener_name: str
     replica_id: int
-    """-1 for a consumer."""
+    """-1 for a consumer, -2 for a sender that asks as a replica and has not proved that it is this replica."""
 
 
 class ChangeListener(Protocol):

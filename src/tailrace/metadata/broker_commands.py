@@ -1,6 +1,6 @@
 """Commands of brokers to the controller about themselves, and of administrators about brokers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tailrace.metadata.image import BrokerImage, Endpoint, SupportedFeature
 from tailrace.metadata.records import (
@@ -11,6 +11,7 @@ from tailrace.metadata.records import (
     TRANSACTION_VERSION_FEATURE,
 )
 from tailrace.model.ids import BrokerId, ProducerId
+from tailrace.model.proofs import NO_SECRET
 from tailrace.model.sinks import SINKS_FEATURE
 
 OWN_FEATURES = (
@@ -35,6 +36,8 @@ class RegisterBroker:
     features: tuple[SupportedFeature, ...] = FEATURES_OF_BROKERS
     previous_broker_epoch: int = NO_BROKER_EPOCH
     """The epoch in which it stopped, if it still has all that it had acknowledged by then (KIP-966); else -1."""
+    secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 def claimed_epoch(before: BrokerImage | None, *, directory_id: bytes, keeps_all: bool) -> int:
@@ -66,6 +69,8 @@ class BrokerHeartbeat:
     """The highest offset that it has applied."""
     wants_fence: bool = False
     wants_shutdown: bool = False
+    secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,8 @@ class UnfenceBroker:
 
     broker_id: BrokerId
     broker_epoch: int
+    secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +122,8 @@ class RegisterController:
     incarnation_id: bytes
     endpoints: tuple[Endpoint, ...]
     features: tuple[SupportedFeature, ...] = OWN_FEATURES
+    secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender is this controller, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +132,8 @@ class AllocateProducerIds:
 
     broker_id: BrokerId
     broker_epoch: int
+    secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

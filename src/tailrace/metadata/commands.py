@@ -12,6 +12,7 @@ from tailrace.metadata.image import ConfigResource
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition
+from tailrace.model.proofs import NO_SECRET
 
 DEFAULT_COUNT = -1
 """A number of partitions or replicas that the cluster is to choose."""
@@ -230,6 +231,8 @@ class AlterPartition:
     broker_id: BrokerId
     broker_epoch: int
     changes: tuple[InSyncChange, ...]
+    secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +334,8 @@ class AssignDirectories:
     broker_id: BrokerId
     broker_epoch: int
     assignments: tuple[DirectoryAssignment, ...]
+    secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -175,7 +175,7 @@ class ControllerMachine:
                 )
                 return changes.decide(command)
             case AlterPartition():
-                self._lifecycle(now_ms).known(command.broker_id, command.broker_epoch)
+                self._lifecycle(now_ms).sender(command)
                 return InSyncChanges(image).decide(command)
             case ElectLeaders():
                 return LeaderElections(image).decide(command)
@@ -184,7 +184,7 @@ class ControllerMachine:
             case AlterReassignments():
                 return Reassignments(image).decide(command)
             case AssignDirectories():
-                self._lifecycle(now_ms).known(command.broker_id, command.broker_epoch)
+                self._lifecycle(now_ms).sender(command)
                 return DirectoryAssignments(image).decide(command)
             case _:
                 return self._decide_on_broker(command, now_ms, next_offset)
@@ -197,7 +197,7 @@ class ControllerMachine:
             case BrokerHeartbeat():
                 return brokers.heartbeat(command, next_offset)
             case UnfenceBroker():
-                broker = brokers.known(command.broker_id, command.broker_epoch)
+                broker = brokers.sender(command)
                 return Decision(records=brokers.unfence(broker), response=_registered(broker))
             case FenceBroker():
                 broker = brokers.known(command.broker_id, command.broker_epoch)
@@ -209,7 +209,7 @@ class ControllerMachine:
             case RegisterController():
                 return brokers.register_controller(command)
             case AllocateProducerIds():
-                brokers.known(command.broker_id, command.broker_epoch)
+                brokers.sender(command)
                 return self._allocate_producer_ids(command)
             case FinalizeMetadataVersion():
                 return self._finalize_metadata_version()

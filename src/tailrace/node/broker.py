@@ -17,6 +17,7 @@ from tailrace.metadata.broker_commands import RegisterBroker, claimed_epoch
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.metadata.image import Endpoint as BrokerEndpoint
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import SECRET_BYTES, id_of_secret
 from tailrace.net.connection import Address
 from tailrace.net.listener import Listener
 from tailrace.net.turns import Turns
@@ -133,6 +134,7 @@ class RunningBroker:
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._id = BrokerId(config.node_id)
+        self._secret = secrets.token_bytes(SECRET_BYTES)
         self._metadata = quorum.controller
         self._session: BrokerSession | None = None
         self._selector = load_selector(config)
@@ -150,11 +152,14 @@ class RunningBroker:
             node_id=self._id,
             cluster_id=quorum.cluster_id,
             sender_id=secrets.token_bytes(16),
+            secret=self._secret,
             peer=quorum,
             clock=clock,
         )
         self.broker = Broker(
-            broker_config(config, cluster_id=quorum.cluster_id, log_directory=directory),
+            broker_config(
+                config, cluster_id=quorum.cluster_id, log_directory=directory, incarnation_secret=self._secret
+            ),
             ports=self._ports(files, clock),
             settings=config,
             metadata=quorum.controller,
@@ -241,7 +246,7 @@ class RunningBroker:
         keeps_all = self._config.is_flushed or self.broker.replicas.log_directory.was_clean
         return RegisterBroker(
             broker_id=self._id,
-            incarnation_id=secrets.token_bytes(16),
+            incarnation_id=id_of_secret(self._secret),
             endpoints=tuple(
                 BrokerEndpoint(listener_name=endpoint.name, host=endpoint.host, port=endpoint.port)
                 for endpoint in advertised

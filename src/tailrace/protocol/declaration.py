@@ -17,6 +17,7 @@ from types import UnionType
 from typing import (
     Annotated,
     Any,
+    Final,
     NamedTuple,
     TypeAlias,
     TypeVar,
@@ -342,8 +343,13 @@ def _hash(self: Any) -> int:
     return hash(self.__fields_of__(self))
 
 
+_NOT_SHOWN: Final = frozenset(("secret",))
+"""Fields that no log line may contain."""
+
+
 def _represent(self: Any) -> str:
-    shown = [f"{declared.name}={getattr(self, declared.name)!r}" for declared in self.__schema__.fields]
+    named = (declared.name for declared in self.__schema__.fields if declared.name not in _NOT_SHOWN)
+    shown = [f"{name}={getattr(self, name)!r}" for name in named]
     if self.unknown_tags:
         shown.append(f"unknown_tags={self.unknown_tags!r}")
     return f"{type(self).__name__}({', '.join(shown)})"

@@ -13,6 +13,7 @@ from tailrace.fetch_session.requester import FetchSessionRequester, SessionReque
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import OffsetAndEpoch
+from tailrace.model.proofs import NO_SECRET
 from tailrace.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -91,9 +92,18 @@ class _Stated:
 class SessionFetches:
     """Fetches of one session (KIP-227): the leader gets the differences, and sends the partitions that have news."""
 
-    def __init__(self, *, broker_id: BrokerId, config: ReplicaFetchConfig, max_partitions: int = MAX_CHANGES) -> None:
-        """`max_partitions` is the most that one request names, unless the leader has no sessions."""
+    def __init__(
+        self,
+        *,
+        broker_id: BrokerId,
+        config: ReplicaFetchConfig,
+        secret: bytes = NO_SECRET,
+        max_partitions: int = MAX_CHANGES,
+    ) -> None:
+        """`secret` proves to the leader that this broker asks. `max_partitions` is the most that one request names,
+        unless the leader has no sessions."""
         self._broker_id = broker_id
+        self._secret = secret
         self._config = config
         self._session = FetchSessionRequester[PartitionKey, _Stated](max_partitions=max_partitions)
 
@@ -124,6 +134,7 @@ class SessionFetches:
         return FetchRequest(
             replica_id=self._broker_id,
             replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=broker_epoch),
+            secret=self._secret,
             max_wait_ms=max_wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,

@@ -32,6 +32,7 @@ from tailrace.metadata.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
+from tailrace.metadata.senders import CommandOfBroker, check_secret
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Decision
@@ -44,6 +45,16 @@ class BrokerLifecycle:
         self._image = image
         self._heartbeats = heartbeats
         self._now_ms = now_ms
+
+    def sender(self, command: CommandOfBroker) -> BrokerImage:
+        """The broker in whose name a command was given.
+
+        Raises KafkaError as `known`; CLUSTER_AUTHORIZATION_FAILED if the command does not prove that it is the
+        broker's. Its epoch is no proof: that is a small number, which any client may read or guess.
+        """
+        broker = self.known(command.broker_id, command.broker_epoch)
+        check_secret(f"broker {broker.broker_id}", broker.incarnation_id, command.secret)
+        return broker
 
     def known(self, broker_id: BrokerId, broker_epoch: int) -> BrokerImage:
         """The broker in this registration. Raises KafkaError BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH."""
@@ -58,7 +69,8 @@ class BrokerLifecycle:
         return broker
 
     def register(self, command: RegisterBroker, broker_epoch: int) -> Decision[MetadataRecord, BrokerRegistered]:
-        """Raises KafkaError DUPLICATE_BROKER_REGISTRATION, UNSUPPORTED_VERSION."""
+        """Raises KafkaError DUPLICATE_BROKER_REGISTRATION, UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED."""
+        check_secret(f"broker {command.broker_id}", command.incarnation_id, command.secret)
         self._check_features(f"broker {command.broker_id}", command.features)
         before = self._image.brokers.get(command.broker_id)
         if before is not None and before.incarnation_id == command.incarnation_id:
@@ -75,8 +87,8 @@ class BrokerLifecycle:
         return Decision(records=(record,), response=BrokerRegistered(broker_epoch=broker_epoch))
 
     def heartbeat(self, command: BrokerHeartbeat, next_offset: int) -> Decision[MetadataRecord, BrokerStanding]:
-        """Raises KafkaError as `known`."""
-        broker = self.known(command.broker_id, command.broker_epoch)
+        """Raises KafkaError as `sender`."""
+        broker = self.sender(command)
         self._heartbeats.touch(broker.broker_id, self._now_ms, command.metadata_offset)
         is_caught_up = command.metadata_offset >= broker.broker_epoch
         if command.wants_shutdown:
@@ -161,7 +173,8 @@ class BrokerLifecycle:
         return Decision(records=(*departure_records(self._image, broker.broker_id), gone), response=CarriedOut())
 
     def register_controller(self, command: RegisterController) -> Decision[MetadataRecord, CarriedOut]:
-        """Raises KafkaError UNSUPPORTED_VERSION."""
+        """Raises KafkaError UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED."""
+        check_secret(f"controller {command.controller_id}", command.incarnation_id, command.secret)
         self._check_features(f"controller {command.controller_id}", command.features)
         before = self._image.controllers.get(command.controller_id)
         if before is not None and before.incarnation_id == command.incarnation_id:

@@ -9,6 +9,7 @@ from tailrace.metadata.deciding.config_changes import DECISIVE, MIN_IN_SYNC
 from tailrace.metadata.deciding.topics import TopicRules
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import NO_SECRET
 from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.table import BROKER_SETTINGS
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
@@ -21,11 +22,14 @@ from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
 from tailrace.server.partitions.scrubber import ScrubberConfig
 
 
-def broker_config(config: NodeConfig, *, cluster_id: str, log_directory: str) -> BrokerConfig:
+def broker_config(
+    config: NodeConfig, *, cluster_id: str, log_directory: str, incarnation_secret: bytes = NO_SECRET
+) -> BrokerConfig:
     """The values from which the broker of this node is built; its logs are in `log_directory`."""
     return BrokerConfig(
         broker_id=BrokerId(config.node_id),
         cluster_id=cluster_id,
+        incarnation_secret=incarnation_secret,
         log_directory=log_directory,
         shown_log_directory=str(config.data_directory.absolute()),
         is_flushed=config.is_flushed,

@@ -85,6 +85,8 @@ class FetchRequest:
     rack_id: str = field(versions="11+", default="")
     hash_scheme: Int8 = field(versions="12+", tag=10004, default=0)
     key_ranges: tuple[WireKeyRange, ...] = field(versions="12+", tag=10006, default=())
+    secret: Uuid = field(versions="12+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this replica (`model.proofs`)."""
 
 
 @struct

@@ -24,7 +24,7 @@ class DescribedFetchSession:
     principal: str
     listener_name: str
     replica_id: Int32
-    """The broker whose follower has the session; -1 for a consumer."""
+    """The broker whose follower has the session; -1 for a consumer, -2 for a sender that has not proved its id."""
     client_id: str
     client_host: str
     is_privileged: bool

@@ -3,7 +3,7 @@
 OffsetForLeaderEpoch (23): where a leader epoch ends, so that a reader notices truncation (KIP-320).
 """
 
-from tailrace.protocol.schema import Int8, Int16, Int32, Int64, field, message, struct
+from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid, field, message, struct
 
 
 @struct
@@ -31,6 +31,8 @@ class ListOffsetsRequest:
     isolation_level: Int8 = field(versions="2+", default=0)
     topics: tuple[ListOffsetsTopic, ...]
     timeout_ms: Int32 = field(versions="10+", default=0)
+    secret: Uuid = field(versions="6+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this replica (`model.proofs`)."""
 
 
 @struct
@@ -83,6 +85,8 @@ class OffsetForLeaderEpochRequest:
 
     replica_id: Int32 = field(versions="3+", default=-2)
     topics: tuple[OffsetForLeaderTopic, ...]
+    secret: Uuid = field(versions="4+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this replica (`model.proofs`)."""
 
 
 @struct

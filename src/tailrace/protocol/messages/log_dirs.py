@@ -3,7 +3,7 @@
 AssignReplicasToDirs (73): a broker tells in which of its directories its replicas are (KIP-858).
 """
 
-from tailrace.protocol.schema import Int16, Int32, Int64, Uuid, field, message, struct
+from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, Uuid, field, message, struct
 
 
 @struct
@@ -142,6 +142,8 @@ class AssignReplicasToDirsRequest:
     broker_id: Int32
     broker_epoch: Int64 = -1
     directories: tuple[AssignedDirectory, ...]
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this broker (`model.proofs`)."""
 
 
 @struct

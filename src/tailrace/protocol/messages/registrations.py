@@ -3,7 +3,7 @@
 Processes register with the controller (KIP-631, KIP-919), and administrators remove those that will not come back.
 """
 
-from tailrace.protocol.schema import Int16, Int32, Int64, UInt16, Uuid, field, message, struct
+from tailrace.protocol.schema import ZERO_UUID, Int16, Int32, Int64, UInt16, Uuid, field, message, struct
 
 
 @struct
@@ -38,6 +38,8 @@ class BrokerRegistrationRequest:
     is_migrating_zk_broker: bool = field(versions="1+", default=False)
     log_dirs: tuple[Uuid, ...] = field(versions="2+", default=())
     previous_broker_epoch: Int64 = field(versions="3+", default=-1)
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this broker (`model.proofs`)."""
 
 
 @message(api_key=62, versions="0-4", flexible="0+")
@@ -60,6 +62,8 @@ class BrokerHeartbeatRequest:
     want_fence: bool
     want_shut_down: bool
     offline_log_dirs: tuple[Uuid, ...] = field(versions="1+", tag=0, default=())
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this broker (`model.proofs`)."""
 
 
 @message(api_key=63, versions="0-1", flexible="0+")
@@ -98,6 +102,8 @@ class ControllerRegistrationRequest:
     zk_migration_ready: bool
     listeners: tuple[RegisteredListener, ...]
     features: tuple[RegisteredFeature, ...]
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this controller (`model.proofs`)."""
 
 
 @message(api_key=70, versions="0", flexible="0+")

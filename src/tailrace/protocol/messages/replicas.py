@@ -3,7 +3,7 @@
 AlterPartition (56): a leader says which replicas are in sync (KIP-497). v2 topic ids, v3 broker epochs (KIP-903).
 """
 
-from tailrace.protocol.schema import Int8, Int16, Int32, Int64, Uuid, field, message, struct
+from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid, field, message, struct
 
 
 @struct
@@ -188,6 +188,8 @@ class AlterPartitionRequest:
     topics: tuple[AlterPartitionTopic, ...]
     wants_end_offset: bool = field(versions="0+", tag=10000, default=False)
     """Ours: the answer is to say up to where the metadata log has to be applied to see it."""
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this broker (`model.proofs`)."""
 
 
 @struct

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.schema import Int8, Int16, Int32, Int64, field, message, struct
+from tailrace.protocol.schema import ZERO_UUID, Int8, Int16, Int32, Int64, Uuid, field, message, struct
 
 
 @struct
@@ -388,6 +388,8 @@ class AllocateProducerIdsRequest:
 
     broker_id: Int32
     broker_epoch: Int64 = -1
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this broker (`model.proofs`)."""
 
 
 @message(api_key=67, versions="0", flexible="0+")

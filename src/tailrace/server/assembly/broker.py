@@ -33,6 +33,7 @@ from tailrace.server.assembly.coordination import Coordination
 from tailrace.server.assembly.replicas import LocalReplicas
 from tailrace.server.controller_link.broker_session import Applied, BrokerSession
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
+from tailrace.server.fetch.broker_proofs import BrokerProofs
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.key_reads import KeyRangeReads
@@ -182,6 +183,7 @@ class Broker:
         config, partitions, clock = self.config, self.partitions, self.ports.clock
         endpoints, path = LeaderEndpoints(self.controller), config.shown_log_directory
         ends = AcknowledgedEnds(self.deadlines)
+        proofs = BrokerProofs(self.controller)
         return by_api(
             {
                 produce.ProduceRequest: ProduceHandler(
@@ -197,7 +199,7 @@ class Broker:
                     polls=self.polls,
                     fetch_max_bytes=config.fetch_max_bytes,
                     followers=FollowerReaders(
-                        controller=self.controller,
+                        proofs=proofs,
                         keeper=self.replicas.keeper,
                         throttles=self.replicas.throttles,
                         sent=self.sent,
@@ -212,10 +214,10 @@ class Broker:
                     cache=self.fetch_sessions.cache, clock=clock
                 ),
                 list_offsets.ListOffsetsRequest: ListOffsetsHandler(
-                    partitions=partitions, views=self.readable_views, ends=ends
+                    partitions=partitions, views=self.readable_views, ends=ends, proofs=proofs
                 ),
                 list_offsets.OffsetForLeaderEpochRequest: OffsetForLeaderEpochHandler(
-                    partitions=partitions, views=self.readable_views, ends=ends
+                    partitions=partitions, views=self.readable_views, ends=ends, proofs=proofs
                 ),
                 topics.DeleteRecordsRequest: DeleteRecordsHandler(partitions=partitions, clock=clock, ends=ends),
                 transactions.DescribeProducersRequest: DescribeProducersHandler(partitions=partitions),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from tailrace.coordinators.config import GroupConfig, TransactionConfig
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import NO_SECRET
 from tailrace.replication.fetch_requests import ReplicaFetchConfig
 from tailrace.replication.replica_selector import LeaderSelector, ReplicaSelector
 from tailrace.replication.throttle import ThrottleConfig
@@ -45,6 +46,8 @@ class BrokerConfig:
     """Without `settings_of`, which the broker sets: it reads the image."""
     transactions: TransactionConfig
     periodic_work: PeriodicWorkConfig
+    incarnation_secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves to other nodes that a request is of this process (`model.proofs`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

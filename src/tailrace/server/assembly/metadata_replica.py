@@ -13,6 +13,7 @@ from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import SECRET_BYTES, id_of_secret
 from tailrace.model.topic_config import TopicConfig
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import Jitter, RaftConfig
@@ -65,7 +66,7 @@ class MetadataReplicaPorts:
     """The other replicas."""
     jitter: Jitter
     random_bytes: Callable[[int], bytes]
-    """Returns this many random bytes; the incarnation id of this start is made of them."""
+    """Returns this many random bytes; the secret of this start is made of them."""
     on_long_work: OnLongWork
     on_storage_failed: Callable[[KafkaError], None]
     """Called when the replica gives up its log."""
@@ -167,12 +168,13 @@ class _RegisteredController:
 
     def __init__(self, config: MetadataReplicaConfig, ports: MetadataReplicaPorts, metadata: QuorumController) -> None:
         assert config.cluster_id is not None, "a controller knows its cluster"
-        incarnation_id = ports.random_bytes(16)
+        secret = ports.random_bytes(SECRET_BYTES)
         self._link = ControllerLink(
             metadata,
             node_id=config.key.id,
             cluster_id=config.cluster_id,
-            sender_id=incarnation_id,
+            sender_id=ports.random_bytes(16),
+            secret=secret,
             peer=ports.peer,
             clock=ports.clock,
         )
@@ -182,7 +184,7 @@ class _RegisteredController:
             clock=ports.clock,
             registration=RegisterController(
                 controller_id=BrokerId(config.key.id),
-                incarnation_id=incarnation_id,
+                incarnation_id=id_of_secret(secret),
                 endpoints=tuple(
                     Endpoint(listener_name=one.name, host=one.host, port=one.port) for one in config.endpoints
                 ),

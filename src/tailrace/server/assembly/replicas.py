@@ -57,6 +57,7 @@ class LocalReplicas:
         )
         self.fetchers: Final = ReplicaFetchers(
             broker_id=broker_id,
+            secret=config.incarnation_secret,
             partitions=self.partitions,
             peer=ports.peers,
             clock=clock,

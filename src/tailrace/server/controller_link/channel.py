@@ -20,6 +20,7 @@ Requests of administrators are passed on as they are
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from tailrace.metadata.broker_commands import (
@@ -69,11 +70,12 @@ class ControllerLink:
         node_id: int,
         cluster_id: str,
         sender_id: bytes,
+        secret: bytes,
         peer: Peer,
         clock: Clock,
     ) -> None:
-        """`metadata`: this node's replica. `peer` reaches the controllers by their ids. `sender_id`: 16 bytes, new at
-        each start."""
+        """`metadata`: this node's replica. `peer` reaches the controllers by their ids. `sender_id`: 16 random bytes,
+        new at each start, and in no record. `secret`: that of the incarnation, for the node's own commands."""
         envelopes = Envelopes(sender_id)
         self.requests: Final = ControllerRequests(quorum=metadata, peer=peer, node_id=node_id, clock=clock)
         self.channel: Final = ControllerChannel(
@@ -82,6 +84,7 @@ class ControllerLink:
             envelopes=envelopes,
             cluster_id=cluster_id,
             node_id=BrokerId(node_id),
+            secret=secret,
         )
         self.forwarding: Final = Forwarding(requests=self.requests, envelopes=envelopes, node_id=node_id)
 
@@ -117,7 +120,10 @@ class _Kind(NamedTuple):
 def _unfencing_request(command: UnfenceBroker, _: str) -> Any:
     return wire.heartbeat_request(
         BrokerHeartbeat(
-            broker_id=command.broker_id, broker_epoch=command.broker_epoch, metadata_offset=command.broker_epoch
+            broker_id=command.broker_id,
+            broker_epoch=command.broker_epoch,
+            metadata_offset=command.broker_epoch,
+            secret=command.secret,
         )
     )
 
@@ -237,13 +243,15 @@ class ControllerChannel:
         envelopes: Envelopes,
         cluster_id: str,
         node_id: BrokerId,
+        secret: bytes,
     ) -> None:
-        """`quorum`: this node's `QuorumController`."""
+        """`quorum`: this node's `QuorumController`. `secret` proves that a command is of this process."""
         self.cluster_id = cluster_id
         self._quorum = quorum
         self._requests = requests
         self._envelopes = envelopes
         self._node_id = node_id
+        self._secret = secret
 
     @property
     def image(self) -> ClusterImage:
@@ -269,7 +277,9 @@ class ControllerChannel:
         if kind is None:
             self._quorum.submit(command, on_done)
             return
-        self._requests.run(_CommandRequest(self, command, kind, on_done), kind.timeout_ms)
+        own: Any = command
+        own = replace(own, secret=self._secret)
+        self._requests.run(_CommandRequest(self, own, kind, on_done), kind.timeout_ms)
 
     def submit_here(
         self, command: ControllerCommand, on_done: OnDone, on_outcome: OnOutcome, *, end_offset: int = 0

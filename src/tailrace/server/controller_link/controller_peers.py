@@ -9,8 +9,9 @@ ControllerRegistration (70), AssignReplicasToDirs (73): one version. For the con
 from collections.abc import Callable
 from typing import Any, Final
 
-from tailrace.metadata.broker_commands import AllocateProducerIds, BrokerRegistered, BrokerStanding, ProducerIdBlock
+from tailrace.metadata.broker_commands import BrokerRegistered, BrokerStanding, ProducerIdBlock
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse, DirectoriesAssigned, PartitionsAltered
+from tailrace.metadata.senders import is_of_registered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages import log_dirs, registrations, replicas, transactions
@@ -104,8 +105,10 @@ class BrokerHeartbeatHandler:
         """The broker of the latest heartbeat on each connection."""
 
     def handle(self, request: registrations.BrokerHeartbeatRequest, context: RequestContext) -> None:
-        self._note(context.connection, BrokerId(request.broker_id))
-        _submit(self._controller, wire.heartbeat_command(request), request, context, _standing)
+        command = wire.heartbeat_command(request)
+        if is_of_registered(self._controller.image, command):  # the connection of any other sender tells nothing
+            self._note(context.connection, command.broker_id)
+        _submit(self._controller, command, request, context, _standing)
 
     def _note(self, connection: ServerConnection, broker_id: BrokerId) -> None:
         if connection not in self._heard:
@@ -149,8 +152,7 @@ class AllocateProducerIdsHandler:
         self._controller = controller
 
     def handle(self, request: transactions.AllocateProducerIdsRequest, context: RequestContext) -> None:
-        command = AllocateProducerIds(broker_id=BrokerId(request.broker_id), broker_epoch=request.broker_epoch)
-        _submit(self._controller, command, request, context, _block)
+        _submit(self._controller, wire.producer_ids_command(request), request, context, _block)
 
 
 def _block(answer: ProducerIdBlock) -> transactions.AllocateProducerIdsResponse:

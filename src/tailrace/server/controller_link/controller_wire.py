@@ -44,6 +44,7 @@ def registration_request(command: RegisterBroker, cluster_id: str) -> registrati
         rack=command.rack,
         log_dirs=command.log_directories,
         previous_broker_epoch=command.previous_broker_epoch,
+        secret=command.secret,
     )
 
 
@@ -56,6 +57,7 @@ def registration_command(request: registrations.BrokerRegistrationRequest) -> Re
         log_directories=request.log_dirs,
         features=supported_features(request.features),
         previous_broker_epoch=request.previous_broker_epoch,
+        secret=request.secret,
     )
 
 
@@ -71,6 +73,7 @@ def heartbeat_request(command: BrokerHeartbeat) -> registrations.BrokerHeartbeat
         current_metadata_offset=command.metadata_offset,
         want_fence=command.wants_fence,
         want_shut_down=command.wants_shutdown,
+        secret=command.secret,
     )
 
 
@@ -81,6 +84,7 @@ def heartbeat_command(request: registrations.BrokerHeartbeatRequest) -> BrokerHe
         metadata_offset=request.current_metadata_offset,
         wants_fence=request.want_fence,
         wants_shutdown=request.want_shut_down,
+        secret=request.secret,
     )
 
 
@@ -107,6 +111,7 @@ def controller_registration_request(command: RegisterController) -> registration
         zk_migration_ready=False,
         listeners=_listeners(command.endpoints),
         features=_features(command.features),
+        secret=command.secret,
     )
 
 
@@ -116,6 +121,7 @@ def controller_registration_command(request: registrations.ControllerRegistratio
         incarnation_id=request.incarnation_id,
         endpoints=endpoints(request.listeners),
         features=supported_features(request.features),
+        secret=request.secret,
     )
 
 
@@ -154,7 +160,15 @@ def supported_features(found: Iterable[registrations.RegisteredFeature]) -> tupl
 
 
 def producer_ids_request(command: AllocateProducerIds) -> transactions.AllocateProducerIdsRequest:
-    return transactions.AllocateProducerIdsRequest(broker_id=command.broker_id, broker_epoch=command.broker_epoch)
+    return transactions.AllocateProducerIdsRequest(
+        broker_id=command.broker_id, broker_epoch=command.broker_epoch, secret=command.secret
+    )
+
+
+def producer_ids_command(request: transactions.AllocateProducerIdsRequest) -> AllocateProducerIds:
+    return AllocateProducerIds(
+        broker_id=BrokerId(request.broker_id), broker_epoch=request.broker_epoch, secret=request.secret
+    )
 
 
 def producer_id_block(response: transactions.AllocateProducerIdsResponse) -> ProducerIdBlock | KafkaError:

@@ -41,6 +41,7 @@ def alter_partition_request(command: AlterPartition) -> replicas.AlterPartitionR
             replicas.AlterPartitionTopic(topic_id=topic_id, partitions=tuple(map(_proposal, changes)))
             for topic_id, changes in topics.items()
         ),
+        secret=command.secret,
         # A replica that leaves may be unable to apply anything: it uses the controller's answer at once.
         wants_end_offset=not any(change.leaving for change in command.changes),
     )
@@ -66,6 +67,7 @@ def alter_partition_command(request: replicas.AlterPartitionRequest, version: in
     return AlterPartition(
         broker_id=BrokerId(request.broker_id),
         broker_epoch=request.broker_epoch,
+        secret=request.secret,
         changes=tuple(
             InSyncChange(
                 topic_id=TopicId(topic.topic_id),
@@ -182,6 +184,7 @@ def directories_request(command: AssignDirectories) -> log_dirs.AssignReplicasTo
     return log_dirs.AssignReplicasToDirsRequest(
         broker_id=command.broker_id,
         broker_epoch=command.broker_epoch,
+        secret=command.secret,
         directories=tuple(
             log_dirs.AssignedDirectory(
                 id=directory_id,
@@ -202,6 +205,7 @@ def directories_command(request: log_dirs.AssignReplicasToDirsRequest) -> Assign
     return AssignDirectories(
         broker_id=BrokerId(request.broker_id),
         broker_epoch=request.broker_epoch,
+        secret=request.secret,
         assignments=tuple(
             DirectoryAssignment(
                 directory_id=directory.id, topic_id=TopicId(topic.topic_id), partition=one.partition_index

@@ -2,9 +2,9 @@
 
 A follower's fetch offset is an acknowledgement, and a follower reads uncommitted records. So a fetch in the name of a
 broker is answered only if that broker is a replica of the partition, and if the fetch has the leader epoch in which
-this node leads and the broker epoch of the registration in this node's image (KIP-903: Fetch v15). Any other fetch is
-refused and changes nothing: the follower has sent it before its last start, or too soon after it for this node's image,
-or a client imitates a follower. Kafka's leaders accept a fetch with neither epoch.
+this node leads, and the broker epoch (KIP-903: Fetch v15) and the secret of the registration in this node's image. Any
+other fetch is refused and changes nothing: the follower has sent it before its last start, or too soon after it for
+this node's image, or a client imitates a follower. Kafka's leaders accept a fetch with neither epoch.
 
 An acknowledgement is recorded once, not again when a waiting fetch is read again.
 """
@@ -12,14 +12,15 @@ An acknowledgement is recorded once, not again when a waiting fetch is read agai
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Final
 
+from tailrace.metadata.image import BrokerImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
+from tailrace.server.fetch.broker_proofs import BrokerProofs
 from tailrace.server.fetch.params import FetchSender, WantedPartition
 from tailrace.server.fetch.sent_bytes import SentBytes
-from tailrace.server.ports import Controller
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.replication_throttles import ReplicationThrottles
 from tailrace.storage import ReadLimits
@@ -29,34 +30,23 @@ _NOT_STATED: Final = 2**63 - 1
 """The high watermark in the fetch of a follower that does not state its own: the default of v18, and before it."""
 
 
-def may_see_log_end(partition: Partition, replica_id: int, leader_epoch: int) -> bool:
-    """Whether a request with these fields, which has passed `check_leader`, may get offsets above the high watermark.
-
-    ListOffsets and OffsetForLeaderEpoch have no broker epoch, so a leader can only check that the sender is a replica
-    of the partition and has the present leader epoch, as Kafka's followers have it. The answer has offsets only.
-    """
-    return leader_epoch >= 0 and partition.state is not None and replica_id in partition.state.replicas
-
-
 class FollowerReaders:
-    """Gives each fetch of a follower its reader, and the reader this node's image and in-sync keeper."""
+    """Gives each fetch of a follower its reader, and the reader this node's proofs and in-sync keeper."""
 
     def __init__(
-        self, *, controller: Controller, keeper: InSyncKeeper, throttles: ReplicationThrottles, sent: SentBytes
+        self, *, proofs: BrokerProofs, keeper: InSyncKeeper, throttles: ReplicationThrottles, sent: SentBytes
     ) -> None:
         """`sent` counts the bytes of the answers."""
-        self._controller = controller
+        self._proofs = proofs
         self._keeper = keeper
         self._throttles = throttles
         self._sent = sent
 
     def reader(self, sender: FetchSender) -> "FetchingFollower":
         """The follower that has sent a request."""
-        replica_id, broker_epoch = sender
         return FetchingFollower(
-            BrokerId(replica_id),
-            broker_epoch,
-            controller=self._controller,
+            sender,
+            proofs=self._proofs,
             keeper=self._keeper,
             throttles=self._throttles,
             sent=self._sent,
@@ -72,29 +62,30 @@ class FetchingFollower:
 
     __slots__ = (
         "_broker_epoch",
-        "_controller",
         "_is_recorded",
         "_keeper",
         "_may_join",
         "_must_note_sent",
+        "_proofs",
         "_replica_id",
+        "_secret",
         "_sent",
         "_throttles",
     )
 
     def __init__(
         self,
-        replica_id: BrokerId,
-        broker_epoch: int,
+        sender: FetchSender,
         *,
-        controller: Controller,
+        proofs: BrokerProofs,
         keeper: InSyncKeeper,
         throttles: ReplicationThrottles,
         sent: SentBytes,
     ) -> None:
-        self._replica_id = replica_id
-        self._broker_epoch = broker_epoch
-        self._controller = controller
+        self._replica_id = BrokerId(sender.replica_id)
+        self._broker_epoch = sender.broker_epoch
+        self._secret = sender.secret
+        self._proofs = proofs
         self._keeper = keeper
         self._throttles = throttles
         self._sent = sent
@@ -108,12 +99,12 @@ class FetchingFollower:
         partition.check_leader(leader_epoch)
         if leader_epoch < 0:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the fetch of broker {replica_id} has no leader epoch")
-        known = self._controller.image.brokers.get(replica_id)
-        if known is None or known.broker_epoch != self._broker_epoch:
+        known = self._registration
+        if known is None:
             raise KafkaError(
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"the fetch of broker {replica_id} has broker epoch {self._broker_epoch}, its registration"
-                f" {'is not known here' if known is None else f'has {known.broker_epoch} here'}",
+                f"the fetch of broker {replica_id} has broker epoch {self._broker_epoch}, and not the epoch and the"
+                " secret of its registration here",
             )
         if partition.state is None or replica_id not in partition.state.replicas:
             raise KafkaError(
@@ -156,7 +147,7 @@ class FetchingFollower:
                 partition.in_sync.acknowledge_high_watermark(self._replica_id, high_watermark)
 
     def new_visits(self) -> SessionVisits:
-        known = self._controller.image.brokers.get(self._replica_id)
+        known = self._registration
         return SessionVisits(broker_epoch=self._broker_epoch, may_join=known is not None and known.is_alive)
 
     def settle(self, partition: Partition, visits: SessionVisits | None) -> bool:
@@ -167,15 +158,23 @@ class FetchingFollower:
             partition.in_sync.end_rest(self._replica_id, visits)
 
     @property
+    def _registration(self) -> BrokerImage | None:
+        """The registration that this node knows, if the fetch is of that one."""
+        known = self._proofs.registration(self._replica_id, self._secret)
+        return known if known is not None and known.broker_epoch == self._broker_epoch else None
+
+    @property
+    def is_proven(self) -> bool:
+        return self._proofs.registration(self._replica_id, self._secret) is not None
+
+    @property
     def is_registered(self) -> bool:
-        """Whether the fetch has the broker epoch of the registration that this node knows."""
-        known = self._controller.image.brokers.get(self._replica_id)
-        return known is not None and known.broker_epoch == self._broker_epoch
+        return self._registration is not None
 
     @property
     def conditions(self) -> Hashable:
-        known = self._controller.image.brokers.get(self._replica_id)
-        return self._broker_epoch, None if known is None else (known.broker_epoch, known.is_alive)
+        known = self._registration
+        return self._broker_epoch, None if known is None else known.is_alive
 
     def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
         """Whether its high watermark is behind: then a full fetch must not wait (KIP-392).

@@ -41,7 +41,7 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
-from tailrace.server.fetch.follower_readers import may_see_log_end
+from tailrace.server.fetch.broker_proofs import BrokerProofs
 from tailrace.server.fetch.key_reads import ScanBudget
 from tailrace.server.fetch.params import CONSUMER, DEBUGGING_REPLICA
 from tailrace.server.fetch.views import ReadableViews
@@ -66,7 +66,10 @@ _NOT_FOUND = TimestampOffset(_UNKNOWN, _UNKNOWN, _UNKNOWN)
 class ListOffsetsHandler:
     """ListOffsets (2): the offset that belongs to a timestamp, or to an end of the log."""
 
-    def __init__(self, *, partitions: PartitionTable, views: ReadableViews, ends: AcknowledgedEnds) -> None:
+    def __init__(
+        self, *, partitions: PartitionTable, views: ReadableViews, ends: AcknowledgedEnds, proofs: BrokerProofs
+    ) -> None:
+        self._proofs = proofs
         self._partitions = partitions
         self._views = views
         self._ends = ends
@@ -132,8 +135,8 @@ class ListOffsetsHandler:
                 partition.check_replica(wanted.current_leader_epoch)
             else:
                 partition.check_leader(wanted.current_leader_epoch)
-            is_consumer = view is not None or not may_see_log_end(
-                partition, request.replica_id, wanted.current_leader_epoch
+            is_consumer = view is not None or not self._proofs.may_see_log_end(
+                partition, request.replica_id, wanted.current_leader_epoch, request.secret
             )
             end_offset = (
                 partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
@@ -237,7 +240,10 @@ class OffsetForLeaderEpochHandler:
     an answer that this cap would lower is OFFSET_NOT_AVAILABLE (78) instead: the consumer would see a truncation.
     """
 
-    def __init__(self, *, partitions: PartitionTable, views: ReadableViews, ends: AcknowledgedEnds) -> None:
+    def __init__(
+        self, *, partitions: PartitionTable, views: ReadableViews, ends: AcknowledgedEnds, proofs: BrokerProofs
+    ) -> None:
+        self._proofs = proofs
         self._partitions = partitions
         self._views = views
         self._ends = ends
@@ -256,19 +262,21 @@ class OffsetForLeaderEpochHandler:
             topics=tuple(
                 OffsetForLeaderTopicResult(
                     topic=topic.topic,
-                    partitions=tuple(self._answer(named, wanted, request.replica_id) for wanted in topic.partitions),
+                    partitions=tuple(self._answer(named, wanted, request) for wanted in topic.partitions),
                 )
                 for topic in request.topics
                 for named in (_NamedTopic(topic.topic, self._views.named(topic.topic)),)
             )
         )
 
-    def _answer(self, topic: "_NamedTopic", wanted: OffsetForLeaderPartition, replica_id: int) -> EpochEndOffset:
+    def _answer(
+        self, topic: "_NamedTopic", wanted: OffsetForLeaderPartition, request: OffsetForLeaderEpochRequest
+    ) -> EpochEndOffset:
         try:
             partition = topic.partition(wanted.partition, self._partitions, self._views)
             partition.check_leader(wanted.current_leader_epoch)
-            is_consumer = topic.view is not None or not may_see_log_end(
-                partition, replica_id, wanted.current_leader_epoch
+            is_consumer = topic.view is not None or not self._proofs.may_see_log_end(
+                partition, request.replica_id, wanted.current_leader_epoch, request.secret
             )
             end = partition.end_offset_for_epoch(wanted.leader_epoch)
             end_offset, high_watermark = end.offset, partition.high_watermark

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple, Protocol
 
 from tailrace.metadata.views import ViewImage
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.proofs import NO_SECRET
 from tailrace.protocol.messages.fetch import FetchRequest, WireKeyRange
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
@@ -54,6 +55,17 @@ class Reader(Protocol):
 
     is_replica: bool
     """Whether it reads up to the log end."""
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether a registered broker asks, and has proved it. A consumer is none."""
+        ...
+
+    @property
+    def is_registered(self) -> bool:
+        """The same, and whether it asks in its present registration."""
+        ...
+
     must_check: bool
     """Whether `check` may refuse a partition that is led here in the epoch that the reader names."""
 
@@ -111,6 +123,8 @@ class FetchSender(NamedTuple):
     """Of a follower; negative for a consumer."""
     broker_epoch: int
     """Of the registration in which the follower asks; -1 if it does not say."""
+    secret: bytes = NO_SECRET
+    """Of the incarnation of a follower."""
 
 
 _CONSUMER_SENDER: Final = FetchSender(CONSUMER, -1)
@@ -119,9 +133,11 @@ _CONSUMER_SENDER: Final = FetchSender(CONSUMER, -1)
 def sender_of(request: FetchRequest, version: int) -> FetchSender:
     """The sender of this fetch."""
     if version < FIRST_WITH_REPLICA_STATE:
-        return FetchSender(request.replica_id, -1)
+        return FetchSender(request.replica_id, -1, request.secret)
     state = request.replica_state
-    return _CONSUMER_SENDER if state.replica_id == CONSUMER else FetchSender(state.replica_id, state.replica_epoch)
+    if state.replica_id == CONSUMER:
+        return _CONSUMER_SENDER
+    return FetchSender(state.replica_id, state.replica_epoch, request.secret)
 
 
 class FetchingConsumer:
@@ -131,6 +147,7 @@ class FetchingConsumer:
     """
 
     is_replica = False
+    is_proven = is_registered = False
 
     __slots__ = ("_sent", "_wants_leader", "choice", "conditions", "must_check")
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
-from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionOwner, SessionPartition
+from tailrace.fetch_session.session import UNKNOWN, UNPROVEN, FetchSession, SessionOwner, SessionPartition
 from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode
@@ -24,7 +24,6 @@ from tailrace.protocol.schema import positional
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.server.callbacks import run_in_slices
-from tailrace.server.fetch.follower_readers import FetchingFollower
 from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams, Reader
 from tailrace.server.fetch.reading import FullReading, SessionReading
 from tailrace.server.ports import Clock
@@ -201,12 +200,16 @@ class FetchSessions:
 def _owner(params: FetchParams) -> tuple[str, str, int]:
     """The fields of the `SessionOwner`. As one, it would take longer to make than to compare."""
     connection, replica_id = params.context.connection, params.sender.replica_id
-    return connection.principal, connection.listener_name, replica_id if replica_id >= 0 else UNKNOWN
+    if replica_id < 0:
+        replica_id = UNKNOWN
+    elif not params.reader.is_proven:
+        replica_id = UNPROVEN  # a client that imitates a follower must not use, nor close, the sessions of that one
+    return connection.principal, connection.listener_name, replica_id
 
 
 def _is_privileged(params: FetchParams) -> bool:
     """Whether a follower asks, in its present registration: a client that imitates one gets no priority."""
-    return isinstance(params.reader, FetchingFollower) and params.reader.is_registered
+    return params.reader.is_registered
 
 
 def _changed_again(one: SessionPartition) -> None:

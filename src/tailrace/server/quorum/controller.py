@@ -28,6 +28,7 @@ from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.replay import Replay
+from tailrace.metadata.senders import is_of_registered
 from tailrace.metadata.snapshot_image import difference_steps
 from tailrace.metadata.stored_partitions import RecordReader
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -231,8 +232,7 @@ class QuorumController:
 
     def _hear(self, heartbeat: BrokerHeartbeat) -> None:
         """Count a heartbeat from its arrival on: it may have to wait for decisions on thousands of partitions."""
-        broker = self._machine.image.brokers.get(heartbeat.broker_id)
-        if broker is not None and broker.broker_epoch == heartbeat.broker_epoch:
+        if is_of_registered(self._machine.image, heartbeat):
             self._machine.heartbeats.prolong(heartbeat.broker_id, self._clock.monotonic_ms())
 
     def _next_decision(self) -> Steps[None] | None:

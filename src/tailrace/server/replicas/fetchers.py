@@ -50,6 +50,7 @@ class ReplicaFetcherHost:
         leader: BrokerId,
         *,
         broker_id: BrokerId,
+        secret: bytes,
         partitions: PartitionTable,
         peer: Peer,
         clock: Clock,
@@ -64,6 +65,7 @@ class ReplicaFetcherHost:
         self._log_starts = LogStarts(
             leader,
             broker_id=broker_id,
+            secret=secret,
             peer=peer,
             timeout_ms=config.replica_socket_timeout_ms,
             on_known=self.step,
@@ -186,14 +188,17 @@ class ReplicaFetchers:
         self,
         *,
         broker_id: BrokerId,
+        secret: bytes,
         partitions: PartitionTable,
         peer: Peer,
         clock: Clock,
         config: ReplicaFetchConfig,
         throttle: ReplicationThrottle | None = None,
     ) -> None:
-        """`peer` reaches the other brokers. `throttle` is that of all fetches; None: there is none."""
+        """`secret` is that of this broker's incarnation. `peer` reaches the other brokers. `throttle` is that of all
+        fetches; None: there is none."""
         self._broker_id = broker_id
+        self._secret = secret
         self._partitions = partitions
         self._peer = peer
         self._clock = clock
@@ -425,11 +430,12 @@ class ReplicaFetchers:
             host = self._hosts[leader] = ReplicaFetcherHost(
                 leader,
                 broker_id=self._broker_id,
+                secret=self._secret,
                 partitions=self._partitions,
                 peer=self._peer,
                 clock=self._clock,
                 config=self._config,
-                fetches=SessionFetches(broker_id=self._broker_id, config=self._config),
+                fetches=SessionFetches(broker_id=self._broker_id, secret=self._secret, config=self._config),
                 broker_epoch=lambda: self.broker_epoch,
                 throttle=self._throttle,
             )

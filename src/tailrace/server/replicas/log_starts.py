@@ -28,13 +28,15 @@ class LogStarts:
         leader: BrokerId,
         *,
         broker_id: BrokerId,
+        secret: bytes,
         peer: Peer,
         timeout_ms: int,
         on_known: Callable[[LogStartKnown], None],
     ) -> None:
-        """`broker_id` is this broker's: the leader answers a replica with its log end in view."""
+        """`broker_id` and `secret` are this broker's: the leader answers a replica with its log end in view."""
         self._leader = leader
         self._broker_id = broker_id
+        self._secret = secret
         self._peer = peer
         self._timeout_ms = timeout_ms
         self._on_known = on_known
@@ -57,6 +59,7 @@ class LogStarts:
             by_topic.setdefault(topic, []).append(wanted)
         request = ListOffsetsRequest(
             replica_id=self._broker_id,
+            secret=self._secret,
             topics=tuple(
                 ListOffsetsTopic(name=topic, partitions=tuple(partitions)) for topic, partitions in by_topic.items()
             ),

@@ -11,6 +11,7 @@ from tailrace.metadata.broker_commands import OWN_FEATURES
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import PartitionState
+from tailrace.model.proofs import NO_SECRET, id_of_secret
 from tailrace.protocol.messages.log_dirs import (
     AssignedDirectory,
     AssignedPartition,
@@ -211,7 +212,9 @@ def test_a_broker_whose_connection_is_closed_is_missed_sooner(controller: Contro
 
 
 def test_blocks_of_producer_ids_do_not_overlap_and_go_to_registered_brokers(controller: ControllerPeersBench) -> None:
-    request = AllocateProducerIdsRequest(broker_id=1, broker_epoch=controller.broker_epoch)
+    request = AllocateProducerIdsRequest(
+        broker_id=1, broker_epoch=controller.broker_epoch, secret=controller.node.secret
+    )
     first, second = controller.ask(request, 0), controller.ask(request, 0)
     assert second.producer_id_start == first.producer_id_start + first.producer_id_len
     assert controller.ask(replace(request, broker_id=9), 0).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -256,7 +259,13 @@ class ProposingLeader:
         )
         topic = AlterPartitionTopic(topic_id=self.controller.topic_id, partitions=(replace(proposal, **changes),))
         epoch = self.controller.broker_epoch if broker_epoch is None else broker_epoch
-        request = AlterPartitionRequest(broker_id=1, broker_epoch=epoch, topics=(topic,), wants_end_offset=version == 3)
+        request = AlterPartitionRequest(
+            broker_id=1,
+            broker_epoch=epoch,
+            topics=(topic,),
+            wants_end_offset=version == 3,
+            secret=self.controller.node.secret,
+        )
         return self.controller.ask(request, version)
 
     def outcome(self, **changes: Any) -> AlteredPartition:
@@ -304,6 +313,7 @@ def test_a_replica_is_where_its_broker_says(controller: ControllerPeersBench) ->
     request = AssignReplicasToDirsRequest(
         broker_id=1,
         broker_epoch=controller.broker_epoch,
+        secret=controller.node.secret,
         directories=(AssignedDirectory(id=DIRECTORY, topics=(topic(unknown), topic(controller.topic_id))),),
     )
     answer = controller.ask(request, 0)
@@ -315,6 +325,75 @@ def test_a_replica_is_where_its_broker_says(controller: ControllerPeersBench) ->
 
 
 # All of them
+
+
+GUESSES = (NO_SECRET, b"a guess of 16 by", b"\xff" * 16)
+
+
+@pytest.mark.parametrize("secret", GUESSES, ids=repr)
+def test_a_client_that_knows_the_epoch_of_a_broker_does_not_speak_for_it(
+    controller: ControllerPeersBench, secret: bytes
+) -> None:
+    """The epoch and the incarnation id are in the metadata log, which any client reads at this listener."""
+    partition, end_offset = controller.state, controller.node.controller.applied_end_offset
+    incarnation_id = controller.node.controller.image.brokers[1].incarnation_id  # type: ignore[index]
+    sender: dict[str, Any] = {"broker_id": 1, "broker_epoch": controller.broker_epoch, "secret": secret}
+    beat = BrokerHeartbeatRequest(**sender, current_metadata_offset=0, want_fence=True, want_shut_down=True)
+    proposal = AlterPartitionData(
+        partition_index=0,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        new_isr=(),
+        new_isr_with_epochs=(),
+        leaving=1,
+    )
+    topic = AlterPartitionTopic(topic_id=controller.topic_id, partitions=(proposal,))
+    for request, version in (
+        (replace(REGISTRATION, broker_id=1, incarnation_id=incarnation_id, secret=secret), 4),
+        (beat, 1),
+        (replace(beat, want_shut_down=False), 0),
+        (AllocateProducerIdsRequest(**sender), 0),
+        (AlterPartitionRequest(**sender, topics=(topic,)), 3),
+        (AssignReplicasToDirsRequest(**sender, directories=()), 0),
+    ):
+        assert controller.ask(request, version).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED, request
+    assert controller.node.controller.applied_end_offset == end_offset, "nothing is written"
+    assert not controller.node.controller.image.brokers[1].fenced  # type: ignore[index]
+
+
+def test_a_client_does_not_end_the_session_of_a_broker_with_its_own_connection(
+    controller: ControllerPeersBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker beside the controller has no connection that would say that it is still there."""
+    beat = BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=controller.broker_epoch,
+        current_metadata_offset=0,
+        want_fence=False,
+        want_shut_down=False,
+    )
+    connection = controller.node.ask_controller(beat, 1, lambda _: None)
+    gone: list[int] = []
+    monkeypatch.setattr(controller.node.controller, "broker_gone", gone.append)
+    connection.hang_up()
+    assert gone == []
+
+
+def test_a_client_does_not_register_an_incarnation_that_is_not_its_own(controller: ControllerPeersBench) -> None:
+    secret = b"of the process 1"
+    theirs = replace(REGISTRATION, incarnation_id=id_of_secret(secret))
+    assert controller.ask(theirs, 4).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert 50 not in controller.node.controller.image.brokers
+    assert controller.ask(replace(theirs, secret=secret), 4).error_code == ErrorCode.NONE
+    registered = ControllerRegistrationRequest(
+        controller_id=70,
+        incarnation_id=id_of_secret(secret),
+        zk_migration_ready=False,
+        listeners=(LISTENER,),
+        features=FEATURES,
+    )
+    assert controller.ask(registered, 0).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert controller.ask(replace(registered, secret=secret), 0).error_code == ErrorCode.NONE
 
 
 def test_a_node_that_follows_says_so() -> None:

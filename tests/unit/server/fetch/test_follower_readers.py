@@ -1,10 +1,12 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tailrace.metadata.image import ClusterImage, ConfigResource, ResourceType, TopicImage
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import NO_SECRET, id_of_secret
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from tailrace.replication.partition import Partition
 from tailrace.testing.clock import ManualClock
@@ -26,9 +28,12 @@ class FollowerReadersBench:
         self.partition: Partition = self.node.create("orders", leader_epoch=4, in_sync=in_sync, replicas=(1, 2))
         self.disk.run()
 
-    def register(self, broker_id: int, *, broker_epoch: int) -> None:
+    def register(self, broker_id: int, *, broker_epoch: int, secret: bytes | None = None) -> None:
         brokers = dict(self.controller.image.brokers)
-        brokers[BrokerId(broker_id)] = replace(brokers[BrokerId(broker_id)], broker_epoch=broker_epoch)
+        registered = replace(brokers[BrokerId(broker_id)], broker_epoch=broker_epoch)
+        if secret is not None:
+            registered = replace(registered, incarnation_id=id_of_secret(secret))
+        brokers[BrokerId(broker_id)] = registered
         self.controller.image = replace(self.controller.image, brokers=brokers)
 
     def produce(self, *values: bytes) -> None:
@@ -48,6 +53,7 @@ class FollowerReadersBench:
         high_watermark: int = 0,
         max_wait_ms: int = 0,
         version: int = 18,
+        secret: bytes = NO_SECRET,
     ) -> Exchange:
         wanted = FetchPartition(
             partition=0,
@@ -61,6 +67,7 @@ class FollowerReadersBench:
         request = FetchRequest(
             replica_id=replica,
             replica_state=ReplicaState(replica_id=replica, replica_epoch=broker_epoch),
+            secret=secret,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             topics=(FetchTopic(topic="orders", topic_id=topic_id_of("orders"), partitions=(wanted,)),),
@@ -107,7 +114,7 @@ def test_versions_with_a_broker_epoch_count(bench: FollowerReadersBench, version
     ids=str,
 )
 def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(
-    bench: FollowerReadersBench, options: dict[str, int]
+    bench: FollowerReadersBench, options: dict[str, Any]
 ) -> None:
     """Any client that reaches the port may claim to be broker 2, and knows the leader epoch from Metadata."""
     bench.produce(b"a")
@@ -117,6 +124,38 @@ def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(
     assert (bench.partition.high_watermark, bench.controller.commands) == (0, [])
     bench.fetch(1)
     assert bench.partition.high_watermark == 1, "as the replica itself does it"
+
+
+SECRET = b"of broker 2's...."[:16]
+
+
+def test_a_client_that_guesses_the_epoch_of_a_replica_moves_nothing(bench: FollowerReadersBench) -> None:
+    """The epoch of a registration is a small number: the offset of its record in the metadata log."""
+    bench.register(2, broker_epoch=20, secret=SECRET)
+    bench.produce(b"a")
+    bench.disk.run()
+    guesses: list[dict[str, Any]] = [{"broker_epoch": epoch} for epoch in range(-1, 40)]
+    guesses += [{"secret": bytes([number]) * 16} for number in range(256)]
+    guesses += [{"secret": id_of_secret(SECRET)}, {"secret": SECRET, "broker_epoch": 19}, {"version": 14}]
+    for guess in guesses:
+        for offset in (0, 1):
+            answer = bench.fetch(offset, **guess).fetched
+            assert (answer.error_code, answer.records) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, b""), guess
+    assert (bench.partition.high_watermark, bench.controller.commands) == (0, [])
+    bench.fetch(1, secret=SECRET)
+    assert bench.partition.high_watermark == 1, "as the replica itself does it"
+
+
+def test_a_new_start_of_a_replica_has_another_secret(bench: FollowerReadersBench) -> None:
+    bench.register(2, broker_epoch=20, secret=SECRET)
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.fetch(0, secret=SECRET)
+    bench.register(2, broker_epoch=25, secret=b"of another start")
+    assert bench.fetch(1, broker_epoch=25, secret=SECRET).fetched.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert bench.partition.high_watermark == 0
+    bench.fetch(1, broker_epoch=25, secret=b"of another start")
+    assert bench.partition.high_watermark == 1
 
 
 @pytest.mark.parametrize(
@@ -130,7 +169,7 @@ def test_a_fetch_in_the_name_of_a_replica_is_given_nothing_and_moves_nothing(
     ],
 )
 def test_a_fetch_that_is_not_of_a_current_follower_counts_for_nothing(
-    bench: FollowerReadersBench, options: dict[str, int], code: ErrorCode
+    bench: FollowerReadersBench, options: dict[str, Any], code: ErrorCode
 ) -> None:
     bench.produce(b"a")
     bench.disk.run()

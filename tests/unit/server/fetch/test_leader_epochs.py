@@ -1,6 +1,10 @@
+from typing import Any
+
 import pytest
 
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode
+from tailrace.model.proofs import NO_SECRET
 from tailrace.protocol.messages.list_offsets import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -9,18 +13,27 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
-from testkit.ports import DeferredDisk
+from testkit.ports import DeferredController, DeferredDisk, broker_images, with_secret
+
+SECRET = b"of the replica 2"
 
 
 def ask(
-    node: DataPath, epoch: int, *, current: int = -1, partition: int = 0, replica_id: int = -1, version: int = 4
+    node: DataPath,
+    epoch: int,
+    *,
+    current: int = -1,
+    partition: int = 0,
+    replica_id: int = -1,
+    version: int = 4,
+    secret: bytes = NO_SECRET,
 ) -> EpochEndOffset:
     wanted = OffsetForLeaderPartition(partition=partition, current_leader_epoch=current, leader_epoch=epoch)
     topics = (OffsetForLeaderTopic(topic="orders", partitions=(wanted,)),)
     if version < 3:
         request = OffsetForLeaderEpochRequest(topics=topics)
     else:
-        request = OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics)
+        request = OffsetForLeaderEpochRequest(replica_id=replica_id, topics=topics, secret=secret)
     answer: EpochEndOffset = node.send(request, version).response.topics[0].partitions[0]
     return answer
 
@@ -57,12 +70,17 @@ def test_errors_are_those_of_the_leader_check(node: DataPath) -> None:
 
 def test_only_a_follower_gets_an_end_above_the_high_watermark() -> None:
     disk = DeferredDisk()
-    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    controller = DeferredController(ClusterImage(brokers=broker_images({1: 10, 2: 20, 3: 30})))
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk, controller=controller)
     node.create(replicas=(1, 2))
     node.produce("orders", b"a", acks=1)
-    for options in ({}, {"replica_id": -2}, {"replica_id": 2}, {"replica_id": 9, "current": 0}):
+    others: list[dict[str, Any]] = [{}, {"replica_id": -2}, {"replica_id": 2}, {"replica_id": 3, "current": 0}]
+    for options in others:
         assert ask(node, 0, **options).end_offset == 0, options
     assert ask(node, 0, replica_id=2, current=0).end_offset == 1
+    controller.image = with_secret(controller.image, 2, SECRET)
+    assert ask(node, 0, replica_id=2, current=0).end_offset == 0, "the registration needs a secret"
+    assert ask(node, 0, replica_id=2, current=0, secret=SECRET).end_offset == 1
     disk.run()
     assert ask(node, 0).end_offset == 1
 

@@ -1,8 +1,11 @@
 from functools import partial
+from typing import Any
 
 import pytest
 
+from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode
+from tailrace.model.proofs import NO_SECRET
 from tailrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -12,7 +15,7 @@ from tailrace.protocol.messages.list_offsets import (
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, batch_of
-from testkit.ports import DeferredDisk
+from testkit.ports import DeferredController, DeferredDisk, broker_images, with_secret
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 
@@ -24,6 +27,9 @@ def node() -> DataPath:
     return node
 
 
+SECRET = b"of the replica 2"
+
+
 def ask(
     node: DataPath,
     timestamp: int,
@@ -33,19 +39,20 @@ def ask(
     leader_epoch: int = -1,
     isolation: int = 0,
     partitions: tuple[int, ...] = (0,),
+    secret: bytes = NO_SECRET,
 ) -> list[ListOffsetsPartitionResponse]:
     wanted = tuple(
         ListOffsetsPartition(partition_index=index, current_leader_epoch=leader_epoch, timestamp=timestamp)
         for index in partitions
     )
     topics = (ListOffsetsTopic(name="orders", partitions=wanted),)
-    request = ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation, topics=topics)
+    request = ListOffsetsRequest(replica_id=replica_id, isolation_level=isolation, topics=topics, secret=secret)
     response = node.send(request, version).response
     return list(response.topics[0].partitions)
 
 
-def found(node: DataPath, timestamp: int, **options: int) -> tuple[int, int, int]:
-    (answer,) = ask(node, timestamp, **options)  # type: ignore[arg-type]
+def found(node: DataPath, timestamp: int, **options: Any) -> tuple[int, int, int]:
+    (answer,) = ask(node, timestamp, **options)
     assert answer.error_code == 0
     return answer.timestamp, answer.offset, answer.leader_epoch
 
@@ -110,7 +117,8 @@ def test_unknown_partitions_and_wrong_epochs_get_their_codes(node: DataPath) -> 
 
 def test_a_follower_sees_the_log_end_and_all_others_the_high_watermark() -> None:
     disk = DeferredDisk()
-    node = DataPath("/logs", files=SimulatedDisk(), disk=disk)
+    controller = DeferredController(ClusterImage(brokers=broker_images({1: 10, 2: 20, 3: 30})))
+    node = DataPath("/logs", files=SimulatedDisk(), disk=disk, controller=controller)
     node.create(replicas=(1, 2), leader_epoch=0)
     base = node.clock.now_ms()
     node.produce("orders", records=batch_of(b"a", now=lambda: base), acks=1)
@@ -119,9 +127,12 @@ def test_a_follower_sees_the_log_end_and_all_others_the_high_watermark() -> None
     assert found(node, LATEST)[1] == 1
     assert found(node, LATEST, replica_id=2, leader_epoch=0)[1] == 2
     assert found(node, base + 5, replica_id=2, leader_epoch=0) == (base + 9, 1, 0)
-    for options in ({}, {"replica_id": -2}, {"replica_id": 2}, {"replica_id": 9, "leader_epoch": 0}):
+    for options in ({}, {"replica_id": -2}, {"replica_id": 2}, {"replica_id": 3, "leader_epoch": 0}):
         assert found(node, LATEST, **options)[1] == 1, options
         assert found(node, base + 5, **options) == (-1, -1, -1), options
+    controller.image = with_secret(controller.image, 2, SECRET)
+    assert found(node, LATEST, replica_id=2, leader_epoch=0)[1] == 1, "the registration needs a secret"
+    assert found(node, LATEST, replica_id=2, leader_epoch=0, secret=SECRET)[1] == 2
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from tailrace.fetch_session.session import UNPROVEN
 from tailrace.metadata.image import ImageDelta
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
+from tailrace.model.proofs import NO_SECRET, id_of_secret
 from tailrace.protocol.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -26,6 +28,8 @@ from testkit.ports import RecordingConnection
 from testkit.replica_reads import EPOCHS, LEADER_EPOCH, FollowingBroker, LeadingBroker
 from testkit.session_reader import SessionReader, answers
 
+SECRET = b"of the follower."
+
 
 class SessionFollower:
     """A follower with a session, which says what a test has it say."""
@@ -35,6 +39,7 @@ class SessionFollower:
         self.replica = replica
         self.version = version
         self.broker_epoch = EPOCHS[replica]
+        self.secret = NO_SECRET
         self.session_id = 0
         self.epoch = 0
         self.connection = RecordingConnection()
@@ -50,6 +55,7 @@ class SessionFollower:
         named = () if offset is None else (FetchTopic(topic_id=topic_id_of("orders"), partitions=(wanted,)),)
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=self.replica, replica_epoch=self.broker_epoch),
+            secret=self.secret,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             session_id=self.session_id,
@@ -64,6 +70,7 @@ class SessionFollower:
         other = FetchPartition(partition=9, fetch_offset=0, current_leader_epoch=0, partition_max_bytes=1)
         request = FetchRequest(
             replica_state=ReplicaState(replica_id=self.replica, replica_epoch=self.broker_epoch),
+            secret=self.secret,
             max_wait_ms=0,
             min_bytes=1,
             session_id=self.session_id,
@@ -140,6 +147,24 @@ def test_a_followers_session_is_privileged_in_its_present_registration_alone() -
     assert refused.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     sessions = broker.node.broker.fetch_sessions.cache.sessions()
     assert {session.owner.replica_id: session.is_privileged for session in sessions} == {2: True, 3: False}
+
+
+def test_a_client_that_imitates_a_follower_gets_no_privilege_and_not_its_session() -> None:
+    broker = LeadingBroker()
+    broker.change_broker(2, incarnation_id=id_of_secret(SECRET))
+    true, imitator = SessionFollower(broker, 2), SessionFollower(broker, 2)
+    true.secret = SECRET
+    true.open()
+    imitator.open()
+    sessions = broker.node.broker.fetch_sessions.cache.sessions()
+    assert {session.owner.replica_id: session.is_privileged for session in sessions} == {2: True, UNPROVEN: False}
+    broker.produce(b"a")
+    imitator.session_id, imitator.epoch = true.session_id, true.epoch
+    assert imitator.send(1).response.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    imitator.epoch = -1  # a full fetch that names a session closes it
+    imitator.send(1)
+    assert broker.partition.high_watermark == 0
+    assert true.send(1).response.error_code == ErrorCode.NONE, "its session goes on"
 
 
 def test_a_follower_that_knows_everything_waits() -> None:

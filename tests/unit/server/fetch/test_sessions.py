@@ -2,6 +2,7 @@
 
 import pytest
 
+from tailrace.fetch_session.session import UNPROVEN
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
 from tailrace.model.topic_config import TopicConfig
@@ -397,4 +398,4 @@ def test_a_follower_that_is_imitated_gets_no_priority(node: DataPath) -> None:
     response = node.send(request, 14, connection=reader.connection).response
     assert response.session_id > 0
     session = next(iter(node.broker.fetch_sessions.cache.sessions()))
-    assert (session.is_privileged, session.owner.replica_id) == (False, 2)
+    assert (session.is_privileged, session.owner.replica_id) == (False, UNPROVEN)

@@ -8,6 +8,7 @@ from tailrace.metadata.image import ChangedPartition, ClusterImage, ImageDelta, 
 from tailrace.model.errors import ErrorCode, StorageError
 from tailrace.model.ids import BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.proofs import NO_SECRET
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import (
     DivergingEpoch,
@@ -89,6 +90,7 @@ class ReplicaFetchersBench:
         self.node = DataPath("/logs", files=SimulatedDisk(), clock=self.clock, disk=self.disk)
         self.peer = FetchPeer()
         self.hosts = ReplicaFetchers(
+            secret=NO_SECRET,
             broker_id=BROKER,
             partitions=self.node.table,
             peer=self.peer,

@@ -32,7 +32,7 @@ def fence(node: AdminPath) -> None:
 
 def unfence(node: AdminPath) -> None:
     epoch = node.controller.image.brokers[BROKER].broker_epoch
-    node.submit(UnfenceBroker(broker_id=BROKER, broker_epoch=epoch))
+    node.submit(UnfenceBroker(broker_id=BROKER, broker_epoch=epoch, secret=node.secret))
     node.end_turn()
 
 

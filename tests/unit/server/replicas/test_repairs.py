@@ -13,6 +13,7 @@ from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch
 from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.proofs import NO_SECRET
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchPartition, FetchResponse, PartitionData
 from tailrace.protocol.records.batch import stamp
@@ -110,7 +111,12 @@ class RepairedBroker:
         settings = LiveSettings(Settings(BROKER, config or TopicConfig()))
         self.applier = MetadataApplier(partitions=self.table, broker_id=BROKER, settings=settings)
         self.fetchers = ReplicaFetchers(
-            broker_id=BROKER, partitions=self.table, peer=self, clock=self.clock, config=ReplicaFetchConfig()
+            secret=NO_SECRET,
+            broker_id=BROKER,
+            partitions=self.table,
+            peer=self,
+            clock=self.clock,
+            config=ReplicaFetchConfig(),
         )
         self.repairs = ReplicaRepairs(
             broker_id=BROKER,

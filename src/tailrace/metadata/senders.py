@@ -1,0 +1,28 @@
+"""The senders of commands of brokers and controllers: only the process itself has the secret of its incarnation."""
+
+from tailrace.metadata.broker_commands import AllocateProducerIds, BrokerHeartbeat, UnfenceBroker
+from tailrace.metadata.commands import AlterPartition, AssignDirectories
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.ids import format_topic_id
+from tailrace.model.proofs import may_speak_for
+
+CommandOfBroker = AllocateProducerIds | AlterPartition | AssignDirectories | BrokerHeartbeat | UnfenceBroker
+"""The commands that a registered broker gives."""
+
+
+def is_of_registered(image: ClusterImage, command: CommandOfBroker) -> bool:
+    """Whether a command is from the broker in whose name it was given, in its registration in this image."""
+    broker = image.brokers.get(command.broker_id)
+    if broker is None or broker.broker_epoch != command.broker_epoch:
+        return False
+    return may_speak_for(broker.incarnation_id, command.secret)
+
+
+def check_secret(process: str, incarnation_id: bytes, secret: bytes) -> None:
+    """Raises KafkaError CLUSTER_AUTHORIZATION_FAILED if this is not the secret of the process in this incarnation."""
+    if not may_speak_for(incarnation_id, secret):
+        raise KafkaError(
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+            f"the request lacks the secret of {process}, whose incarnation is {format_topic_id(incarnation_id)}",
+        )
