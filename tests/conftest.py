@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from xdist.remote import Producer
 
 from budgets import MODEL_RUNS, examples
@@ -88,16 +89,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Have the examples of a property depend on no other test, and leave what is loaded to no search for garbage.
+    """Fix the examples of a property on every machine, and leave what is loaded to no search for garbage.
 
-    Hypothesis tries constants of the modules that are loaded, and looks for new ones before each example: it would try
-    other examples whenever tests that load some, such as a command's, happen to run earlier.
+    Hypothesis tries constants of the modules that are loaded: other ones in a run of all tests than in a run of one,
+    without the compiled kernel, in a checkout below a directory named `test`, and after a change of any module. So a
+    run whose verdict has to be the same everywhere tries none of them; `make soak` does.
 
     The tests themselves stay: a worker has 14,000 of them, and to look through them for garbage takes a fifth of the
     time of a search that makes many objects.
     """
-    constants = providers._get_local_constants()
-    providers._get_local_constants = lambda: constants
+    if not MODEL_RUNS:
+        constants = Constants()
+        providers._get_local_constants = lambda: constants
     gc.collect()
     gc.freeze()
 

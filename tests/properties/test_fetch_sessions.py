@@ -2,12 +2,18 @@
 
 The model of a session is a list: the partitions in their order, with what the reader knows of each. The scan is a
 full fetch of all of them, in that order and with the same limit, at the moment at which the session is answered.
+
+A full fetch knows nothing of earlier fetches. So the scan lacks the errors of offsets that are not available and that a
+session has waited for long enough over several fetches, each answered early with changes of other partitions: the model
+permits these errors from the time at which they are due, at the place of their partitions in the order.
 """
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
 from unittest import mock
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -31,6 +37,8 @@ KEYS = [(topic, number) for topic in TOPICS for number in range(PARTITIONS)]
 KEY = st.sampled_from(KEYS)
 Key = tuple[str, int]
 LARGE = 1 << 20
+WAIT_MS = 500
+"""The max.wait of a fetch that waits."""
 
 
 class Known(NamedTuple):
@@ -46,6 +54,8 @@ class Model:
     def __init__(self) -> None:
         self.wanted: dict[Key, int] = {}  # in order, with the offset
         self.known: dict[Key, Known | None] = {}
+        self.named_at_ms: dict[Key, int] = {}
+        """The time of the last request that named the partition, with its offset."""
 
     def news(self, scan: list[tuple[Key, PartitionData]], *, max_bytes: int) -> list[tuple[Key, PartitionData]]:
         """The part of a full scan that the answer has; a full answer has nothing of the partitions behind."""
@@ -83,7 +93,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
         self.connection = RecordingConnection()
         self.waiting: Exchange | None = None
         self.max_bytes = LARGE
-        self.waits_until_ms = 0
+        self.sent_at_ms = self.waits_until_ms = 0
         self.slices = ExitStack()
 
     @initialize(partitions=st.sampled_from((1, 2, 512)))
@@ -156,13 +166,35 @@ class FetchSessionMachine(RuleBasedStateMachine):
     def _scan(self) -> list[tuple[Key, PartitionData]]:
         """A full fetch of all partitions of the session, in its order; like that of the session, it may still wait."""
         may_wait = self.node.clock.monotonic_ms() < self.waits_until_ms
-        request = self._request(self.model.wanted, [], max_wait_ms=1 if may_wait else 0)
+        return self._full_fetch(self.model.wanted, max_wait_ms=1 if may_wait else 0)
+
+    def _full_fetch(self, offsets: dict[Key, int], *, max_wait_ms: int) -> list[tuple[Key, PartitionData]]:
+        request = self._request(offsets, [], max_wait_ms=max_wait_ms)
         connection = RecordingConnection()
         exchange = self.node.send(request, self.version, connection=connection)
         if exchange.is_answered:
             return _answers(exchange.response)
         connection.hang_up()
         return []
+
+    def _with_due_errors(
+        self, scan: list[tuple[Key, PartitionData]], answer: list[tuple[Key, PartitionData]]
+    ) -> list[tuple[Key, PartitionData]]:
+        """The scan, with the errors of the answer that are due: the reader has waited as long as the fetch permits."""
+        last = dict(self._full_fetch(self.model.wanted, max_wait_ms=0))
+        due = {
+            key
+            for key, data in answer
+            if data.error_code and self.sent_at_ms - self.model.named_at_ms.get(key, self.sent_at_ms) >= WAIT_MS
+        }
+        if due and not scan:  # a full fetch would wait: no partition has anything to send, and only errors are to come
+            scan = [(key, self._at_end(key) if data.error_code else data) for key, data in last.items()]
+        return [(key, last[key] if key in due else data) for key, data in scan]
+
+    def _at_end(self, key: Key) -> PartitionData:
+        """The offsets of a partition, without an error."""
+        at_end = {key: self.node.table.get(*key).high_watermark}
+        return self._full_fetch(at_end, max_wait_ms=0)[0][1]
 
     @precondition(lambda self: self.waiting is None)
     @rule(
@@ -177,6 +209,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
         self.model = Model()
         self.model.wanted = dict.fromkeys(keys, offset)
         self.model.known = dict.fromkeys(keys)
+        self.model.named_at_ms = dict.fromkeys(keys, self.node.clock.monotonic_ms())
         request = self._request(self.model.wanted, [], session_id=self.session_id, session_epoch=0)
         response: FetchResponse = self.node.send(request, version, connection=self.connection).response
         assert len(self.node.broker.fetch_sessions.cache) == 1
@@ -197,21 +230,35 @@ class FetchSessionMachine(RuleBasedStateMachine):
         changed = data.draw(st.dictionaries(KEY, st.integers(0, 6), max_size=3))
         known = [key for key in self.model.wanted if key not in changed]
         forgotten = data.draw(st.lists(st.sampled_from(known), unique=True, max_size=1)) if len(known) > 1 else []
+        self.send_fetch(changed, forgotten, isolation=isolation, max_bytes=max_bytes, waits=waits)
+
+    def send_fetch(
+        self,
+        changed: dict[Key, int],
+        forgotten: list[Key],
+        *,
+        isolation: int = 0,
+        max_bytes: int = LARGE,
+        waits: bool = False,
+    ) -> None:
+        """Send the next fetch of the session."""
+        self.sent_at_ms = self.node.clock.monotonic_ms()
         for key, offset in changed.items():
             self.model.known.setdefault(key, None)
             self.model.wanted[key] = offset
+            self.model.named_at_ms[key] = self.sent_at_ms
         for key in forgotten:
-            del self.model.wanted[key], self.model.known[key]
+            del self.model.wanted[key], self.model.known[key], self.model.named_at_ms[key]
         self.isolation, self.max_bytes = isolation, max_bytes
         request = self._request(
             changed,
             forgotten,
             session_id=self.session_id,
             session_epoch=self.epoch,
-            max_wait_ms=500 if waits else 0,
+            max_wait_ms=WAIT_MS if waits else 0,
         )
         self.epoch += 1
-        self.waits_until_ms = self.node.clock.monotonic_ms() + (500 if waits else 0)
+        self.waits_until_ms = self.sent_at_ms + (WAIT_MS if waits else 0)
         self.waiting = self.node.send(request, self.version, connection=self.connection)
 
     @rule(ms=st.sampled_from((100, 500)))
@@ -233,7 +280,6 @@ class FetchSessionMachine(RuleBasedStateMachine):
         if self.waiting is None:
             return
         scan = self._scan()
-        expected = self.model.news(scan, max_bytes=self.max_bytes)
         if not self.waiting.is_answered:
             assert not any(data.error_code or data.records for _, data in scan), "there is something to send"
             return
@@ -241,6 +287,7 @@ class FetchSessionMachine(RuleBasedStateMachine):
         self.waiting = None
         assert (response.error_code, response.session_id) == (0, self.session_id)
         answer = _answers(response)
+        expected = self.model.news(self._with_due_errors(scan, answer), max_bytes=self.max_bytes)
         assert answer == expected
         self.model.take(answer)
         self._check_order()
@@ -271,3 +318,64 @@ def _answers(response: FetchResponse) -> list[tuple[Key, PartitionData]]:
 
 
 TestFetchSessions = FetchSessionMachine.TestCase
+
+
+@pytest.fixture
+def machine() -> Iterator[FetchSessionMachine]:
+    """The machine for a course of events that is given, with slices of one partition."""
+    machine = FetchSessionMachine()
+    machine.read_in_slices(1)
+    yield machine
+    machine.teardown()
+
+
+def test_an_error_that_is_due_comes_beside_the_errors_of_other_partitions(machine: FetchSessionMachine) -> None:
+    """The first fetch is answered early with the error of a/1. So the wait for b/0 ends in the second one."""
+    machine.open([("b", 0)], offset=0, version=12, isolation=0)
+    machine.change_role(("b", 0), leads=False)
+    machine.send_fetch({("a", 0): 0, ("a", 1): 1, ("b", 0): 1}, [], max_bytes=1, waits=True)
+    machine.the_answer_is_that_of_a_full_scan()
+    machine.pass_time(WAIT_MS)
+
+    machine.send_fetch({}, [], max_bytes=1, waits=True)
+    assert machine.waiting is not None
+    answer = _answers(machine.waiting.response)
+    machine.the_answer_is_that_of_a_full_scan()
+
+    assert [(key, data.error_code) for key, data in answer] == [(("b", 0), 1), (("a", 1), 1)]
+
+
+def test_an_error_that_is_due_comes_before_the_records_of_a_partition_behind_it(machine: FetchSessionMachine) -> None:
+    keys = [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
+    machine.change_role(("a", 1), leads=False)
+    machine.open(keys, offset=0, version=17, isolation=0)
+    machine.send_fetch({("a", 1): 1}, [], waits=True)
+    machine.the_answer_is_that_of_a_full_scan()
+    machine.produce(("b", 0), 1)
+    machine.flush()
+    machine.the_answer_is_that_of_a_full_scan()
+    machine.pass_time(WAIT_MS)
+    machine.produce(("b", 0), 1)
+    machine.flush()
+
+    machine.send_fetch({}, [], max_bytes=1, waits=True)
+    assert machine.waiting is not None
+    answer = _answers(machine.waiting.response)
+    machine.the_answer_is_that_of_a_full_scan()
+
+    assert [(key, data.error_code) for key, data in answer] == [(("a", 1), 1), (("b", 0), 0)]
+
+
+def test_an_error_is_not_due_before_the_wait_is_over(machine: FetchSessionMachine) -> None:
+    machine.change_role(("a", 1), leads=False)
+    machine.open([("a", 1), ("b", 0)], offset=0, version=17, isolation=0)
+    machine.send_fetch({("a", 1): 1}, [], waits=True)
+    machine.pass_time(WAIT_MS - 1)
+    machine.the_answer_is_that_of_a_full_scan()
+    machine.produce(("b", 0), 1)
+    machine.flush()
+    assert machine.waiting is not None
+    answer = _answers(machine.waiting.response)
+    machine.the_answer_is_that_of_a_full_scan()
+
+    assert [(key, data.error_code) for key, data in answer] == [(("b", 0), 0)]
