@@ -4,6 +4,7 @@
    come from a node that lags behind.
 2. A topic is due when it is unknown, stale or too old, or has a partition without a leader, or one whose leader is not
    among the brokers any more, as an answer about another topic may show.
+3. A topic does not exist if the last answer about it says so. Before the first answer nothing is known of it.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -14,6 +15,10 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.metadata import MetadataResponse, MetadataResponsePartition, MetadataResponseTopic
+
+
+class AbsentTopic(KafkaError):
+    """The last answer of a broker says that there is no such topic, or no such partition of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,12 +163,19 @@ class ClusterView:
                 self.mark_stale(name)
 
     def topic(self, name: str) -> TopicInfo:
-        """The topic. Raises KafkaError with the cluster's error code, UNKNOWN_TOPIC_OR_PARTITION if it gave none."""
+        """The topic. Raises KafkaError with the cluster's error code; LEADER_NOT_AVAILABLE before the first answer."""
         known = self._topics.get(name)
-        if known is None:
-            code = self._faults.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            raise KafkaError(code, f"topic {name!r} {_REASONS.get(code, 'cannot be described')}")
-        return known.info
+        if known is not None:
+            return known.info
+        code = self._faults.get(name)
+        if code is None:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"no broker has described topic {name!r} yet")
+        detail = f"topic {name!r} {_REASONS.get(code, 'cannot be described')}"
+        raise AbsentTopic(code, detail) if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else KafkaError(code, detail)
+
+    def has_answer(self, name: str) -> bool:
+        """Whether an answer has described the topic, or has said why it cannot be described."""
+        return name in self._topics or name in self._faults
 
     def find(self, name: str) -> TopicInfo | None:
         """The topic as last described, if it has been."""
@@ -179,10 +191,10 @@ class ClusterView:
         return self._names.get(TopicId(topic_id))
 
     def partition(self, topic_partition: TopicPartition) -> PartitionInfo:
-        """The partition. Raises KafkaError(UNKNOWN_TOPIC_OR_PARTITION) that names the partitions of the topic."""
+        """The partition. Raises AbsentTopic that names the partitions of the topic, and as `topic`."""
         info = self.topic(topic_partition.topic)
         if not 0 <= topic_partition.partition < len(info.partitions):
-            raise KafkaError(
+            raise AbsentTopic(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 f"topic {info.name!r} has partitions 0 to {len(info.partitions) - 1}, not {topic_partition.partition}",
             )
@@ -196,13 +208,14 @@ class ClusterView:
         return self.brokers[leader]
 
     def keep_only(self, names: Set[str | None]) -> None:
-        """Remove all other topics."""
+        """Remove all other topics: a list of all topics has come without them."""
         for name in [name for name in self._topics if name not in names]:
             self.forget(name)
 
     def forget(self, topic: str) -> None:
-        """Remove a deleted topic."""
+        """Remove a topic whose deletion a broker has confirmed."""
         self._topics.pop(topic, None)
+        self._faults[topic] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self.generation += 1
 
 

@@ -163,6 +163,8 @@ class Fetcher:
 
     def _next_fetch(self, partition: ConsumedPartition) -> tuple[int, PartitionFetch] | None:
         name, view = partition.name, self._router.view
+        if not view.has_answer(name.topic):
+            return None  # the first metadata are on their way
         try:
             leader = view.leader(name)
         except KafkaError as fault:

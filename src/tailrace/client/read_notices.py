@@ -1,8 +1,8 @@
 """Notices of a consumer in the log `tailrace.client`, about records that its user does not get.
 
 1. A fault that keeps the consumer from reading, every 30 s, and its end. The first warning comes at once where waiting
-   is not likely to help: no broker has ever answered, a topic does not exist. Otherwise it comes after two seconds,
-   the time of an election or a restart.
+   is not likely to help: no broker has ever answered, or one has answered that a topic does not exist. Otherwise it
+   comes after two seconds, the time of an election or a restart.
 2. The records that a new group skips.
 3. The records that are not read because the log does not have the position any more.
 """
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
+from tailrace.client.cluster_view import AbsentTopic
 from tailrace.client.reading.position import Truncation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -123,7 +124,7 @@ class ReadNotices:
     def _warn(self, trouble: KafkaError, now_ms: int, *, has_answered: bool) -> None:
         if self._trouble_since_ms is None:
             self._trouble_since_ms = now_ms
-        may_pass = has_answered and trouble.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        may_pass = has_answered and not isinstance(trouble, AbsentTopic)
         if may_pass and now_ms - self._trouble_since_ms < _GRACE_MS:
             return
         if self._warnings.admits(trouble.code, now_ms):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.client.cluster_view import ClusterView
+from tailrace.client.cluster_view import AbsentTopic, ClusterView
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
@@ -79,6 +79,25 @@ def test_topics_are_due_when_their_leader_cannot_be_reached() -> None:
 def test_a_topic_that_is_gone_is_forgotten_and_the_error_says_what_to_do() -> None:
     view = _view(_answer(), _answer(error=3))
     with pytest.raises(KafkaError, match="does not exist"):
+        view.topic("orders")
+
+
+def test_a_topic_that_no_answer_has_described_is_not_said_to_be_absent() -> None:
+    view = ClusterView(max_age_ms=1_000)
+    for look in (view.topic, lambda name: view.leader(TopicPartition(name, 0))):
+        with pytest.raises(KafkaError, match="no broker has described topic 'orders' yet") as caught:
+            look("orders")
+        assert caught.value.code is ErrorCode.LEADER_NOT_AVAILABLE
+        assert caught.value.code.retriable
+    assert not view.has_answer("orders")
+    view.update(_answer(error=3), 0)
+    assert view.has_answer("orders")
+
+
+def test_a_deleted_topic_is_absent() -> None:
+    view = _view(_answer())
+    view.forget("orders")
+    with pytest.raises(AbsentTopic, match="does not exist"):
         view.topic("orders")
 
 

@@ -10,10 +10,14 @@ import pytest
 
 from tailrace.client.blocking import Admin, Consumer, Producer
 from tailrace.client.consumer import AsyncConsumer as AsyncioConsumer
+from tailrace.client.fetcher import Fetcher
+from tailrace.client.fetching import FetchOptions
 from tailrace.client.read_notices import ReadNotices
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.records.record import Record
 from tailrace.testing import Cluster
+from testkit.scripted_nodes import ScriptedNodes, ScriptedReplica
 
 SECONDS = 60.0
 UNREACHABLE = KafkaError(ErrorCode.NETWORK_EXCEPTION, "cannot connect to 127.0.0.1:1: Connection refused")
@@ -205,6 +209,75 @@ def test_a_chosen_partition_of_a_topic_that_does_not_exist_is_named() -> None:
             consumer.assign([partition])
             with pytest.raises(KafkaError, match="topic 'never' does not exist"):
                 consumer.poll(SECONDS)
+
+
+@pytest.mark.parametrize("has_sought", [False, True])
+def test_the_first_poll_of_a_topic_that_exists_warns_of_nothing(
+    tailrace_cluster: Cluster, caplog: pytest.LogCaptureFixture, has_sought: bool
+) -> None:
+    topic = f"topic-{uuid4()}"
+    partition = TopicPartition(topic, 0)
+    with Producer(tailrace_cluster.bootstrap_servers) as producer:
+        producer.send(topic, b"v", partition=0).result(SECONDS)
+
+    with Consumer(tailrace_cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([partition])
+        if has_sought:
+            consumer.seek(partition, 0)
+        assert [record.value for record in consumer.poll(SECONDS)] == [b"v"]
+        assert consumer.trouble is None
+
+    async def read() -> None:
+        async with AsyncioConsumer(tailrace_cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+            await consumer.assign([partition])
+            if has_sought:
+                await consumer.seek(partition, 0)
+            assert [record.value for record in await consumer.poll(SECONDS)] == [b"v"]
+            assert consumer.trouble is None
+
+    asyncio.run(read())
+    assert lines(caplog) == []
+
+
+def test_a_broker_that_has_not_answered_yet_has_not_said_that_a_topic_is_absent() -> None:
+    """The refresh of the metadata is slow: until then there is no trouble."""
+
+    async def run() -> None:
+        may_answer = asyncio.Event()
+        replica = ScriptedReplica()
+        replica.epochs = [0]
+
+        async def answer(_: int, request: object) -> object:
+            return await replica.answer(request)
+
+        class SlowMetadata(ScriptedNodes):
+            def describe(self) -> None:
+                if may_answer.is_set():
+                    super().describe()
+
+            async def refresh(self, *_: object, **__: object) -> None:
+                await may_answer.wait()
+                await super().refresh()
+
+        partition = TopicPartition("orders", 0)
+        router = SlowMetadata(answer, {partition: 1})
+        fetcher = Fetcher(router, FetchOptions(500, 1, 1_000_000, 0, ""), max_partition_bytes=1_000_000)
+        fetcher.assign([partition])
+        fetcher.assigned.seek(partition, 0)
+        assert fetcher.take(10) == []
+        await asyncio.sleep(0)
+        assert fetcher.take(10) == []
+        assert fetcher.trouble is None
+        may_answer.set()
+        taken: list[tuple[TopicPartition, Record]] = []
+        async with asyncio.timeout(SECONDS):
+            while not taken:
+                await fetcher.wait(router.now_ms() + 5)
+                taken = fetcher.take(10)
+        assert [record.value for _, record in taken] == [b"0"]
+        await fetcher.close()
+
+    asyncio.run(run())
 
 
 # what a new group skips

@@ -307,7 +307,7 @@ class GroupMember:
             self._events.put_nowait(events.SubscriptionChanged())
 
     def _missing_topic(self) -> KafkaError | None:
-        for topic in self._topics:
+        for topic in filter(self._router.view.has_answer, self._topics):
             try:
                 self._router.view.topic(topic)
             except KafkaError as fault:
