@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tailrace.client.admin.admin import AsyncAdmin
@@ -260,8 +261,17 @@ class Consumer(Facade[AsyncConsumer]):
         super().__init__(make)
         _consumers.add(self)
 
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        client = self._client.existing()
+        if kind is not None and client is not None:
+            client.withhold_unpassed()
+        self.close()
+
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Records without end, as they come. A commit covers all records yielded so far, also the last one."""
+        """Records without end, as they come. A commit covers all records yielded so far, also the last one: but not the
+        last one when the `with` block ends by an exception."""
         while True:
             client = self._client.get()
             record = client.next_ahead()

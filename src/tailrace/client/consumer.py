@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self, overload
 
@@ -10,6 +11,7 @@ from tailrace.client.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.errors import check_count, several
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
+from tailrace.client.group.auto_commit import AutoCommit, Positions
 from tailrace.client.group.committed_offsets import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -23,6 +25,7 @@ from tailrace.client.position_validation import PositionValidator
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.client.read_notices import ReadNotices
 from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead
+from tailrace.client.reading.unpassed_records import UnpassedRecords
 from tailrace.client.router import Router
 from tailrace.client.start_search import StartSearch
 from tailrace.model.committed_progress import Rectangle
@@ -82,11 +85,12 @@ class AsyncConsumer:
         self._notices = ReadNotices(group, client_id, bootstrap_timeout_ms=bootstrap_timeout_ms)
         self._group = group
         self._progress = None if group is None else RangeProgress(self._router, group)
-        self._auto_commit = enable_auto_commit and group is not None
-        self._auto_commit_interval_ms = auto_commit_interval_ms
-        self._next_commit_ms = 0
-        self._committing: asyncio.Task[None] | None = None
-        """The auto commit in flight."""
+        self._auto_commit = AutoCommit(
+            self._router,
+            partial(self._commit, timeout_ms=0),
+            is_on=enable_auto_commit and group is not None,
+            interval_ms=auto_commit_interval_ms,
+        )
         self._max_poll_records = max_poll_records
         level = parse_isolation(isolation)
         options = FetchOptions(
@@ -106,6 +110,7 @@ class AsyncConsumer:
         )
         self._ahead = RecordsAhead()
         """Records that an iteration has polled and not yielded: `poll` returns them first, no commit covers them."""
+        self._unpassed = UnpassedRecords()
         self._next_check_ms = 0
         self._is_closed = False
         self._has_lost_partitions = False
@@ -133,6 +138,8 @@ class AsyncConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self.withhold_unpassed()
         await self.close()
 
     # partitions and positions
@@ -242,12 +249,14 @@ class AsyncConsumer:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "nothing to read: give a group and topics, or call assign()")
         if self._initial_topics:
             await self.subscribe(self._initial_topics)
-        self._auto_commit_if_due()
+        self._unpassed.pass_all()
+        self._auto_commit.start_if_due(self._positions)
         self._notices.begin_poll(began_ms)
         while True:
             if await self._is_ready(deadline_ms):
                 records = self._take(limit)
                 if records:
+                    self._unpassed.receive(records)
                     # Records of one partition must not hide the fault of another.
                     if self._router.now_ms() >= self._next_check_ms:
                         self._check_faults()
@@ -304,10 +313,17 @@ class AsyncConsumer:
     async def poll_ahead(self, timeout: float) -> None:  # noqa: ASYNC109 - as with poll
         """Poll for an iteration: `next_ahead` returns these records one by one."""
         self._ahead.add(await self.poll(timeout))
+        self._unpassed.pass_all()  # the caller has none of them yet
 
     def next_ahead(self) -> ConsumerRecord | None:
         """The next record of an iteration, which counts as returned now; None: poll ahead. From any thread."""
-        return self._ahead.pop()
+        record = self._ahead.pop()
+        self._unpassed.receive_next(record)
+        return record
+
+    def withhold_unpassed(self) -> None:
+        """The caller has failed: `close` commits neither the records of the last poll nor an iteration's last one."""
+        self._unpassed.withhold()
 
     def _put_ahead_back(self, partitions: Set[TopicPartition]) -> None:
         for name, records in self._ahead.remove(partitions).items():
@@ -338,11 +354,13 @@ class AsyncConsumer:
         if ranges is not None:
             return await progress.commit(ranges, member=self.group_metadata(), timeout_ms=COMMIT_TIMEOUT_MS)
         if offsets is None:
-            self._drop_auto_commit()
-        elif self._committing is not None:
-            await asyncio.wait((self._committing,))  # its older offsets must not overwrite these
+            self._auto_commit.drop()
+        else:
+            await self._auto_commit.wait()
         wanted: Mapping[TopicPartition, OffsetAndMetadata | int] = self._positions() if offsets is None else offsets
-        await self._commit({p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()})
+        exact = {p: OffsetAndMetadata(o) if isinstance(o, int) else o for p, o in wanted.items()}
+        await self._commit(exact)
+        self._unpassed.commit({name: committed.offset for name, committed in exact.items()})
         return {}
 
     def _progress_of_group(self) -> RangeProgress:
@@ -360,9 +378,7 @@ class AsyncConsumer:
         )
         return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, detail)
 
-    async def _commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout_ms: int = COMMIT_TIMEOUT_MS
-    ) -> None:
+    async def _commit(self, offsets: Positions, *, timeout_ms: int = COMMIT_TIMEOUT_MS) -> None:
         if offsets:
             member = ConsumerGroupMetadata(self._group or "") if self._initial_topics else self.group_metadata()
             await commit_group_offsets(self._router, member.group_id, offsets, member=member, timeout_ms=timeout_ms)
@@ -384,39 +400,14 @@ class AsyncConsumer:
         return {**self._assigned.positions(), **self._ahead.next_offsets()}
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same with the leader epoch of the record before it."""
+        """The same with the leader epoch of the record before it, up to the records that a failed caller withholds."""
         epoch_before = self._assigned.epoch_before
-        offsets = self._next_offsets()
+        offsets = self._unpassed.end_of(self._next_offsets())
         return {name: OffsetAndMetadata(offset, epoch_before(name, offset)) for name, offset in offsets.items()}
-
-    def _auto_commit_if_due(self) -> None:
-        """Start a commit in a task of its own; a failed one is made up for by the next. Reading waits for neither."""
-        now_ms = self._router.now_ms()
-        if not self._auto_commit or now_ms < self._next_commit_ms or self._committing is not None:
-            return
-        first, self._next_commit_ms = self._next_commit_ms == 0, now_ms + self._auto_commit_interval_ms
-        if not first:
-            self._committing = asyncio.get_running_loop().create_task(self._commit_once(self._positions()))
-
-    async def _commit_once(self, positions: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        try:
-            await self._commit(positions, timeout_ms=0)
-        except KafkaError as fault:
-            if fault.code.retriable and fault.code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                self._next_commit_ms = self._router.now_ms() + self._router.retry_backoff_ms
-        finally:
-            if self._committing is asyncio.current_task():
-                self._committing = None
-
-    def _drop_auto_commit(self) -> None:
-        """Cancel the auto commit: it must not follow a commit of all offsets, nor the loss of the partitions."""
-        if self._committing is not None:
-            self._committing.cancel()
-            self._committing = None
 
     async def _try_commit(self) -> None:
         """The last commit before partitions are revoked: after a failure records are read twice, and none is lost."""
-        self._drop_auto_commit()
+        self._auto_commit.drop()
         with suppress(KafkaError):
             await self._commit(self._positions())
 
@@ -451,7 +442,7 @@ class AsyncConsumer:
         try:
             if self._member is not None and self._is_subscribed:
                 await self._member.leave()
-            elif self._auto_commit:
+            elif self._auto_commit.is_on:
                 await self._try_commit()
         finally:
             await self._close_connections()
@@ -467,7 +458,7 @@ class AsyncConsumer:
         """Cancel the search, the comparison and the commit that run beside the poll."""
         self._search.cancel()
         self._validator.cancel()
-        self._drop_auto_commit()
+        self._auto_commit.drop()
 
     async def abandon(self) -> None:
         """Stop at once, without a commit and without leaving the group. For the end of the interpreter."""
@@ -483,7 +474,7 @@ class AsyncConsumer:
 
     async def revoke(self) -> None:
         """The group rebalances: commit the positions, then stop reading."""
-        if self._auto_commit:
+        if self._auto_commit.is_on:
             await self._try_commit()
         self.assigned(())
 
@@ -492,6 +483,7 @@ class AsyncConsumer:
         self._has_lost_partitions = False
         self._cancel_tasks()
         self._ahead.clear()
+        self._unpassed.pass_all()
         self._fetcher.assign(partitions)
 
     def lost(self) -> None:
