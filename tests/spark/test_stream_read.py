@@ -24,6 +24,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import planning, session, stream_reader
+from tailrace.spark.idle_wait import ROUND_S
 from tailrace.spark.look_pace import LookPace
 from tailrace.spark.offsets import Offsets, Positions, from_json_dict
 from tailrace.spark.planning import Planner
@@ -31,7 +32,7 @@ from tailrace.spark.readers import Work
 from tailrace.spark.session import GroupProgress
 from tailrace.spark.source import ROW
 from tailrace.spark.source_options import parse_source_options
-from tailrace.spark.stream_reader import IDLE_WAIT_S, TailraceStreamReader
+from tailrace.spark.stream_reader import TailraceStreamReader
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -272,7 +273,7 @@ def test_a_stream_that_waits_for_enough_records_takes_its_time(bootstrap: str, t
     send(range(9, 18))
     began = time.monotonic()
     assert reader.latestOffset(start, ReadAllAvailable()) == start
-    assert time.monotonic() - began >= IDLE_WAIT_S
+    assert time.monotonic() - began >= ROUND_S
     reader.stop()
 
 
@@ -555,10 +556,10 @@ def test_an_idle_stream_pauses_although_a_topic_was_deleted_or_created_again(
     began = time.monotonic()
     after = reader.latestOffset(at, ReadAllAvailable())
     assert after == at or loss == "a topic is made anew"  # then the positions are those of the new one
-    assert time.monotonic() - began >= IDLE_WAIT_S
+    assert time.monotonic() - began >= ROUND_S
     began = time.monotonic()
     assert reader.latestOffset(after, ReadAllAvailable()) == after
-    assert time.monotonic() - began >= IDLE_WAIT_S
+    assert time.monotonic() - began >= ROUND_S
     reader.stop()
 
 
