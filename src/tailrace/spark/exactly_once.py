@@ -11,6 +11,7 @@
 """
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -32,6 +33,24 @@ MAX_TIMEOUT = "transaction.max.timeout.ms"
 """The setting of brokers that limits the timeouts of transactions."""
 
 
+ENDED = (
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.TRANSACTION_ABORTABLE,
+)
+"""The refusals of a transaction that was aborted meanwhile."""
+
+
+def timed_out(timeout_ms: int) -> str:
+    """The option that a batch has outlasted, and the way out."""
+    return (
+        f"option {TIMEOUT}: a transaction is aborted {timeout_ms} ms after its first row, and a batch has no more time "
+        f"to its commit; give more (at most {MAX_TIMEOUT} of the brokers), or write smaller batches"
+    )
+
+
 class _TaskTransaction:
     """The transaction of one attempt of a task, which begins with its first row."""
 
@@ -41,9 +60,16 @@ class _TaskTransaction:
         self._producer: Producer | None = None
         self._rows: RowSender | None = None
         self._timeout_ms = transactions.timeout_ms
+        self._began_at: float | None = None
 
     def send(self, batch: pa.RecordBatch) -> bool:
         """Send the rows. False, with the first ones, if the batch was decided before: nothing is to be written."""
+        try:
+            return self._send(batch)
+        except KafkaError as fault:
+            raise self._explained(fault) from fault
+
+    def _send(self, batch: pa.RecordBatch) -> bool:
         if self._rows is None:
             producer = self._producer = Producer(
                 self._options.bootstrap_servers,
@@ -59,6 +85,7 @@ class _TaskTransaction:
                     return False
                 raise KafkaError(fault.code, _refusal(self._member, self._timeout_ms, fault)) from fault
             producer.begin_transaction()
+            self._began_at = time.monotonic()
             self._rows = RowSender(self._options, TaskSender(self._options, producer))
         self._rows.send(batch)
         return True
@@ -67,11 +94,21 @@ class _TaskTransaction:
         """The identity of the open transaction, in which all rows are acknowledged; None without rows."""
         if self._rows is None or self._producer is None:
             return None
-        self._rows.finish()
+        try:
+            self._rows.finish()
+        except KafkaError as fault:
+            raise self._explained(fault) from fault
         identity = self._producer.hand_over_transaction()
         if identity is None:
             return None
         return WrittenMember(self._member.transactional_id, identity.producer_id, identity.producer_epoch)
+
+    def _explained(self, fault: KafkaError) -> KafkaError:
+        """The fault, with the option if the transaction has had its time."""
+        open_for_ms = 0.0 if self._began_at is None else (time.monotonic() - self._began_at) * 1_000
+        if fault.code not in ENDED or open_for_ms < self._timeout_ms:
+            return fault
+        return KafkaError(fault.code, f"{fault.detail}: {timed_out(self._timeout_ms)}")
 
     def close(self) -> None:
         """Abort a transaction that was not finished."""
@@ -194,6 +231,9 @@ class ExactlyOnce:
             try:
                 committed = commit(rows)
             except SinkRefusal as refusal:
+                if refusal.code in ENDED and any(member.transactional_id in refusal.detail for member in members):
+                    detail = f"{refusal.detail}; {timed_out(self._transactions.timeout_ms)}"
+                    raise SinkRefusal(refusal.code, detail, refusal.last_batch) from refusal
                 if refusal.code is not ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER or refusal.last_batch != batch.batch:
                     raise
                 if self._transactions.keeps_batch not in ("any", batch.batch):

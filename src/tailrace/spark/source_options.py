@@ -1,9 +1,11 @@
 """The options of a read, with the names, defaults and meaning of Spark's Kafka connector."""
 
+import difflib
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from tailrace.model.key_ranges import SLOTS
 from tailrace.model.partitions import INTERNAL_TOPICS, TopicPartition
@@ -182,6 +184,23 @@ def _timestamp_ms(name: str, text: str) -> int:
     return timestamp
 
 
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_MEANT: Final = {
+    "earliest": ("begin", "beginning", "start", "first", "smallest", "oldest", "0", "-2", "all"),
+    "latest": ("end", "last", "largest", "newest", "now", "-1", "new"),
+}
+"""The words of other programs for the two ends of a log."""
+
+
+def _no_position(text: str, end: Literal["starting", "ending"]) -> str:
+    words = ("earliest", "latest") if end == "starting" else ("latest",)
+    word = text.strip().lower()
+    near = [known for known in words if word in _MEANT[known]] or difflib.get_close_matches(word, words, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    example = '{"topic": {"0": 23, "1": -2}}'
+    return f"must be {' or '.join(words)}, or JSON such as {example}, not {reprlib.repr(text)}{hint}"
+
+
 def _position(given: GivenOptions, end: Literal["starting", "ending"], default: int) -> OffsetRangeLimit:
     """One end of the read, by Spark's precedence: one timestamp, then timestamps per partition, then offsets."""
     if text := given.text(f"{end}Timestamp"):
@@ -196,9 +215,11 @@ def _position(given: GivenOptions, end: Literal["starting", "ending"], default: 
     text = given.text(name)
     if text is None:
         return OffsetRangeLimit(name=name, everywhere=default)
-    words = {"earliest": EARLIEST, "latest": LATEST}
-    if text.strip().lower() in words:
-        return OffsetRangeLimit(name=name, everywhere=words[text.strip().lower()])
+    word = text.strip().lower()
+    if word in _WORDS:
+        return OffsetRangeLimit(name=name, everywhere=_WORDS[word])
+    if not word.startswith(("{", "[")):
+        raise fault(name, _no_position(text, end))
     offsets = parse_offsets(text, what=name)
     illegal = EARLIEST if end == "ending" else None
     for topic_partition, offset in offsets.items():
