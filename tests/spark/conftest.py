@@ -7,6 +7,7 @@ With SPARK_TEST_SESSION=connect in the environment it is a session of Spark Conn
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -58,6 +59,30 @@ def connect_session() -> SparkSession:
 def _classic_session() -> SparkSession:
     jars = ",".join(map(str, sorted(CONNECTOR_JARS.glob("*.jar"))))
     return local_session("tests", cores=2, brief=True, **{"spark.jars": jars})
+
+
+LONGEST_WAIT_S = 100.0
+
+
+def _has_free_core() -> bool:
+    """Whether a new process has a fair part of a core; unknown counts as yes."""
+    try:
+        running = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    except OSError:
+        return True
+    return running <= 2 * (os.cpu_count() or 1)
+
+
+@pytest.fixture(autouse=True)
+def _free_core() -> None:
+    """A test begins when there is a core for it, or after a long wait.
+
+    Spark gives the new Python process of a source ten seconds, and has no setting for them. It takes 0.7 s of a core to
+    start, and there are tests that take all cores at the same time.
+    """
+    deadline = time.monotonic() + LONGEST_WAIT_S
+    while not _has_free_core() and time.monotonic() < deadline:
+        time.sleep(0.2)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 
+_WORKER_IS_LATE = "Python worker failed to connect back"
+"""Spark's message after the ten seconds that a new Python process of a source has; they are a constant of Spark 4.3."""
+_ATTEMPTS = 3
+
+
 @dataclass(frozen=True, slots=True)
 class QueryRun:
     """A run that has ended, by itself or by a kill of `kill_at`."""
@@ -50,22 +55,29 @@ def run_available_now(
     with the trigger availableNow; or a StreamingQuery that it has started itself and that ends by itself. The
     checkpoint is a directory of this machine, which may have progress of earlier runs.
 
+    A query whose Python worker was late, so that it has read nothing, is started again: Spark gives the process of a
+    source ten seconds, which are few on a busy machine, and has no setting for them.
+
     Raises the query's own StreamingQueryException if it fails, unless `kill_at` has killed a process of it: then the
     run has it as `error`. Raises TimeoutError after `timeout_s` seconds, when the query has been stopped; TypeError if
     the pipeline gives something else, ValueError if its query has not used the checkpoint.
     """
     kills_before = kills_so_far()
-    query = _start(pipeline(*arguments, checkpoint=str(checkpoint)), str(checkpoint))
-    error = None
-    try:
-        if not query.awaitTermination(timeout_s):
-            raise _overdue(query, timeout_s)
-    except StreamingQueryException as fault:
-        if kills_so_far() == kills_before:
-            raise
-        error = fault
-    finally:
-        query.stop()
+    for attempt in range(1, _ATTEMPTS + 1):
+        query = _start(pipeline(*arguments, checkpoint=str(checkpoint)), str(checkpoint))
+        error = None
+        try:
+            if not query.awaitTermination(timeout_s):
+                raise _overdue(query, timeout_s)
+        except StreamingQueryException as fault:
+            if kills_so_far() == kills_before:
+                if _WORKER_IS_LATE in str(fault) and not query.recentProgress and attempt < _ATTEMPTS:
+                    continue
+                raise
+            error = fault
+        finally:
+            query.stop()
+        break
     if not Path(checkpoint).is_dir():
         raise ValueError(
             f"the query has ended and there is no directory {checkpoint}: give its writeStream the option"
