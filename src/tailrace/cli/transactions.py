@@ -1,15 +1,16 @@
 """`tailrace transactions`: list, describe, abort, sinks."""
 
 import time
+from collections.abc import Iterable
 from typing import Annotated
 
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, Row, admin_of, say, show
 from tailrace.client.admin.sinks import SinkDescription
-from tailrace.client.admin.transactions import TransactionDescription
+from tailrace.client.admin.transactions import TransactionDescription, TransactionListing
 from tailrace.model.partitions import TopicPartition
-from tailrace.model.sinks import is_of_sink
+from tailrace.model.sinks import find_member, sink_key
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -39,30 +40,38 @@ def list_transactions(
         int, typer.Option(metavar="MS", help="Only transactions that have been open for longer.", show_default=False)
     ] = -1,
     sink_members: Annotated[
-        bool, typer.Option("--sink-members", help="Also those of the tasks that write to sinks.", show_default=False)
+        bool, typer.Option("--sink-members", help="Each task that writes to a sink.", show_default=False)
     ] = False,
 ) -> None:
     """List transactional ids, each with the state of its last transaction.
 
-    Those of tasks that write to a sink are left out; `tailrace transactions sinks` counts them.
+    The tasks that write a batch of a sink are one row for each state, with an id that ends with `/*`: readers of
+    committed data wait for them as for any other open transaction.
     """
     with admin_of(bootstrap_server) as admin:
         found = admin.list_transactions(
             states=states or (), producer_ids=producer_ids or (), longer_than_ms=running_longer_than_ms
         )
-    rows: list[Row] = [
-        {
-            "TransactionalId": each.transactional_id,
-            "Coordinator": each.coordinator_id,
-            "ProducerId": each.producer_id,
-            "TransactionState": each.state,
-        }
-        for each in found
-        if sink_members or not is_of_sink(each.transactional_id)
-    ]
+    single = [each for each in found if sink_members or find_member(each.transactional_id) is None]
+    rows = [_listed(each.transactional_id, each.coordinator_id, each.producer_id, each.state) for each in single]
+    rows += _batches_of_sinks(found if not sink_members else [])
     show(rows, _LISTED, output)
-    if len(rows) < len(found):
-        say(f"left out: {len(found) - len(rows)} of tasks that write to sinks (--sink-members shows them)")
+    if len(single) < len(found):
+        say(f"summed up: {len(found) - len(single)} tasks that write to sinks (--sink-members shows each)")
+
+
+def _listed(transactional_id: str, coordinator_id: int, producer_id: int | None, state: str) -> Row:
+    return dict(zip(_LISTED, (transactional_id, coordinator_id, producer_id, state), strict=True))
+
+
+def _batches_of_sinks(found: Iterable[TransactionListing]) -> list[Row]:
+    """A row for each batch of a sink, and each state of its tasks."""
+    batches = {
+        (f"{sink_key(member.sink)}/{member.run}/{member.batch}/*", each.coordinator_id, each.state)
+        for each in found
+        if (member := find_member(each.transactional_id)) is not None
+    }
+    return [_listed(name, coordinator_id, None, state) for name, coordinator_id, state in sorted(batches)]
 
 
 @app.command()

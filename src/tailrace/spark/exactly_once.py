@@ -23,7 +23,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import RowsDigest, SinkMember
 from tailrace.spark.row_digests import digest_rows
 from tailrace.spark.row_sender import RowSender
-from tailrace.spark.sink_batch import SinkBatch, given_up
+from tailrace.spark.sink_batch import SinkBatch, given_up, marked
 from tailrace.spark.sink_options import DEFAULT_TIMEOUT_MS, KEEPS_BATCH, TIMEOUT, SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
 
@@ -253,15 +253,27 @@ class ExactlyOnce:
         except KafkaError as fault:
             _log.warning("the transactions of a failed write stay open until their timeout: %s", fault)
 
-    def abort(self, batch: SinkBatch) -> None:
-        """Abort what all attempts have open for a failed batch of a stream. A run that follows aborts the others."""
+    def abort(self, batch: SinkBatch | None, number: int, mark: str | None) -> None:
+        """End a failed or stopped batch of a stream: abort what is open, so that readers do not wait for it.
+
+        `batch` is known if a task was done; else it is found by its number and the driver's mark. Its run commits
+        nothing any more, and a task that is not killed yet begins nothing: another run, of no writer, follows it.
+        """
         try:
             with self._admin() as admin:
-                for listed in admin.list_transactions(states=("Ongoing",)):
-                    if batch.has(listed.transactional_id):
-                        one = admin.describe_transaction(listed.transactional_id)
-                        admin.abort_sink_member(
-                            WrittenMember(one.transactional_id, one.producer_id, one.producer_epoch)
-                        )
+                listed = [one.transactional_id for one in admin.list_transactions(states=("Ongoing",))]
+                if batch is None and mark is not None:
+                    found = {each for name in listed if (each := marked(name, number, mark)) is not None}
+                    batch = found.pop() if len(found) == 1 else None
+                still_open = [] if batch is None else list(filter(batch.has, listed))
+                if batch is None or not still_open:
+                    return
+                if number > 0:
+                    for empty in given_up(batch):
+                        admin.commit_sink(empty.sink, run=empty.run, batch=empty.batch, members=())
+                    return
+                for name in still_open:
+                    one = admin.describe_transaction(name)
+                    admin.abort_sink_member(WrittenMember(name, one.producer_id, one.producer_epoch))
         except KafkaError as fault:
             _log.warning("the transactions of a failed batch stay open until their timeout: %s", fault)

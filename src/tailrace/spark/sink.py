@@ -23,7 +23,7 @@ from tailrace.model.sinks import RowsDigest
 from tailrace.spark.exactly_once import ExactlyOnce
 from tailrace.spark.pickled_plan import PickledPlan
 from tailrace.spark.row_sender import RowSender
-from tailrace.spark.sink_batch import SinkBatch, streamed, written_at_once
+from tailrace.spark.sink_batch import SinkBatch, drivers_mark, streamed, written_at_once
 from tailrace.spark.sink_options import SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
 from tailrace.spark.worker import begin_task
@@ -163,18 +163,18 @@ class OnceWriter(_OnceWriter, DataSourceArrowWriter):
 class OnceStreamWriter(_OnceWriter, DataSourceStreamArrowWriter):
     """A streaming write."""
 
+    def __init__(self, schema: StructType, options: SinkOptions, transactions: SinkTransactions) -> None:
+        super().__init__(schema, options, transactions)
+        self._mark = drivers_mark(options)
+
     def _batch(self, task: TaskContext) -> SinkBatch:
-        return streamed(task, self._transactions)
+        return streamed(task, self._transactions, self._mark)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks are done: commit the rows of the batch, unless it was committed before."""
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A task has failed: no row of the batch becomes visible, and Spark repeats it.
-
-        If no task was done the batch is not known here: its transactions end with the next commit, or their timeout.
-        """
+        """A task has failed, or the query was stopped: no row of the batch becomes visible, and its run has ended."""
         batch = next((one.batch for one in messages if isinstance(one, WrittenOnce)), None)
-        if batch is not None:
-            self._sink.abort(batch)
+        self._sink.abort(batch, batchId, self._mark)

@@ -1,10 +1,13 @@
 """The identity of a batch that a query writes, and of an attempt to write a part of it.
 
 Spark makes a new writer object for each batch of a stream, and another one in another process to commit it. So the
-identity of a batch travels with its tasks alone: their local properties name the query, the batch and the run.
+identity of a batch travels with its tasks alone: their local properties name the query, the batch and the run. A run's
+name ends with the driver's mark, by which the process that aborts a batch finds its transactions without a task.
 """
 
+import os
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Protocol
 from uuid import uuid4
 
@@ -59,15 +62,38 @@ class SinkBatch:
         return member is not None and (member.sink, member.run, member.batch) == (self.sink, self.run, self.batch)
 
 
-def streamed(task: TaskIdentity, transactions: SinkTransactions) -> SinkBatch:
-    """The batch that a task of a stream writes. Raises KafkaError INVALID_REQUEST (42) outside of a stream."""
+def drivers_mark(options: object) -> str | None:
+    """A text that this driver's processes have in common for one set of options, and no other driver's.
+
+    Spark gives the directories of its driver, whose names are made anew for each, to the Python processes that plan,
+    commit and abort a write. None in any other process.
+    """
+    directories = os.environ.get("SPARK_LOCAL_DIRS")
+    if not directories:
+        return None
+    return blake2b(f"{directories} {options!r}".encode(), digest_size=8).hexdigest()
+
+
+def streamed(task: TaskIdentity, transactions: SinkTransactions, mark: str | None = None) -> SinkBatch:
+    """The batch that a task of a stream writes, for a driver with this mark.
+
+    Raises KafkaError INVALID_REQUEST (42) outside of a stream.
+    """
     query, batch, run = map(task.getLocalProperty, (_QUERY, _BATCH, _RUN))
     if query is None or batch is None or run is None:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST,
             f"a task without the properties {_QUERY}, {_BATCH} and {_RUN} is no task of a streaming query",
         )
-    return SinkBatch(transactions.sink_id or query, run, int(batch), query)
+    return SinkBatch(transactions.sink_id or query, run if mark is None else f"{run}.{mark}", int(batch), query)
+
+
+def marked(transactional_id: str, batch: int, mark: str) -> SinkBatch | None:
+    """The batch with this number whose member this is, if the driver's mark is in its run."""
+    member = find_member(transactional_id)
+    if member is None or member.batch != batch or not member.run.endswith(f".{mark}"):
+        return None
+    return SinkBatch(member.sink, member.run, member.batch)
 
 
 def written_at_once(transactions: SinkTransactions) -> SinkBatch:
@@ -77,10 +103,10 @@ def written_at_once(transactions: SinkTransactions) -> SinkBatch:
 
 
 def given_up(batch: SinkBatch) -> tuple[SinkBatch, SinkBatch]:
-    """Empty batches whose commits, one after the other, keep all attempts of a batch write from writing any more.
+    """Empty batches whose commits, one after the other, keep all attempts of a batch from writing any more.
 
-    They have the number before: the first one makes the write's run known, the second one is of a run that follows it.
-    The sink may still get its batch from another write.
+    They have the number before: the first one makes the batch's run known, the second one is of a run that follows it.
+    The sink may still get its batch from another write, or another run of the query. Not for batch 0.
     """
     number = batch.batch - 1
     return SinkBatch(batch.sink, batch.run, number), SinkBatch(batch.sink, uuid4().hex, number)

@@ -108,11 +108,15 @@ def test_sinks_are_shown_and_their_members_are_no_flood(cluster: Cluster, run: R
             admin.write_sink_records(member, place, [Record(0, 1, None, b"x")], base_sequence=0)
         admin.commit_sink("copy", run="r1", batch=0, members=(), origin="/checkpoint")
         listed = run("list")
-        assert {row["TransactionalId"] for row in listed.rows} == {"pay", "ship"}
-        assert "left out: 3 of tasks that write to sinks" in listed.err
+        batch = "__tailrace_sink/copy/r1/1/*"
+        assert {row["TransactionalId"] for row in listed.rows} == {"pay", "ship", batch}
+        assert [row["TransactionState"] for row in listed.rows if row["TransactionalId"] == batch] == ["Ongoing"]
+        assert "summed up: 3 tasks that write to sinks" in listed.err
+        assert batch in {row["TransactionalId"] for row in run("list", "--state", "Ongoing").rows}
+        assert batch not in {row["TransactionalId"] for row in run("list", "--state", "Empty").rows}
         everything = run("list", "--sink-members")
         assert len(everything.rows) == 5
-        assert "left out" not in everything.err
+        assert "summed up" not in everything.err
         (shown,) = json.loads(run("sinks", "-o", "json").out)
         assert (shown["Sink"], shown["Run"], shown["LastBatch"], shown["OpenMembers"]) == ("copy", "r1", 0, 3)
         assert (shown["Origin"], shown["PastRuns"], shown["EndingMembers"]) == ("/checkpoint", 0, 0)

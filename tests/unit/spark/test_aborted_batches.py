@@ -1,0 +1,147 @@
+"""The end of a query in the middle of a batch: its transactions are aborted, whatever the driver knows of its tasks."""
+
+import time
+from collections.abc import Iterator
+from itertools import count
+
+import pyarrow as pa
+import pytest
+
+from tailrace.client.blocking import Admin, NewTopic
+from tailrace.client.offsets import LATEST, READ_COMMITTED
+from tailrace.client.transactions.sinks import WrittenMember
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.model.sinks import RowsDigest, SinkMember
+from tailrace.spark.exactly_once import ExactlyOnce
+from tailrace.spark.sink_batch import SinkBatch, drivers_mark, streamed
+from tailrace.spark.sink_options import SinkTransactions, parse_sink_options
+from tailrace.testing import Cluster
+
+ROWS = pa.RecordBatch.from_pydict({"value": ["a", "b"]})
+MARK, OTHERS = "0123456789abcdef", "fedcba9876543210"
+TIME_LIMIT_S = 60.0
+_numbers = count()
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+class WrittenSink:
+    """A sink and its topic, as the tasks and the driver of a query use them."""
+
+    def __init__(self, cluster: Cluster, admin: Admin) -> None:
+        self.name = f"copy-{next(_numbers)}"
+        self.admin = admin
+        admin.create_topics([NewTopic(name=self.name, partitions=1)])
+        given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": self.name, "exactlyOnce": "true"}
+        options = parse_sink_options(given)
+        self.sink = ExactlyOnce(options, options.transactions or SinkTransactions())
+
+    def batch(self, number: int, mark: str = MARK, run: str = "r") -> SinkBatch:
+        return SinkBatch(self.name, f"{run}.{mark}", number, "q")
+
+    def write(self, batch: SinkBatch, task: int) -> WrittenMember | None:
+        return self.sink.write(SinkMember(batch.sink, batch.run, batch.batch, task, task), iter([ROWS]))[1]
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether an open transaction holds up readers of committed data."""
+        place = TopicPartition(self.name, 0)
+        (committed,) = self.admin.list_offsets({place: LATEST}, isolation_level=READ_COMMITTED).values()
+        (end,) = self.admin.list_offsets({place: LATEST}).values()
+        return committed.offset < end.offset
+
+    def wait_until_readers_go_on(self) -> None:
+        """The markers of aborts are written behind the decision."""
+        deadline = time.monotonic() + TIME_LIMIT_S
+        while self.is_held_up:
+            assert time.monotonic() < deadline, "a transaction holds readers up"
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def query(cluster: Cluster) -> Iterator[WrittenSink]:
+    with Admin(cluster.bootstrap_servers) as admin:
+        yield WrittenSink(cluster, admin)
+
+
+@pytest.mark.parametrize("number", [0, 1, 7])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_batch_that_is_given_up_holds_no_reader_up(query: WrittenSink, number: int, is_known: bool) -> None:
+    batch = query.batch(number)
+    written = [query.write(batch, task) for task in range(2)]
+    assert query.is_held_up
+    query.sink.abort(batch if is_known else None, number, MARK)
+    query.wait_until_readers_go_on()
+    assert query.admin.list_transactions(states=("Ongoing",)) == []
+    with pytest.raises(KafkaError) as refused:
+        query.sink.commit(batch, [member for member in written if member is not None], RowsDigest())
+    assert refused.value.code in (
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+    )
+
+
+def test_a_task_that_is_not_killed_yet_begins_nothing(query: WrittenSink) -> None:
+    batch = query.batch(3)
+    query.write(batch, 0)
+    query.sink.abort(None, 3, MARK)
+    with pytest.raises(KafkaError) as refused:
+        query.write(batch, 1)
+    assert refused.value.code is ErrorCode.PRODUCER_FENCED
+    again = query.batch(3, run="next")
+    member = query.write(again, 0)
+    assert member is not None
+    query.sink.commit(again, [member], RowsDigest())
+
+
+def test_the_batch_of_another_driver_is_left_alone(query: WrittenSink) -> None:
+    query.write(query.batch(3, OTHERS), 0)
+    query.sink.abort(None, 3, MARK)
+    query.sink.abort(None, 2, OTHERS)
+    query.sink.abort(None, 3, None)
+    assert query.is_held_up
+    query.sink.abort(None, 3, OTHERS)
+    query.wait_until_readers_go_on()
+
+
+def test_two_runs_with_one_mark_are_left_to_their_timeouts(query: WrittenSink) -> None:
+    """Nothing says which of them has ended."""
+    query.write(query.batch(3, run="one"), 0)
+    query.write(query.batch(3, run="two"), 0)
+    query.sink.abort(None, 3, MARK)
+    assert query.is_held_up
+    for run in ("one", "two"):
+        query.sink.abort(query.batch(3, run=run), 3, MARK)
+    query.wait_until_readers_go_on()
+
+
+class MarkedTask:
+    """The double of Spark's TaskContext."""
+
+    def getLocalProperty(self, key: str) -> str | None:  # Spark's name
+        return {"sql.streaming.queryId": "q", "streaming.sql.batchId": "5", "spark.jobGroup.id": "run"}[key]
+
+    def partitionId(self) -> int:
+        return 0
+
+    def taskAttemptId(self) -> int:
+        return 1
+
+
+def test_the_mark_is_that_of_one_driver_and_one_set_of_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp/blockmgr-1")
+    mark = drivers_mark({"topic": "a"})
+    assert mark is not None
+    assert mark == drivers_mark({"topic": "a"}) != drivers_mark({"topic": "b"})
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/tmp/blockmgr-2")
+    assert drivers_mark({"topic": "a"}) not in (mark, None)
+    monkeypatch.delenv("SPARK_LOCAL_DIRS")
+    assert drivers_mark({"topic": "a"}) is None
+    assert streamed(MarkedTask(), SinkTransactions(), mark) == SinkBatch("q", f"run.{mark}", 5, "q")
+    assert streamed(MarkedTask(), SinkTransactions()) == SinkBatch("q", "run", 5, "q")
