@@ -5,10 +5,11 @@ node.create("orders")
 node.produce("orders", b"hello").response
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
@@ -30,7 +31,7 @@ from tailrace.protocol.messages.transactions import (
     WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
 )
-from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.batch import BatchHeader, iter_batches
 from tailrace.protocol.records.record import Record, build_batch, read_records
 from tailrace.protocol.registry import APIS, api_of
 from tailrace.replication.partition import Partition
@@ -342,6 +343,26 @@ def topic_id_of(topic: str) -> TopicId:
 def batch_of(*values: bytes | None, now: Callable[[], int] = lambda: 1_700_000_000_000, **options: Any) -> bytes:
     """A batch as a producer sends it; options as those of `build_batch`."""
     return bytes(build_batch([Record(index, now(), b"k", value) for index, value in enumerate(values)], **options))
+
+
+class _Unlooking:
+    """In the place of an `Admission`: takes every batch, as releases did that looked at headers alone."""
+
+    stamps_append_time = False
+
+    def must_look_at(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
+        return False
+
+
+@contextmanager
+def unlooking(partition: Partition) -> Iterator[None]:
+    """Let a leader take batches without a look at their records: batches of an older release, or of an older leader."""
+    kept = partition._admission
+    partition._admission = cast(Any, _Unlooking())
+    try:
+        yield
+    finally:
+        partition._admission = kept
 
 
 def records_of(data: Buffer | None) -> list[Record]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tailrace.protocol.records import _kernels_twin as twin
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, HeaderBuffers, LongBuffers
-from tailrace.protocol.records.batch import HEADER_SIZE
+from tailrace.protocol.records.batch import HEADER_SIZE, read_header
 from tailrace.protocol.records.record import Record, build_batch
 
 compiled: Any = pytest.importorskip(
@@ -267,3 +267,59 @@ def test_both_see_each_flipped_bit_that_no_checksum_covers(
         at, _, status = kernel.walk_batches(content, 0, **options)
         assert at < position
         assert status or bit // 8 in range(8, 12), "a length that leaves no whole batch ends the walk too early"
+
+
+@given(
+    st.lists(RECORD_PIECES.map(lambda body: bytes([2 * (len(body) % 60)]) + body), max_size=4).map(b"".join)
+    | (damaged_batches() | batches()).map(lambda batch: bytes(batch[HEADER_SIZE:])),
+    st.integers(-1, 10),
+    st.integers(-1, 3),
+    st.sampled_from([0, -1, -6, 5, 2**63 - 1, -(2**63)]),
+    st.booleans(),
+)
+def test_both_check_and_renumber_produced_records_alike(
+    section: bytes, count: int, at: int, base_timestamp: int, is_part: bool
+) -> None:
+    calls: tuple[tuple[str, tuple[object, ...]], ...] = (
+        ("check_records", (at, count, base_timestamp, is_part)),
+        ("renumber_records", (at, count)),
+    )
+    for name, arguments in calls:
+        expected = outcome(lambda: getattr(twin, name)(section, *arguments))  # noqa: B023  # called at once
+        assert outcome(lambda: getattr(compiled, name)(section, *arguments)) == expected  # noqa: B023  # called at once
+
+
+@given(batches(), st.lists(st.integers(-(2**31), 2**31 - 1), min_size=8, max_size=8))
+def test_the_check_of_produced_records_finds_the_facts_that_a_reader_finds(batch: bytearray, deltas: list[int]) -> None:
+    header = read_header(batch)
+    section, count = bytes(batch[HEADER_SIZE:]), header.records_count
+    records = compiled.parse_records(
+        section,
+        Record._make,
+        count=count,
+        base_offset=0,
+        last_offset_delta=count - 1,
+        base_timestamp=header.base_timestamp,
+        append_time=None,
+        dense=True,
+    )
+    times = [record.timestamp for record in records]
+    largest, smallest, all_have_keys, is_in_order = compiled.check_records(section, 0, count, header.base_timestamp)
+    assert largest == max(-1, *times)
+    assert smallest == min([time for time in times if time != -1], default=2**63 - 1)
+    assert all_have_keys is all(record.key is not None for record in records)
+    assert is_in_order
+    assert compiled.renumber_records(section, 0, count) == section
+    moved = bytearray()
+    for record, delta in zip(records, deltas, strict=False):
+        compiled.append_record(
+            moved, delta & 0x7FFFFFFF, record.timestamp - header.base_timestamp, *record[2:4], record.headers
+        )
+    assert compiled.renumber_records(moved, 0, count) == section
+
+
+@given(batches(), st.data())
+def test_no_part_of_sound_records_is_refused(batch: bytearray, data: st.DataObject) -> None:
+    header, section = read_header(batch), bytes(batch[HEADER_SIZE:])
+    part = section[: data.draw(st.integers(0, len(section)))]
+    compiled.check_records(part, 0, header.records_count, header.base_timestamp, True)

@@ -213,8 +213,12 @@ class MalformedMessage(KafkaError):
 class CorruptRecords(KafkaError):
     """Record bytes that fail their checksum or contradict themselves. If stored, the detail names file and position."""
 
-    def __init__(self, detail: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE) -> None:
+    def __init__(
+        self, detail: str, code: ErrorCode = ErrorCode.CORRUPT_MESSAGE, *, record_index: int | None = None
+    ) -> None:
         super().__init__(code, detail)
+        self.record_index = record_index
+        """The record at fault, counted from 0 in its batch; None if it is no single record."""
 
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))

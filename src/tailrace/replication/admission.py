@@ -1,21 +1,36 @@
-"""Admission of produced batches by a topic, and their stored form: the rules that depend on its settings.
+"""Admission of produced batches by a topic, and their stored form: what their records say, and the topic's settings.
 
-The rules that hold for every topic are in `protocol.records.batch.validate_produced`, which comes first. Records are
-looked at only where a setting asks for it (keys in a compacted topic, timestamps that may not be old, another codec),
-and to name those at fault.
+The rules about the header alone are in `protocol.records.batch.validate_produced`, which comes first. Here the records
+are walked, as Kafka does it: the checksum vouches for the sender's bytes, not for the sender's sanity. A batch that no
+reader can parse is refused; the largest timestamp is that of the records, whatever the header says; offsets within the
+batch are 0 to n - 1.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
-from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import LENGTH_OFFSET, BatchHeader, read_header, stamp_log_append_time
-from tailrace.protocol.records.compression import Codec
-from tailrace.protocol.records.record import BatchBuilder, read_records
+from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records.batch import (
+    CODEC_MASK,
+    HEADER_SIZE,
+    LENGTH_OFFSET,
+    BatchHeader,
+    read_header,
+    stamp_log_append_time,
+    stamp_max_timestamp,
+)
+from tailrace.protocol.records.compression import MAX_DECOMPRESSED, Codec, compress, decompress_in_steps
+from tailrace.protocol.records.kernels import check_records, parse_records, renumber_records
+from tailrace.protocol.records.record import Record
+from tailrace.protocol.records.spans import batch_of_section
 
 NO_TIMESTAMP: Final = -1
 _NO_LIMIT: Final = 2**63 - 1
+
+_STEP_BYTES: Final = 4 << 20
+"""A batch that unfolds to no more is looked at when it is unfolded; the first records of a larger one before that."""
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -44,9 +59,9 @@ class Admission:
         "_codec",
         "_is_compacted",
         "_is_special",
-        "_looks_at_records",
         "_max_bytes",
         "_max_message_bytes",
+        "_oldest_ms",
         "stamps_append_time",
     )
 
@@ -59,65 +74,100 @@ class Admission:
         self._codec = _CODECS.get(config.compression_type)
         self.stamps_append_time = config.message_timestamp_type == "LogAppendTime"
         """Whether the topic has the broker's time in its records (message.timestamp.type)."""
-        # The header tells the largest timestamp and not the smallest.
-        has_oldest = self._before_max_ms < _NO_LIMIT and not self.stamps_append_time
-        self._looks_at_records = self._is_compacted or has_oldest
-        self._is_special = self._looks_at_records or self._codec is not None or self.stamps_append_time
+        self._is_special = self._is_compacted or self._codec is not None or self.stamps_append_time
+        # Kafka's default stands for no limit, also for times that lie further back than 64 bits of milliseconds say.
+        self._oldest_ms = self._before_max_ms if self._before_max_ms < _NO_LIMIT else 2 * _NO_LIMIT + 2
 
-    def must_look_at(self, header: BatchHeader, now_ms: int) -> bool:
-        """Whether `admit` has anything to do with this batch. The hot lane's question: mostly it has not."""
+    def must_look_at(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
+        """Whether `admit` has anything to do with this batch. The hot lane's question: mostly it has not.
+
+        Raises InvalidRecords as `admit` does.
+        """
+        if self._is_special or header.attributes & CODEC_MASK or header.batch_length + LENGTH_OFFSET > self._max_bytes:
+            return True
+        try:
+            largest, smallest, _, is_in_order = check_records(
+                records, HEADER_SIZE, header.records_count, header.base_timestamp
+            )
+        except CorruptRecords as fault:
+            raise _unreadable(fault) from None
         return (
-            self._is_special
-            or header.batch_length + LENGTH_OFFSET > self._max_bytes
-            or header.max_timestamp - now_ms > self._after_max_ms
+            not is_in_order
+            or largest != header.max_timestamp
+            or largest - now_ms > self._after_max_ms
+            or now_ms - smallest > self._oldest_ms
         )
 
     def admit(self, records: memoryview, header: BatchHeader, now_ms: int) -> tuple[memoryview, BatchHeader]:
         """The batch as this topic stores it; mostly the very bytes that came. Offsets are not given yet.
 
         Raises KafkaError MESSAGE_TOO_LARGE (10), RECORD_LIST_TOO_LARGE (18), INVALID_TIMESTAMP (32), INVALID_RECORD
-        (87).
+        (87). Bytes damaged on the way were refused before: no error here asks a producer to send the batch again.
         """
         if header.batch_length + LENGTH_OFFSET > self._max_bytes:
             self._refuse_size(header)
-        is_too_new = self._is_too_new(header, now_ms)
-        if self._looks_at_records or is_too_new:
-            self._refuse_faults(records, now_ms)
-        if is_too_new:
-            raise InvalidRecords(ErrorCode.INVALID_TIMESTAMP, self._outside(header.max_timestamp, now_ms), ())
-        if self._codec is not None and self._codec != header.codec:
-            records = _compressed_anew(records, header, self._codec)
+        section: Buffer = records[HEADER_SIZE:]
+        count, base_timestamp, stored_codec = header.records_count, header.base_timestamp, header.codec
+        try:
+            if stored_codec:
+                section = _unfolded(stored_codec, section, count, base_timestamp)
+            largest, smallest, all_have_keys, is_in_order = check_records(section, 0, count, base_timestamp)
+        except CorruptRecords as fault:
+            raise _unreadable(fault) from None
+        if (self._is_compacted and not all_have_keys) or self._has_outside(smallest, largest, now_ms):
+            self._refuse_faults(section, header, now_ms)
+        codec = stored_codec if self._codec is None else self._codec
+        if codec != stored_codec or not is_in_order:
+            if not is_in_order:
+                section = renumber_records(section, 0, count)
+            stored = compress(codec, section) if codec else section
+            attributes = header.attributes & ~CODEC_MASK | codec
+            records = memoryview(batch_of_section(header, stored, attributes=attributes, max_timestamp=largest))
             header = read_header(records)
             if header.size_bytes > self._max_bytes:
                 self._refuse_size(header)
-            if self._is_too_new(header, now_ms):  # this header says what the records do
-                self._refuse_faults(records, now_ms)
         if self.stamps_append_time:
             stamp_log_append_time(records, 0, now_ms)
             header = read_header(records)
+        elif largest != header.max_timestamp:
+            stamp_max_timestamp(records, 0, largest)
+            header = read_header(records)
         return records, header
 
-    def _is_too_new(self, header: BatchHeader, now_ms: int) -> bool:
-        return not self.stamps_append_time and header.max_timestamp - now_ms > self._after_max_ms
+    def _has_outside(self, smallest: int, largest: int, now_ms: int) -> bool:
+        """Whether a record with a time lies outside of the topic's bounds."""
+        return not self.stamps_append_time and (
+            largest - now_ms > self._after_max_ms or now_ms - smallest > self._oldest_ms
+        )
 
-    def _refuse_faults(self, records: memoryview, now_ms: int) -> None:
-        """Refuse the batch if any record is at fault, as Kafka does: for its timestamps first."""
-        faults = list(self._faults(records, now_ms))
-        if faults:
-            is_about_time = any(code is ErrorCode.INVALID_TIMESTAMP for _, code, _ in faults)
-            code = ErrorCode.INVALID_TIMESTAMP if is_about_time else ErrorCode.INVALID_RECORD
-            detail = f"{len(faults)} of the batch's records are refused; the first: {faults[0][2]}"
-            raise InvalidRecords(code, detail, tuple((index, what) for index, _, what in faults))
+    def _refuse_faults(self, section: Buffer, header: BatchHeader, now_ms: int) -> None:
+        """Refuse the batch, of which a record is at fault, as Kafka does: for its timestamps first."""
+        faults = list(self._faults(section, header, now_ms))
+        is_about_time = any(code is ErrorCode.INVALID_TIMESTAMP for _, code, _ in faults)
+        code = ErrorCode.INVALID_TIMESTAMP if is_about_time else ErrorCode.INVALID_RECORD
+        detail = f"{len(faults)} of the batch's records are refused; the first: {faults[0][2]}"
+        raise InvalidRecords(code, detail, tuple((index, what) for index, _, what in faults))
 
-    def _faults(self, records: memoryview, now_ms: int) -> Iterator[tuple[int, ErrorCode, str]]:
-        for index, record in enumerate(read_records(records, strict=True)):
+    def _faults(self, section: Buffer, header: BatchHeader, now_ms: int) -> Iterator[tuple[int, ErrorCode, str]]:
+        count = header.records_count
+        records: list[Record] = parse_records(
+            renumber_records(section, 0, count),
+            Record._make,
+            count=count,
+            base_offset=0,
+            last_offset_delta=count - 1,
+            base_timestamp=header.base_timestamp,
+            append_time=None,
+            dense=True,
+        )
+        for index, record in enumerate(records):
             if self._is_compacted and record.key is None:
                 yield index, ErrorCode.INVALID_RECORD, "a record of a compacted topic needs a key"
             elif not self.stamps_append_time and self._is_outside(record.timestamp, now_ms):
                 yield index, ErrorCode.INVALID_TIMESTAMP, self._outside(record.timestamp, now_ms)
 
     def _is_outside(self, timestamp: int, now_ms: int) -> bool:
-        is_inside = -self._before_max_ms <= timestamp - now_ms <= self._after_max_ms
+        is_inside = -self._oldest_ms <= timestamp - now_ms <= self._after_max_ms
         return timestamp != NO_TIMESTAMP and not is_inside
 
     def _outside(self, timestamp: int, now_ms: int) -> str:
@@ -147,7 +197,7 @@ class Refusal:
     def __init__(self, reason: str) -> None:
         self._reason = reason
 
-    def must_look_at(self, header: BatchHeader, now_ms: int) -> bool:
+    def must_look_at(self, records: memoryview, header: BatchHeader, now_ms: int) -> bool:
         """Always: every batch is refused."""
         return True
 
@@ -156,20 +206,28 @@ class Refusal:
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)
 
 
-def _compressed_anew(records: memoryview, header: BatchHeader, codec: Codec) -> memoryview:
-    """Raises KafkaError INVALID_TIMESTAMP (32) for times that lie further apart than a batch can say."""
-    builder = BatchBuilder(
-        codec=codec,
-        producer_id=header.producer_id,
-        producer_epoch=header.producer_epoch,
-        base_sequence=header.base_sequence,
-        is_transactional=header.is_transactional,
-    )
-    try:
-        for record in read_records(records, strict=True):
-            builder.append(record.timestamp, record.key, record.value, record.headers)
-    except OverflowError:
-        raise KafkaError(
-            ErrorCode.INVALID_TIMESTAMP, "a record's timestamp is more than 64 bits away from the first record's"
-        ) from None
-    return memoryview(builder.build())
+def _unfolded(codec: int, section: Buffer, count: int, base_timestamp: int) -> Buffer:
+    """The plain records; of a batch with a fault among the first of them no more than those are unfolded.
+
+    Raises CorruptRecords.
+    """
+    steps = decompress_in_steps(codec, section, max_bytes=MAX_DECOMPRESSED, step_bytes=_STEP_BYTES)
+    looked_at = 0
+    while True:
+        try:
+            part = next(steps)
+        except StopIteration as end:
+            plain: Buffer = end.value
+            return plain
+        if len(part) >= 2 * looked_at:  # each time anew from the first record on
+            check_records(part, 0, count, base_timestamp, True)
+            looked_at = len(part)
+
+
+def _unreadable(fault: CorruptRecords) -> KafkaError:
+    """The refusal of a batch that no reader could parse. Its checksum is right, so to send it again is no use."""
+    if fault.code is not ErrorCode.CORRUPT_MESSAGE:
+        return KafkaError(fault.code, fault.detail)
+    index = fault.record_index
+    errors = () if index is None else ((index, fault.detail),)
+    return InvalidRecords(ErrorCode.INVALID_RECORD, fault.detail, errors)

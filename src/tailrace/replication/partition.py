@@ -242,7 +242,7 @@ class Partition:
         if batch.readonly:
             batch = memoryview(bytearray(batch))
         admission = self._admission
-        if admission.must_look_at(header, now_ms):
+        if admission.must_look_at(batch, header, now_ms):
             batch, header = admission.admit(batch, header, now_ms)
         stamps_append_time = admission.stamps_append_time
         if header.producer_id >= 0 and self._staging.is_retry(

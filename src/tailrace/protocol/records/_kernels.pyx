@@ -361,3 +361,4 @@ def walk_batches(
 include "_columns.pxi"
 include "_encoding.pxi"
 include "_key_filter.pxi"
+include "_checking.pxi"

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from tailrace.model.content_hash import murmur64
 from tailrace.model.key_hash import murmur2
 from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records._checking_twin import check_records, renumber_records
 from tailrace.protocol.records._key_filter_twin import SteppedSplit, split_by_key
 from tailrace.protocol.records._records_twin import (
     _CODEC_MASK,
@@ -54,11 +55,13 @@ __all__ = (
     "MAX_INPUT",
     "SteppedSplit",
     "append_record",
+    "check_records",
     "encode_columns",
     "murmur2_column",
     "murmur64_column",
     "parse_records",
     "records_to_columns",
+    "renumber_records",
     "split_by_key",
     "walk_batches",
 )

@@ -1,7 +1,7 @@
 """The header of a record batch, format v2 (KIP-98): reading, checking and stamping it without touching the records.
 
 This is the broker's hot lane. A batch is checked where it was received and patched in place; nothing here copies,
-decompresses or looks at a single record. Rules that hold:
+decompresses or looks at a single record: `kernels.check_records` does. Rules that hold:
 
 1. The checksum covers everything from the attributes (byte 21) to the end. Base offset and leader epoch lie before it,
    so `stamp` leaves it valid; any other change computes it anew.
@@ -233,8 +233,7 @@ def validate_produced(buffer: Buffer, *, produce_version: int) -> BatchHeader:
 
     Codes as Kafka's: INVALID_RECORD (87), CORRUPT_MESSAGE (2) for bytes damaged on the way, INVALID_TIMESTAMP (32) for
     a producer that claims the broker's clock, UNSUPPORTED_COMPRESSION_TYPE (76) for zstd below Produce v7 (KIP-110) and
-    for unknown codecs. The records themselves are not looked at: the checksum vouches for the sender's bytes, not
-    for the sender's sanity, and readers check the records that they parse.
+    for unknown codecs. The records themselves are not looked at: that is for the topic's admission.
     """
     size_bytes = len(buffer)
     if size_bytes < HEADER_SIZE:
@@ -308,6 +307,12 @@ def stamp_log_append_time(buffer: bytearray | memoryview, position: int, now_ms:
     (attributes,) = _ATTRIBUTES.unpack_from(buffer, position + _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_AT, now_ms)
+    seal(buffer, position)
+
+
+def stamp_max_timestamp(buffer: bytearray | memoryview, position: int, max_timestamp: int) -> None:
+    """State the largest timestamp of the records of the batch at `position`, in place, with a new checksum."""
+    _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_AT, max_timestamp)
     seal(buffer, position)
 
 

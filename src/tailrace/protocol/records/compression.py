@@ -95,8 +95,12 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int | None = None) -> Buf
     return _drained(decompress_in_steps(codec, data, max_bytes=limit, step_bytes=limit + 1))
 
 
-def decompress_in_steps(codec: int, data: Buffer, *, max_bytes: int, step_bytes: int) -> Generator[None, None, Buffer]:
+def decompress_in_steps(
+    codec: int, data: Buffer, *, max_bytes: int, step_bytes: int
+) -> Generator[Buffer, None, Buffer]:
     """As `decompress`, with a pause after about so many bytes each; the data is what the generator returns.
+
+    At each pause it gives the data so far, which may grow in place: hold no view of it when the generator goes on.
 
     One block of raw snappy is unfolded without a pause.
     """
@@ -114,7 +118,7 @@ def decompress_in_steps(codec: int, data: Buffer, *, max_bytes: int, step_bytes:
     raise CorruptRecords(f"codec {codec} is unknown", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
-def _drained(steps: Generator[None, None, Buffer]) -> Buffer:
+def _drained(steps: Generator[Buffer, None, Buffer]) -> Buffer:
     """The result of a generator, without its pauses."""
     while True:
         try:
@@ -137,7 +141,7 @@ def _added(plain: bytes | bytearray | None, part: bytes | bytearray) -> bytes | 
     return grown
 
 
-def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[None, None, Buffer]:
+def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
     """All members. As in Java, what follows a member and does not begin as another is ignored."""
     view = memoryview(data)
     plain: bytes | bytearray | None = None
@@ -162,7 +166,7 @@ def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[None, None, B
             worked += len(part)
             if worked >= step and not inflate.eof:
                 worked = 0
-                yield
+                yield plain
         piece_size, worked = _PIECE, worked + _MEMBER_COST
     return plain
 
@@ -179,7 +183,7 @@ def _compress_snappy(data: Buffer) -> bytes:
     return bytes(out)
 
 
-def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[None, None, Buffer]:
+def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy_block(view, limit, limit)
     plain: bytes | bytearray | None = None
@@ -200,7 +204,7 @@ def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[None, N
         left -= len(block)
         if limit - left >= steps * step:
             steps += 1
-            yield
+            yield plain
     return plain or b""
 
 
@@ -229,7 +233,7 @@ def _compress_lz4(data: Buffer, level: int) -> bytes:
     return compressed
 
 
-def _unfold_lz4(data: Buffer, limit: int, step: int) -> Generator[None, None, Buffer]:
+def _unfold_lz4(data: Buffer, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
     """All frames. As in Java, what follows a frame and does not begin as another is ignored."""
     import lz4.frame
 
@@ -257,7 +261,7 @@ def _unfold_lz4(data: Buffer, limit: int, step: int) -> Generator[None, None, Bu
             worked += len(part)
             if worked >= step and not frame.eof:
                 worked = 0
-                yield
+                yield plain
         position -= len(frame.unused_data or b"")
         piece_size, worked = _PIECE, worked + _MEMBER_COST
     return plain
@@ -284,7 +288,7 @@ def _compress_zstd(data: Buffer, level: int) -> bytes:
     return compressed
 
 
-def _unfold_zstd(view: memoryview, limit: int, step: int) -> Generator[None, None, Buffer]:
+def _unfold_zstd(view: memoryview, limit: int, step: int) -> Generator[Buffer, None, Buffer]:
     if not view:
         raise CorruptRecords("zstd data is cut short")
     decompressor = _spare_decompressors.pop() if _spare_decompressors else _zstd_decompressor()
@@ -301,15 +305,14 @@ def _unfold_zstd(view: memoryview, limit: int, step: int) -> Generator[None, Non
         if frame.max_size <= step:
             is_wide = frame.content_size is None and min(frame.window_size, frame.max_size) > _KEPT_ZSTD_WINDOW
             once = _zstd_decompressor() if is_wide else decompressor
-            part: bytes | bytearray = _decompress_zstd_frame(once, source, frame.max_size, left, limit)
+            plain = _added(plain, _decompress_zstd_frame(once, source, frame.max_size, left, limit))
         else:
-            part = yield from _unfold_zstd_frame(source, left, limit, step)
-        plain = _added(plain, part)
-        left -= len(part)
-        worked += len(part) + _MEMBER_COST
+            plain = yield from _unfold_zstd_frame(source, plain, limit, step)
+        worked += len(plain) - (limit - left) + _MEMBER_COST
+        left = limit - len(plain)
         if worked >= step:
             worked = 0
-            yield
+            yield plain
     _spare_decompressors.append(decompressor)
     return plain or b""
 
@@ -339,11 +342,13 @@ def _decompress_zstd_frame(
     return part
 
 
-def _unfold_zstd_frame(source: Buffer, left: int, limit: int, step: int) -> Generator[None, None, bytes | bytearray]:
-    """One large frame, in steps."""
+def _unfold_zstd_frame(
+    source: Buffer, plain: bytes | bytearray | None, limit: int, step: int
+) -> Generator[Buffer, None, bytes | bytearray]:
+    """The data of the frames before and of one large frame, which is unfolded in steps."""
     import zstandard
 
-    plain: bytes | bytearray | None = None
+    left = limit - len(plain or b"")
     with _zstd_decompressor().stream_reader(source) as reader:
         while True:
             try:
@@ -356,4 +361,4 @@ def _unfold_zstd_frame(source: Buffer, left: int, limit: int, step: int) -> Gene
                 raise _too_large("zstd", limit)
             plain = _added(plain, part)
             left -= len(part)
-            yield
+            yield plain

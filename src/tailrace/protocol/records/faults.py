@@ -61,4 +61,4 @@ assert set(_WORDS) == set(Fault)
 def corrupt(fault: int, base_offset: int, record_index: int) -> CorruptRecords:
     """The error for a fault in a record, counted from 0, of the batch at `base_offset`; -1: in the batch itself."""
     where = f"batch at offset {base_offset}" + (f", record {record_index}" if record_index >= 0 else "")
-    return CorruptRecords(f"{where}: {_WORDS[Fault(fault)]}")
+    return CorruptRecords(f"{where}: {_WORDS[Fault(fault)]}", record_index=record_index if record_index >= 0 else None)

@@ -106,9 +106,15 @@ def batch_with(records: BatchRecords, kept: Sequence[RecordSpan], *, delete_hori
     if header.has_log_append_time:
         max_timestamp = header.max_timestamp
     else:
-        max_timestamp = header.base_timestamp + max(span.timestamp_delta for span in kept)
+        # As at Produce: a time before 1970 is not taken for the largest, -1 stands for "no record has a time".
+        max_timestamp = max(NO_TIMESTAMP, header.base_timestamp + max(span.timestamp_delta for span in kept))
     stored = compress(header.codec, content) if header.codec else content
     return _sealed(header, stored, attributes, base_timestamp, max_timestamp, len(kept))
+
+
+def batch_of_section(header: BatchHeader, stored: Buffer, *, attributes: int, max_timestamp: int) -> bytearray:
+    """The batch with its records stored otherwise, in the codec of these attributes, and a new checksum."""
+    return _sealed(header, stored, attributes, header.base_timestamp, max_timestamp, header.records_count)
 
 
 def _fits_long(number: int) -> bool:

@@ -114,7 +114,7 @@ def _is_aligned(one: KeyRange) -> bool:
     return one.first % SLOT_HASHES == 0 and (one.last + 1) % SLOT_HASHES == 0
 
 
-def _steps(stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> Generator[None, None, Split]:
+def _steps(stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> Generator[object, None, Split]:
     """The split of the batch, with a pause after each step."""
     plain: Buffer | None = None
     if header.codec and not header.is_control:
@@ -124,7 +124,7 @@ def _steps(stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> Ge
     size_bytes = len(stored if plain is None else plain)
     count = min(STEP_RECORDS, max(1, header.records_count * STEP_BYTES // size_bytes)) if size_bytes else 1
     while not records.step(count):
-        yield
+        yield None
     split = records.result()
     if not header.is_control:
         for place, (part, ranges) in enumerate(zip(split.parts, readers, strict=True)):

@@ -15,8 +15,10 @@ from interop.differential.catalogue.preparation import (
 from interop.differential.script import Answers, Build, Script, ask, every_version, key_versions
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.messages.transactions import InitProducerIdRequest
+from tailrace.protocol.primitives import varint
 from tailrace.protocol.records.batch import seal
 from tailrace.protocol.records.record import Record, build_batch
+from testkit.raw_batches import raw_batch, raw_bytes, raw_record
 
 TOPIC = "produce"
 _VERSIONS = (3, 7, 8, 12, 13)
@@ -95,6 +97,18 @@ def _malformed() -> Script:
         ),
         "a largest timestamp too small": patched(_at(35, ">q", 5)),
         "a largest timestamp below 0": patched(_at(35, ">q", -1)),
+        "a largest timestamp too large": patched(_at(35, ">q", 2**62)),
+        "a first timestamp of another batch": patched(_at(27, ">q", 5)),
+        "a null header key": raw_batch([raw_record(headers=varint(1) + raw_bytes(None) + raw_bytes(b"x"))]),
+        "headers counted below 0": raw_batch([raw_record(headers=varint(-1))]),
+        "more headers counted than there are": raw_batch([raw_record(headers=varint(2))]),
+        "a key longer than its record": raw_batch([raw_record(key=raw_bytes(b"k", 100))]),
+        "a record longer than its batch": raw_batch([raw_record(length=90)]),
+        "a record shorter than its content": raw_batch([raw_record(length=7)]),
+        "bytes behind the last record": raw_batch(raw_record() + b"junk"),
+        "fewer records than counted": raw_batch(raw_record(value=raw_bytes(b"v" * 30)), count=2),
+        "fewer records than counted, in gzip": raw_batch(raw_record(), count=2, codec=1),
+        "bytes behind the last record, in gzip": raw_batch(raw_record() + b"junk", codec=1),
         "a batch of length 0": patched(_at(8, ">i", 0), sealed=False),
         "a batch of length -1": patched(_at(8, ">i", -1), sealed=False),
         "a producer without a sequence": batch(1, producer_id=5, producer_epoch=0, base_sequence=-1),

@@ -1,0 +1,69 @@
+"""Batches written byte by byte, for what no builder makes: lengths, counts, times and offsets that contradict.
+
+The checksum is right in all of them: it is the sender that is at fault, and no damage on the way.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tailrace.protocol.primitives import varint
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, MAGIC, BatchHeader, seal
+from tailrace.protocol.records.compression import compress
+
+
+def raw_bytes(content: bytes | None, length: int | None = None) -> bytes:
+    """Nullable bytes as a record has them; `length` is the length stated, that of the content by default."""
+    stated = length if length is not None else -1 if content is None else len(content)
+    return varint(stated) + (content or b"")
+
+
+def raw_record(
+    offset_delta: int = 0,
+    timestamp_delta: int = 0,
+    *,
+    key: bytes = raw_bytes(b"k"),
+    value: bytes = raw_bytes(b"v"),
+    headers: bytes = varint(0),
+    attributes: int = 0,
+    length: int | None = None,
+) -> bytes:
+    """One record. Key, value and headers (their number first) are given as the bytes of the wire."""
+    body = bytes([attributes]) + varint(timestamp_delta) + varint(offset_delta) + key + value + headers
+    return varint(len(body) if length is None else length) + body
+
+
+def raw_batch(
+    records: Sequence[bytes] | bytes,
+    *,
+    count: int | None = None,
+    codec: int = 0,
+    base_timestamp: int = 0,
+    max_timestamp: int = 0,
+    stored: bytes | None = None,
+    **fields: Any,
+) -> bytes:
+    """A batch of these records; `stored` replaces what the codec makes of them. `fields` are those of the header."""
+    section = records if isinstance(records, bytes) else b"".join(records)
+    if stored is None:
+        stored = bytes(compress(codec, section)) if codec else section
+    if count is None:
+        count = 1 if isinstance(records, bytes) else len(records)
+    known = {
+        "base_offset": 0,
+        "batch_length": HEADER_SIZE - LENGTH_OFFSET + len(stored),
+        "partition_leader_epoch": -1,
+        "magic": MAGIC,
+        "crc": 0,
+        "attributes": codec,
+        "last_offset_delta": count - 1,
+        "base_timestamp": base_timestamp,
+        "max_timestamp": max_timestamp,
+        "producer_id": -1,
+        "producer_epoch": -1,
+        "base_sequence": -1,
+        "records_count": count,
+    }
+    batch = bytearray(BatchHeader(**{**known, **fields}).to_bytes())
+    batch += stored
+    seal(batch)
+    return bytes(batch)
