@@ -170,7 +170,7 @@ class TransactionalCompaction(RuleBasedStateMachine):
                 break
             aborted = self.log.aborted_transactions(offset, result.next_offset)
             listed = [AbortedTransaction(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted]
-            stretches, offset, _ = visible_batches(b"".join(result.records), offset, listed)
+            stretches, offset, *_ = visible_batches(b"".join(result.records), offset, listed)
             for stretch in stretches:
                 position = 0
                 while position < len(stretch):

@@ -139,7 +139,7 @@ class TransactionStory:
             if not answer.records:
                 assert offset == answer.last_stable_offset
                 return found
-            stretches, offset, _ = visible_batches(answer.records, offset, answer.aborted_transactions or ())
+            stretches, offset, *_ = visible_batches(answer.records, offset, answer.aborted_transactions or ())
             found += [record.value for stretch in stretches for record in records_of(stretch)]
 
     def verify(self) -> None:

@@ -12,8 +12,15 @@ from typing import Annotated
 import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, admin_of, counted, readable, say
-from tailrace.cli.waiting import TroubleNotice, describe, on_first_signal, without_client_warnings
-from tailrace.client.blocking import Admin, Consumer, ConsumerRecord
+from tailrace.cli.waiting import (
+    CorruptAction,
+    OnCorrupt,
+    TroubleNotice,
+    describe,
+    on_first_signal,
+    without_client_warnings,
+)
+from tailrace.client.blocking import Admin, Consumer, ConsumerRecord, MetricName
 from tailrace.client.offsets import EARLIEST, LATEST
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, hash_of
@@ -63,6 +70,7 @@ def command(
             "--rack", help="Read from a replica in this rack if the brokers choose by racks (replica.selector.class)."
         ),
     ] = "",
+    on_corrupt: OnCorrupt = CorruptAction.RAISE,
     record_format: Annotated[
         RecordFormat, typer.Option("--format", "-o", "--output", help="How to print.")
     ] = RecordFormat.VALUE,
@@ -84,6 +92,7 @@ def command(
         auto_offset_reset="earliest" if from_beginning else "latest",
         isolation=isolation.value,
         client_rack=rack,
+        on_corrupt=on_corrupt.value,
     )
     line_of = _formatter(record_format, b"\t" if key_separator is None else key_separator.replace("\\t", "\t").encode())
     begins_at_end = offset is None and not from_beginning
@@ -202,7 +211,13 @@ def _print_records(
             break
     if consumer.trouble is not None:
         say(f"{describe(consumer.trouble)}; interrupt again not to wait for it")
-    say(counted(printed, "record") + ("" if printed else waiting.skipped()))
+    say(counted(printed, "record") + _corrupt(consumer) + ("" if printed else waiting.skipped()))
+
+
+def _corrupt(consumer: Consumer) -> str:
+    """A part of the last line: the batches that could not be decoded."""
+    skipped = consumer.metrics()[MetricName("corrupt-batches-skipped-total")]
+    return f"; {skipped} corrupt {'batch' if skipped == 1 else 'batches'} skipped" if skipped else ""
 
 
 class _WaitingNotice:

@@ -5,14 +5,30 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from types import FrameType
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from tailrace.cli.output import say
+from tailrace.client.reading import corrupt_batches
 from tailrace.model.errors import KafkaError
 
 _GRACE_SECONDS = 2.0
 """The time of a restart or an election, which needs no notice."""
+
+
+class CorruptAction(StrEnum):
+    """The actions of a command at a batch that cannot be decoded."""
+
+    RAISE = "raise"
+    SKIP = "skip"
+
+
+OnCorrupt = Annotated[
+    CorruptAction, typer.Option("--on-corrupt", help="End at a batch that cannot be decoded, or skip it and say so.")
+]
 
 
 class TroubleNotice:
@@ -43,7 +59,8 @@ def describe(trouble: KafkaError) -> str:
 
 @contextmanager
 def without_client_warnings() -> Iterator[None]:
-    """Mute the log of the clients: the command itself prints their faults."""
+    """Mute the log of the clients: the command itself prints their faults. Not the lines about skipped batches."""
+    logging.getLogger(corrupt_batches.LOGGER).setLevel(logging.WARNING)
     logger = logging.getLogger("tailrace.client")
     before = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -28,7 +28,14 @@ from tailrace.cli.output import (
     say,
     show,
 )
-from tailrace.cli.waiting import TroubleNotice, describe, on_first_signal, without_client_warnings
+from tailrace.cli.waiting import (
+    CorruptAction,
+    OnCorrupt,
+    TroubleNotice,
+    describe,
+    on_first_signal,
+    without_client_warnings,
+)
 from tailrace.client.blocking import SharedConsumer, SharedRecord
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry
 from tailrace.model.errors import KafkaError
@@ -50,6 +57,7 @@ def command(
     words: Annotated[list[str], typer.Argument(metavar="-- COMMAND [ARGUMENT]...", show_default=False)],
     group: Annotated[str, typer.Option("--group", help="Share the topic in this group, and commit.")],
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="Commands that run at a time.")] = 16,
+    on_corrupt: OnCorrupt = CorruptAction.RAISE,
     bootstrap_server: BootstrapServer = DEFAULT_BOOTSTRAP,
     output: Output = Format.TABLE,
 ) -> None:
@@ -64,7 +72,9 @@ def command(
     _check_program(words[0])
     with admin_of(bootstrap_server) as admin:
         admin.describe_topics([topic])
-    consumer = SharedConsumer(bootstrap_server, group=group, topics=[topic], grace_ms=_GRACE_MS)
+    consumer = SharedConsumer(
+        bootstrap_server, group=group, topics=[topic], grace_ms=_GRACE_MS, on_corrupt=on_corrupt.value
+    )
     commands = Commands(words, consumer.stop)
     progress = _Progress(consumer)
     with without_client_warnings(), on_first_signal(consumer.stop), consumer, ThreadPoolExecutor(1) as threads:

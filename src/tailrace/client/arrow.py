@@ -5,7 +5,7 @@ schema, since it compares them. A write accepts any Arrow batch with key and val
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -13,11 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, Column, HeaderBuffers, LongBuffers, RecordColumns
-from tailrace.protocol.records.columns import columns_to_batch, plain_groups
+from tailrace.protocol.records.columns import OnCorrupt, columns_to_batch, plain_groups, raise_fault
 from tailrace.protocol.records.compression import Codec
+from tailrace.protocol.records.corrupt_batch import corrupt_batch, stored_end
 from tailrace.protocol.records.kernels import murmur2_column, murmur64_column, records_to_columns
 
 Partitions = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -83,32 +86,63 @@ def record_batches(
     columns: Sequence[str] = tuple(SCHEMA.names),
     max_rows: int = MAX_ROWS,
     max_bytes: int | None = None,
+    corrupt: CorruptBatches | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The records with from_offset <= offset < until_offset as Arrow batches of 1 to `max_rows` rows, in offset order.
 
     A chunk has the bytes of one fetch for the partition; an incomplete batch at its end and control batches are left
-    out. `max_bytes` limits the decompressed size of one batch. Raises CorruptRecords.
+    out. `max_bytes` limits the decompressed size of one batch. Raises CorruptRecords, unless `corrupt` steps over
+    batches that cannot be decoded.
     """
     schema = schema_of(columns)
     wanted = 0
     for name in columns:
         wanted |= _KERNEL_COLUMNS.get(name, 0)
+    on_corrupt = None if corrupt is None else partial(corrupt.meet, TopicPartition(topic, partition))
     groups = plain_groups(
-        chunks, from_offset=from_offset, until_offset=until_offset, max_rows=max_rows, max_bytes=max_bytes
+        chunks,
+        from_offset=from_offset,
+        until_offset=until_offset,
+        max_rows=max_rows,
+        max_bytes=max_bytes,
+        on_corrupt=on_corrupt or raise_fault,
+    )
+    decode = partial(
+        records_to_columns, columns=wanted, from_offset=from_offset, until_offset=until_offset, in_micros=True
     )
     try:
         for group in groups:
-            decoded = records_to_columns(
-                group, columns=wanted, from_offset=from_offset, until_offset=until_offset, in_micros=True
-            )
-            whole = _to_arrow(decoded, schema, topic, partition)
-            if 0 < decoded.row_count <= max_rows:
-                yield whole
-                continue
-            for start in range(0, decoded.row_count, max_rows):
-                yield whole.slice(start, max_rows)
+            for decoded in _decoded(group, decode, on_corrupt):
+                whole = _to_arrow(decoded, schema, topic, partition)
+                if 0 < decoded.row_count <= max_rows:
+                    yield whole
+                    continue
+                for start in range(0, decoded.row_count, max_rows):
+                    yield whole.slice(start, max_rows)
     except CorruptRecords as error:
+        if on_corrupt is not None:
+            raise  # it names the partition
         raise CorruptRecords(f"{topic}-{partition}: {error.detail}", error.code) from error
+
+
+def _decoded(
+    group: Sequence[Buffer], decode: Callable[[Sequence[Buffer]], RecordColumns], on_corrupt: OnCorrupt | None
+) -> Iterator[RecordColumns]:
+    """The columns of all batches in one, or of each batch alone if one of them cannot be decoded."""
+    try:
+        yield decode(group)
+        return
+    except CorruptRecords:
+        if on_corrupt is None:
+            raise
+    for buffer in group:
+        view, position = memoryview(buffer), 0
+        while (end := stored_end(view, position)) is not None:
+            try:
+                yield decode([view[position:end]])
+            except CorruptRecords as fault:
+                on_corrupt(corrupt_batch(view, position, end, fault))
+            position = end
 
 
 def _to_arrow(decoded: RecordColumns, schema: pa.Schema, topic: str, partition: int) -> pa.RecordBatch:

@@ -219,7 +219,12 @@ class RangedFetch(Facade[AsyncRangedFetch]):
             from_offset=start,
             until_offset=end,
             columns=columns,
+            corrupt=self._client.get().corrupt,
         )
+
+    def metrics(self) -> dict[MetricName, int]:
+        """The batches that were skipped since it was made, as in the metrics of a consumer."""
+        return self._client.get().metrics()
 
 
 async def _next_chunk(generator: Any) -> Chunk | None:

@@ -24,6 +24,7 @@ from tailrace.client.offsets import parse_reset
 from tailrace.client.position_validation import PositionValidator
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.client.read_notices import ReadNotices
+from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead
 from tailrace.client.reading.unpassed_records import UnpassedRecords
 from tailrace.client.router import Router
@@ -43,7 +44,8 @@ class AsyncConsumer:
 
     With `group` and `topics` it shares the topics' partitions with the group's other members and keeps its progress
     there; `assign` reads chosen partitions without sharing. Partitions change hands inside `poll` only. Without a
-    committed offset it starts at auto_offset_reset: latest, earliest, or none, which is an error.
+    committed offset it starts at auto_offset_reset: latest, earliest, or none, which is an error. At a batch that
+    cannot be decoded each `poll` raises CorruptRecords; with on_corrupt="skip" it goes on behind it, and says so.
 
     A fault that keeps it from reading is retried; `trouble` has it, and the log `tailrace.client` warns of it, at once
     and every 30 s. `poll` raises when no broker at all has answered for bootstrap_timeout_ms of polling.
@@ -65,6 +67,7 @@ class AsyncConsumer:
         partition_assignment_strategy: Sequence[str] = ("range",),
         group_instance_id: str | None = None,
         isolation: str = "read_uncommitted",
+        on_corrupt: str = "raise",
         fetch_min_bytes: int = 1,
         fetch_max_wait_ms: int = 500,
         fetch_max_bytes: int = 52_428_800,
@@ -93,14 +96,9 @@ class AsyncConsumer:
         )
         self._max_poll_records = max_poll_records
         level = parse_isolation(isolation)
-        options = FetchOptions(
-            max_wait_ms=fetch_max_wait_ms,
-            min_bytes=fetch_min_bytes,
-            max_bytes=fetch_max_bytes,
-            isolation_level=level,
-            rack=client_rack,
-        )
-        self._fetcher = Fetcher(self._router, options, max_partition_bytes=max_partition_fetch_bytes)
+        options = FetchOptions(fetch_max_wait_ms, fetch_min_bytes, fetch_max_bytes, level, client_rack)
+        corrupt = CorruptBatches(on_corrupt, now_ms=self._router.now_ms)
+        self._fetcher = Fetcher(self._router, options, max_partition_bytes=max_partition_fetch_bytes, corrupt=corrupt)
         self._assigned = self._fetcher.assigned
         self._search = StartSearch(
             self._router, self._fetcher, group=group, reset=reset, isolation_level=level, notices=self._notices

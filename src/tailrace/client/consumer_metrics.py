@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tailrace.client.fetcher import Fetcher
+from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.model.partitions import TopicPartition
 
 NO_REPLICA = -1
@@ -18,6 +19,15 @@ class MetricName(NamedTuple):
     node_id: int | None = None
 
 
+def corrupt_metrics(corrupt: CorruptBatches) -> dict[MetricName, int]:
+    """The batches that a reader has stepped over since it was made."""
+    return {
+        MetricName("corrupt-batches-skipped-total"): corrupt.batches,
+        MetricName("corrupt-offsets-skipped-total"): corrupt.offsets,
+        MetricName("corrupt-bytes-skipped-total"): corrupt.size_bytes,
+    }
+
+
 def consumer_metrics(
     fetcher: Fetcher, positions: Mapping[TopicPartition, int], *, metadata_requests: int
 ) -> dict[MetricName, int]:
@@ -28,6 +38,7 @@ def consumer_metrics(
         MetricName("bytes-consumed-total"): fetcher.bytes_consumed,
         MetricName("records-consumed-total"): fetcher.assigned.records_consumed,
         MetricName("metadata-requests-total"): metadata_requests,
+        **corrupt_metrics(fetcher.assigned.corrupt),
     }
     lags: list[int] = []
     leads: list[int] = []

@@ -19,6 +19,7 @@ from tailrace.client.fetch_sessions import CLOSE_MS, USE, end_session, fetch_cha
 from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, PartitionFetch
 from tailrace.client.reading.assigned_partitions import AssignedPartitions
 from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.node_fetches import NodeFetches
 from tailrace.client.reading.position import PositionState, Recourse
 from tailrace.client.reading.replica_leases import ReplicaLeases
@@ -36,11 +37,19 @@ _METADATA = -1
 class Fetcher:
     """The reading side of a consumer; on its event loop only."""
 
-    def __init__(self, router: Router, options: FetchOptions, *, max_partition_bytes: int) -> None:
+    def __init__(
+        self,
+        router: Router,
+        options: FetchOptions,
+        *,
+        max_partition_bytes: int,
+        corrupt: CorruptBatches | None = None,
+    ) -> None:
+        """`corrupt` decides about batches that cannot be decoded; without it they raise."""
         self._router = router
         self._options = options
         self._max_partition_bytes = max_partition_bytes
-        self.assigned: Final = AssignedPartitions()
+        self.assigned: Final = AssignedPartitions(corrupt)
         self.bytes_consumed = 0
         """Of the batches whose records were kept for `take`."""
         self._nodes: dict[int, NodeFetches] = {}
@@ -268,11 +277,12 @@ class Fetcher:
         self._troubles.pop(name, None)
         partition.strikes = 0
         partition.readable_end, partition.log_start_offset = fetched.readable_end, fetched.log_start_offset
-        if fetched.preferred_read_replica >= 0 and not fetched.buffers:
+        has_batches = bool(fetched.buffers or fetched.corrupt)
+        if fetched.preferred_read_replica >= 0 and not has_batches:
             self._follow_replica(partition, node, fetched.preferred_read_replica)
         elif partition.replica is not None:
             self._leases.served()
-        if fetched.next_offset != fetched.offset or fetched.buffers:
+        if fetched.next_offset != fetched.offset or has_batches:
             partition.store(fetched)
             self.bytes_consumed += fetched.size_bytes
             self.assigned.note(name)
@@ -349,6 +359,7 @@ class Fetcher:
 
     async def stop(self) -> None:
         """Cancel the fetches in flight."""
+        self.assigned.corrupt.flush()
         tasks = list(self._fetches.values())
         for task in tasks:
             task.cancel()

@@ -21,7 +21,8 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     WireKeyRange,
 )
-from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, iter_batches, read_header
+from tailrace.protocol.records.corrupt_batch import CorruptBatch, corrupt_batch, stored_end
 from tailrace.protocol.records.record import read_records
 from tailrace.protocol.schema import Buffer
 
@@ -78,6 +79,8 @@ class Fetched(NamedTuple):
     """The ranges of the fetch (KIP-X)."""
     is_filtered: bool = False
     """Whether the broker has left out the records of other keys. One that does not know key ranges has not."""
+    corrupt: tuple[CorruptBatch, ...] = ()
+    """Batches that are not in the buffers, since their headers or markers cannot be decoded; in order of offset."""
 
 
 class VisibleBatches(NamedTuple):
@@ -88,6 +91,8 @@ class VisibleBatches(NamedTuple):
     """The offset behind the last batch, visible or not."""
     last_epoch: int
     """The leader epoch of that batch; -1 without one."""
+    corrupt: tuple[CorruptBatch, ...]
+    """Batches whose headers cannot be decoded, and markers of which it matters what they say."""
 
 
 async def fetch(
@@ -171,13 +176,14 @@ def read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOp
     fault = None
     buffers: list[Buffer] = []
     next_offset, last_epoch = want.offset, -1
+    corrupt: tuple[CorruptBatch, ...] = ()
     if answer.error_code:
         fault = KafkaError(code_of(answer.error_code), f"fetch of {want.topic_partition} at offset {want.offset}")
     elif answer.records:
         committed_only = options.isolation_level == READ_COMMITTED
         aborted = (answer.aborted_transactions or ()) if committed_only else ()
         try:
-            buffers, next_offset, last_epoch = visible_batches(answer.records, want.offset, aborted)
+            buffers, next_offset, last_epoch, corrupt = visible_batches(answer.records, want.offset, aborted)
         except CorruptRecords as damage:
             fault = CorruptRecords(f"{want.topic_partition} at offset {want.offset}: {damage.detail}")
     is_filtered = bool(want.key_ranges) and answer.applied_key_ranges == wire_ranges(want.key_ranges)
@@ -197,6 +203,7 @@ def read_partition(want: PartitionFetch, answer: PartitionData, options: FetchOp
         last_epoch=last_epoch,
         key_ranges=want.key_ranges,
         is_filtered=is_filtered,
+        corrupt=corrupt,
     )
 
 
@@ -210,43 +217,87 @@ def visible_batches(records: Buffer, offset: int, aborted: Iterable[AbortedTrans
 
     Left out are batches that end below the offset, control batches, and those of aborted transactions: a producer's
     batches from the transaction's first offset up to its abort marker. An incomplete batch at the end is left out.
+    Raises CorruptRecords if it cannot be known where the first batch ends; a later one is left for the next fetch.
     """
     view = memoryview(records)
-    waiting = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
-    aborting: set[int] = set()
+    transactions = _AbortedTransactions(aborted)
     stretches: list[Buffer] = []
+    corrupt: list[CorruptBatch] = []
     start: int | None = None
-    end = 0
+    position = 0
     next_offset, last_epoch = offset, -1
-    for position, header in iter_batches(view):
-        while waiting and waiting[-1].first_offset <= header.last_offset:
-            aborting.add(waiting.pop().producer_id)
-        is_visible = header.end_offset > offset and header.records_count > 0
-        if header.is_control:
-            is_visible = False
-            if header.producer_id in aborting and _is_abort(view, position, header.size_bytes):
-                aborting.discard(header.producer_id)
-        elif header.is_transactional and header.producer_id in aborting:
-            is_visible = False
+    while len(view) - position >= HEADER_SIZE:
+        end, is_visible = stored_end(view, position), False
+        try:
+            header = read_header(view, position)
+            if end is None:
+                break
+            is_hidden = transactions.hide(view[position:end], header)
+            next_offset, last_epoch = max(next_offset, header.end_offset), header.partition_leader_epoch
+            is_visible = not is_hidden and header.end_offset > offset and header.records_count > 0
+        except CorruptRecords as fault:
+            if end is None and position:
+                break
+            if end is None:
+                raise
+            corrupt.append(corrupt_batch(view, position, end, fault, least_offset=next_offset))
+            next_offset = max(next_offset, corrupt[-1].next_offset)
         if is_visible and start is None:
             start = position
         elif not is_visible and start is not None:
-            stretches.append(view[start:end])
+            stretches.append(view[start:position])
             start = None
-        end = position + header.size_bytes
-        next_offset = max(next_offset, header.end_offset)
-        last_epoch = header.partition_leader_epoch
+        position = end
     if start is not None:
-        stretches.append(view[start:end])
-    return VisibleBatches(stretches, next_offset, last_epoch)
+        stretches.append(view[start:position])
+    return VisibleBatches(stretches, next_offset, last_epoch, tuple(corrupt))
 
 
-def _is_abort(view: memoryview, position: int, size_bytes: int) -> bool:
+def before(buffers: Iterable[Buffer], offset: int) -> list[Buffer]:
+    """The batches that begin below this offset."""
+    parts: list[Buffer] = []
+    for buffer in buffers:
+        view, end = memoryview(buffer), 0
+        for position, header in iter_batches(view):
+            if header.base_offset >= offset:
+                break
+            end = position + header.size_bytes
+        if end:
+            parts.append(view[:end])
+    return parts
+
+
+class _AbortedTransactions:
+    """Those of an answer, which begin and end as its batches pass."""
+
+    def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
+        self._waiting = sorted(aborted, key=lambda transaction: transaction.first_offset, reverse=True)
+        self._aborting: set[int] = set()
+        """Their producers."""
+
+    def hide(self, batch: memoryview, header: BatchHeader) -> bool:
+        """Whether the next batch is not for readers. Raises CorruptRecords for a marker that cannot be read.
+
+        Such a marker counts as that of the abort, which is the next that the producer gets.
+        """
+        while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
+            self._aborting.add(self._waiting.pop().producer_id)
+        producer_id = header.producer_id
+        if not header.is_control:
+            return header.is_transactional and producer_id in self._aborting
+        if producer_id in self._aborting:
+            self._aborting.discard(producer_id)
+            if not _is_abort(batch):
+                self._aborting.add(producer_id)
+        return True
+
+
+def _is_abort(batch: memoryview) -> bool:
     """Whether the control batch is an abort marker: its one record's key is (version, type), both int16.
 
     A marker that compaction has emptied ends no transaction: the records of its transaction are gone as well.
     """
-    records = read_records(view[position : position + size_bytes])
+    records = read_records(batch)
     return any(record.key is not None and int.from_bytes(record.key[2:4], "big") == _ABORT for record in records)
 
 

@@ -14,9 +14,11 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from time import monotonic
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from tailrace.client.consumer_metrics import MetricName, corrupt_metrics
 from tailrace.client.fetching import (
     LAST_BY_LEADER,
     NEWEST,
@@ -24,10 +26,12 @@ from tailrace.client.fetching import (
     Fetched,
     FetchOptions,
     PartitionFetch,
+    before,
     fetch,
 )
-from tailrace.client.key_filter import of_key_ranges
+from tailrace.client.key_filter import filtered
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.replica_leases import LEAST_LEASE_MS
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -49,6 +53,11 @@ UNKNOWN_WAIT_MS = 5_000
 
 _FORGET_ABSENCE_MS = 30_000
 """The time without an answer after which earlier answers without the partition do not count any more."""
+
+
+def _now_ms() -> int:
+    """The time for log lines, also on threads without an event loop: Arrow is decoded on that of the caller."""
+    return int(monotonic() * 1000)
 
 
 class Chunk(NamedTuple):
@@ -119,7 +128,9 @@ class _NearReplicas:
 class AsyncRangedFetch:
     """A reader of ranges. A range fails after `timeout_ms` without progress.
 
-    `rack` (client.rack) lets the cluster name a replica nearer than the leader (KIP-392).
+    `rack` (client.rack) lets the cluster name a replica nearer than the leader (KIP-392). A batch that cannot be
+    decoded raises CorruptRecords, or is left out with a line of log if `on_corrupt` is skip: where this reader decodes,
+    as `RangedFetch.arrow` does. `fetch_range` gives batches as they are stored, if their headers can be read.
     """
 
     def __init__(
@@ -131,10 +142,13 @@ class AsyncRangedFetch:
         max_wait_ms: int = 500,
         timeout_ms: int = 120_000,
         rack: str = "",
+        on_corrupt: str = "raise",
         client_id: str = "tailrace-ranged-fetch",
         router: Router | None = None,
     ) -> None:
         self._router = router if router is not None else Router(bootstrap_servers, client_id=client_id)
+        self.corrupt = CorruptBatches(on_corrupt, now_ms=_now_ms)
+        """Decides about batches that cannot be decoded, and counts those that were skipped."""
         self._absences = _Absences()
         self._near_replicas = _NearReplicas(lease_ms=self._router.view.max_age_ms)
         self._max_bytes = max_bytes
@@ -156,7 +170,12 @@ class AsyncRangedFetch:
         await self.close()
 
     async def close(self) -> None:
+        self.corrupt.flush()
         self._router.close()
+
+    def metrics(self) -> dict[MetricName, int]:
+        """The batches that were skipped since it was made, as in the metrics of a consumer."""
+        return corrupt_metrics(self.corrupt)
 
     async def fetch_range(
         self,
@@ -192,6 +211,12 @@ class AsyncRangedFetch:
             while next_fetch is not None:
                 fetched = await next_fetch
                 next_fetch = None if reading.is_done else asyncio.create_task(reading.fetch_next())
+                for corrupt in fetched.corrupt:
+                    if corrupt.offset >= end or corrupt.next_offset <= start:
+                        continue
+                    if not self.corrupt.are_skipped and (sound := before(fetched.buffers, corrupt.offset)):
+                        yield Chunk(sound, corrupt.offset)
+                    self.corrupt.meet(topic_partition, corrupt)
                 if fetched.buffers:
                     yield Chunk(fetched.buffers, fetched.next_offset)
         finally:
@@ -268,11 +293,13 @@ class _Reading:
                 pause_ms = min(pause_ms * 2, router.retry_backoff_max_ms)
 
     def _filtered(self, fetched: Fetched) -> Fetched:
-        """The records of the key ranges: the broker may not have left out the others. Raises CorruptRecords."""
+        """The records of the key ranges: the broker may not have left out the others."""
         if not self._key_ranges or fetched.is_filtered:
             return fetched
-        parts = [of_key_ranges(buffer, self._key_ranges) for buffer in fetched.buffers]
-        return fetched._replace(buffers=[part for part in parts if len(part)])
+        parts, corrupt = filtered(fetched.buffers, self._key_ranges)
+        corrupt.extend(fetched.corrupt)
+        corrupt.sort(key=lambda batch: batch.offset)
+        return fetched._replace(buffers=parts, corrupt=tuple(corrupt))
 
     async def _attempt(self) -> Fetched | None:
         """One fetch; None if it brought nothing and may be repeated."""
@@ -284,7 +311,9 @@ class _Reading:
         except KafkaError as fault:
             await self._on_fault(fault)
             return None
-        if fetched.preferred_read_replica >= 0 and not fetched.buffers:  # a selector may choose without a rack, too
+        if fetched.preferred_read_replica >= 0 and not (
+            fetched.buffers or fetched.corrupt
+        ):  # a selector may choose without a rack, too
             replica = fetched.preferred_read_replica
             self._near_replicas.name(self._topic_partition, replica, self._router.now_ms())
             return None

@@ -49,6 +49,7 @@ _READS = (
     "endingTimestamp",
     "endingOffsetsByTimestamp",
     "failOnDataLoss",
+    "onCorruptRecords",
     "kafkaConsumer.pollTimeoutMs",
     "keyRangesPerPartition",
     "minPartitions",

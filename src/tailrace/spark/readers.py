@@ -189,19 +189,21 @@ def _rack_here(options: SourceOptions) -> str:
     return rack
 
 
-_fetches: dict[tuple[int, str, int, str, str], RangedFetch] = {}
+_fetches: dict[tuple[int, str, int, str, str, str], RangedFetch] = {}
 
 
 def _worker_fetch(options: SourceOptions) -> RangedFetch:
     """This process's connections. The process id is in the key, since Spark forks its workers."""
     rack = _rack_here(options)
-    key = (os.getpid(), options.bootstrap_servers, options.fetch_timeout_ms, options.isolation, rack)
+    on_corrupt = "skip" if options.on_corrupt == "skip" else "raise"
+    key = (os.getpid(), options.bootstrap_servers, options.fetch_timeout_ms, options.isolation, rack, on_corrupt)
     if key not in _fetches:
         _fetches[key] = RangedFetch(
             options.bootstrap_servers,
             isolation=options.isolation,
             timeout_ms=options.fetch_timeout_ms,
             rack=rack,
+            on_corrupt=on_corrupt,
         )
     return _fetches[key]
 

@@ -15,6 +15,8 @@ from tailrace.spark.offsets import EARLIEST, LATEST, parse_assignment, parse_off
 
 TimestampStrategy = Literal["error", "latest"]
 Isolation = Literal["read_uncommitted", "read_committed"]
+OnCorruptRecords = Literal["fail", "skip"]
+_ON_CORRUPT: Mapping[str, OnCorruptRecords] = {"fail": "fail", "skip": "skip"}
 _STRATEGIES: Mapping[str, TimestampStrategy] = {"error": "error", "latest": "latest"}
 _ISOLATIONS: Mapping[str, Isolation] = {"read_uncommitted": "read_uncommitted", "read_committed": "read_committed"}
 
@@ -69,6 +71,8 @@ class SourceOptions:
     ending: OffsetRangeLimit
     by_timestamp_strategy: TimestampStrategy = "error"
     fail_on_data_loss: bool = True
+    on_corrupt: OnCorruptRecords = "fail"
+    """At a batch that cannot be decoded: fail the query, or skip it with a line in the executor's log."""
     include_headers: bool = False
     fetch_timeout_ms: int = 120_000
     max_offsets_per_trigger: int | None = None
@@ -122,6 +126,7 @@ def parse_source_options(options: Mapping[str, str], *, streaming: bool) -> Sour
         ending=ending,
         by_timestamp_strategy=_strategy(given),
         fail_on_data_loss=given.boolean("failOnDataLoss", True),
+        on_corrupt=_on_corrupt(given),
         include_headers=given.boolean("includeHeaders", False),
         fetch_timeout_ms=given.positive("kafkaConsumer.pollTimeoutMs") or 120_000,
         max_offsets_per_trigger=most,
@@ -260,6 +265,13 @@ def _isolation(given: GivenOptions) -> Isolation:
     if isolation.lower() not in _ISOLATIONS:
         raise fault("kafka.isolation.level", f"must be read_uncommitted or read_committed, not {isolation!r}")
     return _ISOLATIONS[isolation.lower()]
+
+
+def _on_corrupt(given: GivenOptions) -> OnCorruptRecords:
+    action = given.text("onCorruptRecords") or "fail"
+    if action.lower() not in _ON_CORRUPT:
+        raise fault("onCorruptRecords", f"must be fail or skip, not {action!r}")
+    return _ON_CORRUPT[action.lower()]
 
 
 def _strategy(given: GivenOptions) -> TimestampStrategy:

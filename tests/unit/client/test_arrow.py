@@ -16,9 +16,10 @@ from tailrace.client.arrow import (
     record_batches,
     schema_of,
 )
+from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
-from tailrace.protocol.records.batch import read_header, seal, stamp_log_append_time, validate_produced
+from tailrace.protocol.records.batch import HEADER_SIZE, read_header, seal, stamp_log_append_time, validate_produced
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.control import SnapshotFooterRecord, build_control_batch
 from tailrace.protocol.records.record import Record, build_batch, read_records
@@ -166,6 +167,44 @@ def test_damage_names_the_partition_and_the_batch() -> None:
     with pytest.raises(CorruptRecords, match=r"orders-4: codec 6") as caught:
         rows(unknown)
     assert caught.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def _bad(how: str) -> bytearray:
+    """A batch at offsets 3 to 5 that cannot be decoded."""
+    batch = numbered(3, 3, Codec.GZIP if how == "codec" else Codec.NONE)
+    match how:
+        case "checksum":
+            batch[-1] ^= 1
+        case "format":
+            batch[16] = 1
+        case "record":
+            batch[HEADER_SIZE] = 0x7F
+        case "codec":
+            batch[HEADER_SIZE] ^= 0xFF
+        case "count":
+            batch[60] = 2
+    if how != "checksum":
+        seal(batch)
+    return batch
+
+
+@pytest.mark.parametrize("how", ["checksum", "format", "record", "codec", "count"])
+@pytest.mark.parametrize("are_separate", [False, True], ids=["in one chunk", "alone"])
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+def test_a_corrupt_batch_raises_or_is_left_out(
+    how: str, are_separate: bool, codec: Codec, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts = [numbered(3, codec=codec), _bad(how), numbered(3, 6, codec), numbered(3, 9)]
+    chunks = parts if are_separate else [bytearray().join(parts)]
+    with pytest.raises(CorruptRecords, match=r'orders-4: a batch of .* at offsets 3 to 5 .*on_corrupt="skip"'):
+        offsets(*chunks, corrupt=CorruptBatches())
+    skipping = CorruptBatches("skip")
+    assert offsets(*chunks, corrupt=skipping) == [0, 1, 2, 6, 7, 8, 9, 10, 11]
+    assert (skipping.batches, skipping.offsets) == (1, 3)
+    (line,) = caplog.messages
+    assert "orders-4: a batch of" in line
+    assert offsets(*chunks, corrupt=skipping, from_offset=6, until_offset=9) == [6, 7, 8]
+    assert skipping.batches == 1, "the batch is outside the range"
 
 
 def test_a_bomb_is_stopped_by_the_readers_limit() -> None:

@@ -30,7 +30,7 @@ def _values(stretches: list[Buffer]) -> list[bytes | None]:
 
 def test_ordinary_batches_are_one_stretch_and_are_not_copied() -> None:
     data = bytes(_batch(5, b"a", b"b") + _batch(7, b"c"))
-    stretches, next_offset, _ = visible_batches(data, 6, ())
+    stretches, next_offset, *_ = visible_batches(data, 6, ())
     assert len(stretches) == 1
     assert isinstance(stretches[0], memoryview)
     assert stretches[0].obj is data
@@ -40,13 +40,13 @@ def test_ordinary_batches_are_one_stretch_and_are_not_copied() -> None:
 @pytest.mark.parametrize("missing", [1, 30, 60])
 def test_an_incomplete_batch_at_the_end_is_left_for_the_next_fetch(missing: int) -> None:
     data = bytes(_batch(0, b"a") + _batch(1, b"b"))[:-missing]
-    stretches, next_offset, _ = visible_batches(data, 0, ())
+    stretches, next_offset, *_ = visible_batches(data, 0, ())
     assert (_values(stretches), next_offset) == ([b"a"], 1)
 
 
 def test_control_batches_are_passed_over_but_move_the_position() -> None:
     data = bytes(_batch(0, b"a") + _batch(1, b"", producer_id=9, is_control=True))
-    stretches, next_offset, _ = visible_batches(data, 0, ())
+    stretches, next_offset, *_ = visible_batches(data, 0, ())
     assert (_values(stretches), next_offset) == ([b"a"], 2)
 
 
@@ -59,7 +59,7 @@ def test_an_aborted_transaction_is_hidden_up_to_its_marker_and_no_further() -> N
         + _batch(4, b"next transaction", producer_id=9)
     )
     aborted = (AbortedTransaction(producer_id=9, first_offset=1),)
-    stretches, next_offset, _ = visible_batches(data, 0, aborted)
+    stretches, next_offset, *_ = visible_batches(data, 0, aborted)
     assert (_values(stretches), next_offset) == ([b"committed", b"other", b"next transaction"], 5)
 
 
@@ -70,10 +70,10 @@ def test_a_marker_that_compaction_has_emptied_ends_no_transaction() -> None:
     emptied[HEADER_SIZE - 4 :] = bytes(4)
     seal(emptied)
     data = bytes(_batch(0, b"aborted", producer_id=9) + emptied + _batch(2, b"other"))
-    stretches, next_offset, _ = visible_batches(data, 0, (AbortedTransaction(producer_id=9, first_offset=0),))
+    stretches, next_offset, *_ = visible_batches(data, 0, (AbortedTransaction(producer_id=9, first_offset=0),))
     assert (_values(stretches), next_offset) == ([b"other"], 3)
 
 
 def test_a_gap_is_stepped_over() -> None:
-    stretches, next_offset, _ = visible_batches(bytes(_batch(100, b"late")), 5, ())
+    stretches, next_offset, *_ = visible_batches(bytes(_batch(100, b"late")), 5, ())
     assert (_values(stretches), next_offset) == ([b"late"], 101)

@@ -2,13 +2,24 @@
 
 import asyncio
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer, RangedFetch
+from tailrace.client.blocking import (
+    Admin,
+    Consumer,
+    MetricName,
+    NewTopic,
+    Producer,
+    RangedFetch,
+    SharedConsumer,
+    SharedRecord,
+)
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, commit_group_offsets
 from tailrace.client.router import Router
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
@@ -187,6 +198,61 @@ def test_damage_in_one_partition_costs_no_record_of_another() -> None:
     assert [offset for partition, offset in read if partition == 1] == list(range(10))
     assert faults
     assert all("orders-1" in fault for fault in faults)
+
+
+def test_a_damaged_batch_is_stepped_over_when_that_is_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    partition = TopicPartition("orders", 0)
+    left = [offset for offset in range(20) if offset not in (11, 12)]
+    with Cluster() as cluster:
+        with Admin(cluster.bootstrap_servers) as admin, Producer(cluster.bootstrap_servers) as producer:
+            admin.create_topics({partition.topic: 1})
+            for number in range(20):
+                producer.send(partition.topic, b"record %d" % number, key=b"%d" % number).result(SECONDS)
+        cluster.stop()
+        for value in (b"record 11", b"record 12"):
+            _damage(cluster.data_dir() / "orders-0" / "00000000000000000000.log", value)
+        cluster.restart()
+        servers = cluster.bootstrap_servers
+        with Consumer(servers, on_corrupt="skip", isolation="read_committed") as consumer:
+            consumer.assign([partition])
+            consumer.seek(partition, 0)
+            read: list[int] = []
+            deadline = time.monotonic() + SECONDS
+            while len(read) < len(left) and time.monotonic() < deadline:
+                read += [record.offset for record in consumer.poll(0.2)]
+            assert (read, consumer.position(partition)) == (left, 20)
+            assert consumer.metrics()[MetricName("corrupt-batches-skipped-total")] == 2
+        with RangedFetch(servers) as fetch, pytest.raises(CorruptRecords, match="orders-0: .* at offset 11 cannot"):
+            list(fetch.arrow(partition, 0, 20))
+        with RangedFetch(servers, on_corrupt="skip") as fetch:
+            rows = [offset for batch in fetch.arrow(partition, 0, 20) for offset in batch["offset"].to_pylist()]
+            assert rows == left
+            assert fetch.metrics()[MetricName("corrupt-offsets-skipped-total")] == 2
+        words = ["consume", "orders", "--from-beginning", "--max-messages", "18", "--bootstrap-server", servers]
+        command = [sys.executable, "-m", "tailrace", *words]
+        skipping = subprocess.run([*command, "--on-corrupt", "skip"], capture_output=True, text=True, timeout=SECONDS)
+        assert skipping.stdout.split("\n")[:-1] == [f"record {offset}" for offset in left]
+        assert skipping.stderr.count("cannot be read and is skipped") == 2
+        assert "18 records; 2 corrupt batches skipped" in skipping.stderr
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+        assert (ended.returncode, ended.stdout.count("record")) == (1, 11)
+        assert "orders-0: a batch of" in ended.stderr
+        assert "--on-corrupt skip" in ended.stderr
+        done: list[int] = []
+        shared = SharedConsumer(servers, group="g", topics=[partition.topic], on_corrupt="skip")
+
+        def note(record: SharedRecord) -> None:
+            done.append(record.offset)
+            if len(done) == len(left):
+                shared.stop()
+
+        with shared:
+            shared.run(note, concurrency=1)
+            assert shared.metrics().corrupt_batches_skipped_total == 2
+        assert sorted(done) == left
+        with Admin(servers) as admin:
+            assert admin.group_offsets("g")[partition].offset == 20
+    assert sum("orders-0: a batch of" in line and "is skipped" in line for line in caplog.messages) == 6
 
 
 def _damage(log: Path, value: bytes) -> None:

@@ -59,6 +59,7 @@ def test_names_are_known_in_any_case() -> None:
         ({**BASE, "keyRangesPerPartition": "2", "minPartitions": "9"}, "minPartitions: cuts partitions by offsets"),
         ({**BASE, "minPartitions": "0"}, "minPartitions: must be a whole number above 0"),
         ({**BASE, "failOnDataLoss": "maybe"}, "failOnDataLoss: must be true or false"),
+        ({**BASE, "onCorruptRecords": "ignore"}, "onCorruptRecords: must be fail or skip, not 'ignore'"),
         ({**BASE, "kafka.auto.offset.reset": "earliest"}, "startingOffsets and failOnDataLoss"),
         ({**BASE, "startingTimestamp": "yesterday"}, "now-10m"),
         ({**BASE, "startingTimestamp": "9" * 19}, "milliseconds since 1970"),

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState, Truncation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, joined
@@ -18,7 +19,9 @@ from tailrace.protocol.records.record import Record
 class AssignedPartitions:
     """The partitions by name."""
 
-    def __init__(self) -> None:
+    def __init__(self, corrupt: CorruptBatches | None = None) -> None:
+        """`corrupt` decides about batches that cannot be decoded; without it they raise."""
+        self.corrupt = corrupt or CorruptBatches()
         self._partitions: dict[TopicPartition, ConsumedPartition] = {}
         self.topics: frozenset[str] = frozenset()
         self.paused: frozenset[TopicPartition] = frozenset()
@@ -49,7 +52,9 @@ class AssignedPartitions:
         """
         ranges = partitions if isinstance(partitions, Mapping) else {}
         before = self._partitions
-        self._partitions = {name: before.get(name) or ConsumedPartition(name) for name in sorted(partitions)}
+        self._partitions = {
+            name: before.get(name) or ConsumedPartition(name, self.corrupt) for name in sorted(partitions)
+        }
         self.topics = frozenset(name.topic for name in self._partitions)
         self.paused = self.paused.intersection(self._partitions)
         for name, partition in self._partitions.items():

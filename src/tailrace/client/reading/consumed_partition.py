@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from tailrace.client.fetching import Fetched
-from tailrace.client.key_filter import of_key_ranges
+from tailrace.client.key_filter import filtered
+from tailrace.client.reading.corrupt_batches import CorruptBatches
 from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.corrupt_batch import CorruptBatch, corrupt_batch
 from tailrace.protocol.records.record import Record, read_records
 from tailrace.protocol.schema import Buffer
 
@@ -23,6 +25,7 @@ class ConsumedPartition:
 
     __slots__ = (
         "_batches",
+        "_corrupt",
         "_epochs",
         "_records",
         "is_paused",
@@ -39,8 +42,10 @@ class ConsumedPartition:
         "strikes",
     )
 
-    def __init__(self, name: TopicPartition) -> None:
+    def __init__(self, name: TopicPartition, corrupt: CorruptBatches | None = None) -> None:
+        """`corrupt` decides about batches that cannot be decoded; without it they raise."""
         self.name: Final = name
+        self._corrupt: Final = corrupt or CorruptBatches()
         self.position: Final = FetchPosition()
         """Of the next fetch."""
         self.next_offset: int | None = None
@@ -61,7 +66,7 @@ class ConsumedPartition:
         self.readable_end = -1
         """The end for readers at the last answer; -1: unknown, as with `log_start_offset`."""
         self.log_start_offset = -1
-        self._batches: deque[Buffer] = deque()
+        self._batches: deque[Buffer | CorruptBatch] = deque()
         self._records: deque[Record] = deque()
         self._epochs: deque[tuple[int, int]] = deque(maxlen=_MAX_EPOCHS)
         """(offset, leader epoch) of the first record of each epoch, in order."""
@@ -122,14 +127,18 @@ class ConsumedPartition:
                 self.start_at(self.next_offset, self.epoch_before(self.next_offset))
 
     def store(self, fetched: Fetched) -> None:
-        """Keep the records of an answer to a fetch at the position. Raises CorruptRecords."""
-        buffers = fetched.buffers
+        """Keep the records of an answer to a fetch at the position."""
+        buffers, corrupt = fetched.buffers, deque(fetched.corrupt)
         if self.key_ranges and not fetched.is_filtered:
-            buffers = [of_key_ranges(buffer, self.key_ranges) for buffer in buffers]
+            buffers, unfiltered = filtered(buffers, self.key_ranges)
+            corrupt = deque(sorted((*corrupt, *unfiltered), key=lambda batch: batch.offset))
         for buffer in buffers:
             for position, header in iter_batches(buffer):
+                while corrupt and corrupt[0].offset <= header.base_offset:
+                    self._batches.append(corrupt.popleft())
                 self._batches.append(memoryview(buffer)[position : position + header.size_bytes])
                 self._note_epoch(header.base_offset, header.partition_leader_epoch)
+        self._batches.extend(corrupt)
         self.position.advance(fetched.next_offset, fetched.last_epoch)
         if self.is_drained:
             self._settle()
@@ -152,13 +161,14 @@ class ConsumedPartition:
         return next((epoch for first, epoch in reversed(self._epochs) if first < offset), UNKNOWN_EPOCH)
 
     def take(self, limit: int, taken: list[tuple[TopicPartition, Record]]) -> None:
-        """Move up to `limit` records of one batch to `taken`. Raises CorruptRecords, and then takes none."""
+        """Move up to `limit` records of one batch to `taken`. Raises CorruptRecords, and then takes none.
+
+        A batch that cannot be decoded gives none if such batches are skipped.
+        """
         assert self.next_offset is not None, "records come from a position"
         if not self._records:
-            start = self.next_offset
-            records = self._read(self._batches[0])
+            self._read(self._batches[0], self.next_offset)
             self._batches.popleft()
-            self._records.extend(record for record in records if record.offset >= start)
         while self._records and limit:
             record = self._records.popleft()
             self.next_offset = record.offset + 1
@@ -172,8 +182,13 @@ class ConsumedPartition:
         self._records.extendleft(reversed(records))
         self.next_offset = records[0].offset
 
-    def _read(self, batch: Buffer) -> list[Record]:
-        try:
-            return read_records(batch)
-        except CorruptRecords as damage:
-            raise CorruptRecords(f"{self.name}: {damage.detail}") from None
+    def _read(self, batch: Buffer | CorruptBatch, start: int) -> None:
+        """Keep the batch's records from this offset on, or step over it. Raises CorruptRecords."""
+        if not isinstance(batch, CorruptBatch):
+            try:
+                self._records.extend(record for record in read_records(batch) if record.offset >= start)
+                return
+            except CorruptRecords as fault:
+                batch = corrupt_batch(batch, 0, len(batch), fault)
+        self._corrupt.meet(self.name, batch)
+        self.next_offset = max(start, batch.next_offset)

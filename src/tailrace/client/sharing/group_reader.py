@@ -40,6 +40,11 @@ class GroupReader(AsyncConsumer):
         """The time of its clock, which does not go back."""
         return self._router.now_ms()
 
+    @property
+    def corrupt_batches(self) -> int:
+        """The batches that could not be decoded and were stepped over."""
+        return self._assigned.corrupt.batches
+
     def set_paused(self, name: TopicPartition, is_paused: bool) -> None:
         """Stop or resume this partition, if it is assigned."""
         if name not in self._assigned.by_name:

@@ -487,6 +487,7 @@ class AsyncSharedConsumer:
             skipped_total=self._counts.skipped,
             retried_total=self._counts.retried,
             failed_total=self._counts.failed,
+            corrupt_batches_skipped_total=self._reader.corrupt_batches,
             ranges={name: one.use for name, one in self._partitions.items() if one.use is not None},
         )
 

@@ -52,5 +52,7 @@ class SharingMetrics:
     """Outcomes that had a record run again: retries that the handler asked for, and its failures."""
     failed_total: int
     """Exceptions of the handler."""
+    corrupt_batches_skipped_total: int = 0
+    """Batches that could not be decoded, with on_corrupt="skip"."""
     ranges: Mapping[TopicPartition, RangeUse]
     """The rectangles of the group's progress, and the most that the server keeps; none without such a server."""

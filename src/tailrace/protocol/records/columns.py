@@ -4,12 +4,13 @@ Reading: `plain_groups` checks and decompresses, `kernels.records_to_columns` de
 the kernel encode rows and puts the header around them.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from crc32c import crc32c
 
+from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.arrow_buffers import BinaryBuffers, EncodedRows, HeaderBuffers, LongBuffers
 from tailrace.protocol.records.batch import (
@@ -26,12 +27,21 @@ from tailrace.protocol.records.batch import (
     seal,
 )
 from tailrace.protocol.records.compression import Codec, compress, decompress
+from tailrace.protocol.records.corrupt_batch import CorruptBatch, corrupt_batch, stored_end
 from tailrace.protocol.records.kernels import encode_columns
 
 _SCANNED = Struct(">qi4xbIhi30xi")
 """Base offset, batch length, magic, checksum, attributes, last offset delta, record count: 61 bytes."""
 _LENGTH = Struct(">i")
 _ATTRIBUTES = Struct(">h")
+
+OnCorrupt = Callable[[CorruptBatch], None]
+"""Called with a batch that cannot be decoded: it raises, or the batch is left out."""
+
+
+def raise_fault(corrupt: CorruptBatch) -> None:
+    """Raise the fault of the batch."""
+    raise corrupt.fault
 
 
 def plain_groups(
@@ -42,20 +52,21 @@ def plain_groups(
     max_rows: int,
     max_bytes: int | None = None,
     max_group_bytes: int = 2 << 20,
+    on_corrupt: OnCorrupt = raise_fault,
 ) -> Iterator[list[Buffer]]:
     """The batches that touch from_offset <= offset < until_offset, checked and uncompressed, in groups for the kernel.
 
     A chunk is what one fetch gave for the partition: batches, and perhaps a piece of another. A group has at most
     `max_rows` records and `max_group_bytes` bytes unless a single batch has more. Adjacent batches that were not
     compressed are one view into their chunk; the checksum of the others is void. `max_bytes` limits what one batch may
-    unfold to. Control batches are left out. Raises CorruptRecords.
+    unfold to. Control batches are left out, and those that `on_corrupt` lets pass; by default it raises CorruptRecords.
     """
     group: list[Buffer] = []
     rows = size = 0
     for chunk in chunks:
         view = memoryview(chunk)
         start = end = 0  # of the batches that are not in the group yet
-        for position, next_position, codec, count in _checked_batches(view, from_offset, until_offset):
+        for position, next_position, codec, count in _checked_batches(view, from_offset, until_offset, on_corrupt):
             if rows and (rows + count > max_rows or size + next_position - position > max_group_bytes):
                 if end > start:
                     group.append(view[start:end])
@@ -70,8 +81,12 @@ def plain_groups(
             rows += count
             size += next_position - position
             if codec:
-                group.append(_unfolded(view[start:end], max_bytes))
-                size += len(group[-1])
+                try:
+                    group.append(_unfolded(view[start:end], max_bytes))
+                    size += len(group[-1])
+                except CorruptRecords as fault:
+                    rows -= count
+                    on_corrupt(corrupt_batch(view, start, end, fault))
                 start = end
         if end > start:
             group.append(view[start:end])
@@ -79,7 +94,9 @@ def plain_groups(
         yield group
 
 
-def _checked_batches(view: memoryview, from_offset: int, until_offset: int) -> Iterator[tuple[int, int, int, int]]:
+def _checked_batches(
+    view: memoryview, from_offset: int, until_offset: int, on_corrupt: OnCorrupt
+) -> Iterator[tuple[int, int, int, int]]:
     """Position, next position, codec and record count of each whole batch in the range whose checksum is right.
 
     One unpack per batch and no object: a fetch of small batches spends more time here than in the kernel.
@@ -88,16 +105,33 @@ def _checked_batches(view: memoryview, from_offset: int, until_offset: int) -> I
     while stop - position >= HEADER_SIZE:
         base_offset, length, magic, crc, attributes, last_offset_delta, count = _SCANNED.unpack_from(view, position)
         if magic != MAGIC or length < HEADER_SIZE - LENGTH_OFFSET or last_offset_delta < 0 or count < 0:
-            read_header(view, position)
+            position = _end_of_corrupt(view, position, from_offset, until_offset, on_corrupt)
+            continue
         next_position = position + LENGTH_OFFSET + length
         if next_position > stop:
             return
         if count and base_offset < until_offset and base_offset + last_offset_delta >= from_offset:
             if crc32c(view[position + 21 : next_position]) != crc:
-                check_crc(view, position, read_header(view, position))
+                position = _end_of_corrupt(view, position, from_offset, until_offset, on_corrupt)
+                continue
             if not attributes & CONTROL:
                 yield position, next_position, attributes & CODEC_MASK, count
         position = next_position
+
+
+def _end_of_corrupt(view: memoryview, position: int, from_offset: int, until_offset: int, on_corrupt: OnCorrupt) -> int:
+    """The end of a batch whose header or checksum is wrong. Raises CorruptRecords if it cannot be known."""
+    try:
+        check_crc(view, position, read_header(view, position))
+    except CorruptRecords as fault:
+        end = stored_end(view, position)
+        if end is None:
+            raise
+        corrupt = corrupt_batch(view, position, end, fault)
+        if corrupt.offset < until_offset and corrupt.next_offset > from_offset:
+            on_corrupt(corrupt)
+        return end
+    raise AssertionError("the batch has a fault")
 
 
 def _unfolded(batch: memoryview, max_bytes: int | None) -> bytearray:
