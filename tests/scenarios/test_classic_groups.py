@@ -91,6 +91,19 @@ class TestFirstRebalance:
         scene = GroupScene(config=GroupConfig(group_max_metadata_bytes=10))
         assert scene.code(scene.join(protocols={"range": b"12345", "sticky": b"123456"})) is E.INVALID_REQUEST
 
+    def test_the_metadata_of_all_members_together_is_bounded(self) -> None:
+        config = GroupConfig(group_initial_rebalance_delay_ms=0, group_max_metadata_bytes=10)
+        scene = GroupScene(config=config)
+        assert config.group_max_total_metadata_bytes == 60
+        joins = [scene.join(version=3, client_id=f"{n}", protocols={"a": b"123456789"}) for n in range(7)]
+        assert scene.code(joins.pop()) is E.GROUP_MAX_SIZE_REACHED
+        scene.pass_time(0)
+        leader = scene.join_answer(joins[0])
+        assert len(leader.members) == 6, "a member that joins again does not count twice"
+        assert scene.code(scene.sync(leader.member_id, 1, {leader.member_id: b"x" * 7})) is E.GROUP_MAX_SIZE_REACHED
+        assert scene.code(scene.sync(leader.member_id, 1, {leader.member_id: b"x" * 11})) is E.INVALID_REQUEST
+        assert scene.code(scene.sync(leader.member_id, 1, {leader.member_id: b"x" * 6})) is E.NONE
+
     def test_names_of_protocols_are_bounded_with_their_metadata(self) -> None:
         scene = GroupScene(config=GroupConfig(group_max_metadata_bytes=10))
         assert scene.code(scene.join(protocols={"x" * 11: b""})) is E.INVALID_REQUEST

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from tailrace.model.resource_settings import HEARTBEAT_INTERVAL, SESSION_TIMEOUT
 
+MEMBERS_OF_FULL_SIZE = 6
+"""A group's members together have as much metadata as these many may have."""
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """The longest wait of a first JoinGroup before its member is removed: without an id it cannot send heartbeats."""
 
@@ -23,8 +25,10 @@ class GroupConfig:
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 1000
     """Members per group; Kafka sets no limit."""
-    group_max_metadata_bytes: int = 262_144
-    """The size limit of one member's protocol metadata, and of its assignment. Ours."""
+    group_max_metadata_bytes: int = 8_388_608
+    """The size limit of one member's protocol metadata, and of its assignment. Ours: Java's default consumer says the
+    names of its topics four times, two times with the partitions it owns, and so has room for 7,000 of 249 characters.
+    """
     group_max_groups: int = 10_000
     """Groups per node. Ours."""
     group_consumer_session_timeout_ms: int = 45_000
@@ -48,6 +52,11 @@ class GroupConfig:
     offsets_topic_replication_factor: int = 3
     """The most; a cluster with fewer brokers takes as many as it has."""
     offsets_topic_segment_bytes: int = 104_857_600
+
+    @property
+    def group_max_total_metadata_bytes(self) -> int:
+        """The size limit of the metadata of all members, and of the record of a generation with its assignments."""
+        return MEMBERS_OF_FULL_SIZE * self.group_max_metadata_bytes
 
     settings_of: Callable[[str], Mapping[str, str]] = field(default=_nothing_set, compare=False)
     """Returns the present settings of a group (`model.resource_settings`) by its id."""

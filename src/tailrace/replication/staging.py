@@ -25,6 +25,8 @@ from tailrace.replication.verification import UNNAMED, Verification, Verificatio
 from tailrace.replication.watchers import Change
 from tailrace.storage import AppendBatch
 
+LARGEST_OWN_BATCH: Final = 64 << 20
+"""Of a node's own records: max.message.bytes is for clients, and the record of a large group is one batch."""
 MOST_UNWRITTEN: Final = 1_000
 """Producers of a partition whose unwritten batches are known; beyond that the oldest are forgotten."""
 _SEQUENCES: Final = 1 << 31
@@ -216,7 +218,7 @@ def batch_of(
     producer_id: int,
     producer_epoch: int,
 ) -> bytearray:
-    """These (key, value) records as a batch for this partition, part of a transaction if there is a producer.
+    """These (key, value) records of the node as a batch for this partition, of a transaction if there is a producer.
 
     Raises KafkaError MESSAGE_TOO_LARGE (10).
     """
@@ -230,12 +232,11 @@ def batch_of(
     for key, value in records:
         builder.append(now_ms, key, value)
     batch = builder.build()
-    if len(batch) > replica.config.max_message_bytes:
-        raise KafkaError(
-            ErrorCode.MESSAGE_TOO_LARGE,
-            f"{len(batch)} bytes of {len(records)} records; max.message.bytes of {replica.topic_partition.topic} is "
-            f"{replica.config.max_message_bytes}",
+    if len(batch) > LARGEST_OWN_BATCH:
+        detail = (
+            f"{len(batch)} bytes of {len(records)} records for {replica.topic_partition}; at most {LARGEST_OWN_BATCH}"
         )
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
     return batch
 
 

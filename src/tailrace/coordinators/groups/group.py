@@ -11,7 +11,7 @@ Requests and events are in `membership`.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
@@ -77,12 +77,22 @@ class Member:
         return self.session_deadline_ms <= now_ms and (self.is_new or not self.is_waiting)
 
     @property
+    def metadata_bytes(self) -> int:
+        """The size of the names of its assignors and of its metadata for each."""
+        return size_of(self.protocols)
+
+    @property
     def is_waiting(self) -> bool:
         return self.joining is not None or self.syncing is not None
 
     def silent_ms(self, now_ms: int) -> int:
         """The time since its last heartbeat; 0 while its request waits."""
         return 0 if self.is_waiting else max(now_ms - (self.session_deadline_ms - self.session_timeout_ms), 0)
+
+
+def size_of(protocols: Iterable[JoinGroupRequestProtocol]) -> int:
+    """The bytes of a member's assignors and of its metadata for them."""
+    return sum(len(protocol.name) + len(protocol.metadata) for protocol in protocols)
 
 
 class ClassicGroup:
@@ -105,6 +115,8 @@ class ClassicGroup:
         """Ids of new members that have not joined with them yet (KIP-394), with the times at which these lapse."""
         self.session_alarm_ms: int | None = None
         """Not later than the next end of a session or pending id: a bound, so that a heartbeat need not check all."""
+        self.metadata_bytes = 0
+        """`Member.metadata_bytes` of all members together."""
         self._supporters: Counter[str] = Counter()
         """Protocol name -> number of members that support it, for the check of every join."""
 
@@ -241,6 +253,7 @@ class ClassicGroup:
         self.members[member.member_id] = member
         self.wake_by(member.session_deadline_ms)
         self._supporters.update({protocol.name for protocol in member.protocols})
+        self.metadata_bytes += member.metadata_bytes
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self.static_members
             self.static_members[member.group_instance_id] = member.member_id
@@ -261,9 +274,11 @@ class ClassicGroup:
         self._withdraw_support(member)
         member.protocols = protocols
         self._supporters.update({protocol.name for protocol in protocols})
+        self.metadata_bytes += member.metadata_bytes
 
     def _withdraw_support(self, member: Member) -> None:
         self._supporters -= Counter({protocol.name for protocol in member.protocols})
+        self.metadata_bytes -= member.metadata_bytes
 
     def elect_leader(self) -> None:
         """Keep the leader if it has joined; else the first joined member leads, else the first member."""

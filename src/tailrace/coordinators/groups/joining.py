@@ -6,7 +6,7 @@ from typing import Final
 from tailrace.coordinators.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.events import GroupEffects, JoinAsked, WriteId
-from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member, RequestId
+from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member, RequestId, size_of
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, in_clients_words
 from tailrace.coordinators.groups.rebalance import Rebalance
 from tailrace.model.errors import ErrorCode
@@ -21,8 +21,9 @@ NewMemberId = Callable[[str], str]
 
 def fault_of_size(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
     """The error if the member's protocols are too large for the group, or NONE."""
-    size_bytes = sum(len(protocol.name) + len(protocol.metadata) for protocol in request.protocols)
-    is_too_much = size_bytes > config.group_max_metadata_bytes or len(request.protocols) > _MOST_PROTOCOLS
+    is_too_much = (
+        size_of(request.protocols) > config.group_max_metadata_bytes or len(request.protocols) > _MOST_PROTOCOLS
+    )
     return ErrorCode.INVALID_REQUEST if is_too_much else ErrorCode.NONE
 
 
@@ -69,7 +70,7 @@ class Joining:
             return ErrorCode.INVALID_SESSION_TIMEOUT
         if fault := fault_of_size(request, config):
             return fault
-        if self._is_full_for(request):
+        if self._is_full_for(request) or self._is_too_much(request):
             group.pending_members.pop(request.member_id, None)
             return ErrorCode.GROUP_MAX_SIZE_REACHED
         if not group.supports(request.protocol_type, request.protocols):
@@ -88,6 +89,14 @@ class Joining:
         # Pending ids are limited too.
         size = len(group.members) if request.member_id else max(len(group.members), len(group.pending_members))
         return size >= self._config.group_max_size
+
+    def _is_too_much(self, request: JoinGroupRequest) -> bool:
+        """Whether the members together would say more than the record of a generation may hold."""
+        group = self._group
+        member_id = group.static_members.get(request.group_instance_id or "", request.member_id)
+        former = group.members.get(member_id)
+        others_bytes = group.metadata_bytes - (former.metadata_bytes if former is not None else 0)
+        return others_bytes + size_of(request.protocols) > self._config.group_max_total_metadata_bytes
 
     def _join_without_id(self, event: JoinAsked, now_ms: int) -> None:
         group, instance_id = self._group, event.request.group_instance_id

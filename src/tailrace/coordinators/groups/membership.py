@@ -166,8 +166,15 @@ class GroupMembership:
             return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if group.state is GroupState.PREPARING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
-        if any(len(given.assignment) > self._config.group_max_metadata_bytes for given in request.assignments):
+        return self._fault_of_assignments([len(given.assignment) for given in request.assignments])
+
+    def _fault_of_assignments(self, sizes: Sequence[int]) -> ErrorCode:
+        config, group = self._config, self.group
+        if max(sizes, default=0) > config.group_max_metadata_bytes:
             return ErrorCode.INVALID_REQUEST
+        said_bytes = sum(len(member.metadata_for(group.protocol_name)) for member in group.members.values())
+        if sum(sizes) + (said_bytes if sizes else 0) > config.group_max_total_metadata_bytes:
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
         return ErrorCode.NONE
 
     def _heartbeat(self, event: HeartbeatAsked, now_ms: int) -> ErrorCode:

@@ -45,8 +45,10 @@ GROUP_SETTINGS = (
         "group.max.metadata.bytes",
         INT,
         GroupConfig,
-        "The size of a member's metadata of protocols, and of its assignment (Kafka: no limit).",
+        "The size of a member's metadata of protocols, and of its assignment; six times that for all members together"
+        " (Kafka: no limit but that of the record, max.message.bytes of __consumer_offsets).",
         at_least=1,
+        at_most=10 << 20,
     ),
     setting("offsets.topic.num.partitions", INT, GroupConfig, "Partitions of __consumer_offsets.", at_least=1),
     setting(

@@ -45,7 +45,12 @@ class ConsumerGroupHeartbeatHandler:
 
     def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
         coordinators, version = self._coordinators, context.api_version
-        check_heartbeat(request, version, max_bytes=coordinators.config.group_max_metadata_bytes)
+        try:
+            check_heartbeat(request, version, max_bytes=coordinators.config.group_max_metadata_bytes)
+        except KafkaError as refusal:
+            if "group.max.metadata.bytes" in refusal.detail:
+                coordinators.size_refusals.write("request=ConsumerGroupHeartbeat %s", refusal.detail)
+            raise
         self._check_views(request.subscribed_topic_names or ())
         host = coordinators.host_of(request.group_id, check_limit=request.member_epoch == JOINING)
 

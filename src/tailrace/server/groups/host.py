@@ -5,6 +5,7 @@ the machine's effects, and writes the markers of transactions that set offsets.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from logging import WARNING
 from typing import Final, Protocol
 
 from tailrace.coordinators.config import GroupConfig
@@ -57,6 +58,7 @@ from tailrace.protocol.records.control import ControlType, EndTransactionMarker
 from tailrace.protocol.records.record import Record
 from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
+from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.callbacks import Alarm
 from tailrace.server.coordination.coordinator_log import IN_NONE, CoordinatorLog, InTransaction
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, call_back
@@ -401,6 +403,8 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
             clock=clock,
         )
         self.config = config
+        self.size_refusals: Final = BoundedLines("group-request-refused", clock=clock, level=WARNING)
+        """Requests that are too large, or of too many members: clients do not say which setting that is."""
         self.shared_offsets: Final = SharedOffsets(max_rectangles=config.offsets_max_ranges_per_partition)
         self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
         self.views: Final = views

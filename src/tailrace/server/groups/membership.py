@@ -6,6 +6,8 @@ members (KIP-345); v7 the protocol may be null; v9 the answer may skip the leade
 must name the protocol (KIP-559). LeaveGroup v3 removes many members; before v3 the one result is the whole answer.
 """
 
+from typing import Final
+
 from tailrace.coordinators.groups.events import (
     HeartbeatAsked,
     JoinAsked,
@@ -13,6 +15,7 @@ from tailrace.coordinators.groups.events import (
     MembershipResponse,
     SyncAsked,
 )
+from tailrace.coordinators.groups.group import size_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.membership import (
     HeartbeatRequest,
@@ -33,6 +36,7 @@ _FIRST_JOIN_WITHOUT_ASSIGNING = 9
 _FIRST_SYNC_WITH_PROTOCOL = 5
 _FIRST_LEAVE_OF_MANY = 3
 
+_LONGEST_SHOWN = 255
 _LONGEST_NAME = 8182
 """Characters of up to four bytes. A member id is such a name with 37 bytes more, and a string in the group's record has
 at most 32,767 bytes."""
@@ -45,7 +49,8 @@ class JoinGroupHandler:
         self._coordinators = coordinators
 
     def handle(self, request: JoinGroupRequest, context: RequestContext) -> None:
-        host = self._coordinators.host_of(request.group_id, check_limit=True)
+        coordinators = self._coordinators
+        host = coordinators.host_of(request.group_id, check_limit=True)
         _check_names(request, context.client_id or "")
         if request.rebalance_timeout_ms <= 0:
             request = replace(request, rebalance_timeout_ms=request.session_timeout_ms)
@@ -55,6 +60,7 @@ class JoinGroupHandler:
             assert isinstance(response, JoinGroupResponse)
             if response.protocol_name is None and version < _FIRST_JOIN_WITH_NULL_PROTOCOL:
                 response = replace(response, protocol_name="")
+            _log_refused_size(coordinators, request, response, size_of(request.protocols))
             context.respond(response)
 
         host.ask(
@@ -77,6 +83,33 @@ def _check_names(request: JoinGroupRequest, client_id: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"a name in the request has more than {_LONGEST_NAME} characters")
 
 
+_OF_SIZE: Final = (ErrorCode.INVALID_REQUEST, ErrorCode.GROUP_MAX_SIZE_REACHED)
+
+
+def _log_refused_size(
+    coordinators: GroupCoordinatorService,
+    request: JoinGroupRequest | SyncGroupRequest,
+    response: MembershipResponse,
+    size_bytes: int,
+) -> None:
+    """Log the settings that have refused the request, if any have: the client's user reads a code alone."""
+    if response.error_code not in _OF_SIZE:
+        return
+    config = coordinators.config
+    coordinators.size_refusals.write(
+        "request=%s group=%r member=%r code=%s bytes=%d"
+        " group.max.metadata.bytes=%d (all members: %d) group.max.size=%d",
+        type(request).__name__.removesuffix("Request"),
+        request.group_id[:_LONGEST_SHOWN],
+        request.member_id[:_LONGEST_SHOWN],
+        ErrorCode(response.error_code).name,
+        size_bytes,
+        config.group_max_metadata_bytes,
+        config.group_max_total_metadata_bytes,
+        config.group_max_size,
+    )
+
+
 class SyncGroupHandler:
     """Answers when the leader's assignment is committed."""
 
@@ -87,10 +120,15 @@ class SyncGroupHandler:
         names_protocol = request.protocol_type is not None and request.protocol_name is not None
         if context.api_version >= _FIRST_SYNC_WITH_PROTOCOL and not names_protocol:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "the protocol's type and name are missing")
-        self._coordinators.host_of(request.group_id).ask(
-            request.group_id,
-            lambda request_id: SyncAsked(request_id=request_id, request=request),
-            context.respond,
+        coordinators = self._coordinators
+
+        def respond(response: MembershipResponse) -> None:
+            size_bytes = sum(len(given.assignment) for given in request.assignments)
+            _log_refused_size(coordinators, request, response, size_bytes)
+            context.respond(response)
+
+        coordinators.host_of(request.group_id).ask(
+            request.group_id, lambda request_id: SyncAsked(request_id=request_id, request=request), respond
         )
 
 

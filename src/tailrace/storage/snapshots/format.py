@@ -39,6 +39,8 @@ DELETED_SUFFIX: Final = ".checkpoint.deleted"
 """Kafka's name for one that goes; we make none."""
 MAX_BATCH_BYTES: Final = 8 << 20
 """Kafka's limit for a batch of a snapshot."""
+MAX_CHECKPOINT_BATCH_BYTES: Final = 64 << 20
+"""The limit for a batch of a coordinator's checkpoint: the record of a large group is one batch."""
 
 _OFFSET_DIGITS: Final = 20
 _EPOCH_DIGITS: Final = 10
@@ -159,8 +161,8 @@ def _header_at(chunk: bytes, at: int, left: int) -> BatchHeader | None:
     header = read_header(chunk, at)
     if header.size_bytes > left:
         raise CorruptRecords("the file ends inside a batch")
-    if header.size_bytes > MAX_BATCH_BYTES:
-        raise CorruptRecords(f"a batch of {header.size_bytes} bytes; the largest are {MAX_BATCH_BYTES}")
+    if header.size_bytes > MAX_CHECKPOINT_BATCH_BYTES:
+        raise CorruptRecords(f"a batch of {header.size_bytes} bytes; the largest are {MAX_CHECKPOINT_BATCH_BYTES}")
     return header
 
 

@@ -13,6 +13,7 @@ from tailrace.protocol.records.record import BatchBuilder, record_size_bound
 from tailrace.storage.file_system import Buffer, File, FileSystem, append_all, join
 from tailrace.storage.snapshots.format import (
     MAX_BATCH_BYTES,
+    MAX_CHECKPOINT_BATCH_BYTES,
     PART_SUFFIX,
     SNAPSHOT_SUFFIX,
     KeyedRecord,
@@ -164,9 +165,11 @@ class SnapshotWriter:
     def append_records(self, records: Iterable[KeyedRecord]) -> None:
         """As `append`, with keys. Those of a producer are in batches of its transaction."""
         timestamp = self._header.last_contained_ms
+        largest = MAX_BATCH_BYTES if self._header.log is None else MAX_CHECKPOINT_BATCH_BYTES
+        limit = largest - _HEADROOM
         for key, value, producer_id, producer_epoch in records:
             size = record_size_bound(key, value)
-            if size > MAX_BATCH_BYTES - _HEADROOM:
+            if size > limit:
                 raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a record of {size} bytes for {self.part.path}")
             if self._builder.count and self._builder.size_bytes + size > _BATCH_BYTES:
                 self._write_batch()

@@ -16,8 +16,8 @@ from tailrace.protocol.records.control import (
     build_control_batch,
 )
 from tailrace.protocol.records.record import Record, build_batch, read_records
+from tailrace.storage.snapshots import format as snapshot_format
 from tailrace.storage.snapshots.format import (
-    MAX_BATCH_BYTES,
     SnapshotBatch,
     SnapshotHeader,
     footer_batch,
@@ -143,11 +143,15 @@ def test_nothing_stands_behind_the_footer(more: bytes) -> None:
             ),
             "control batch between",
         ),
-        (HEAD + data_batch(2, bytes(MAX_BATCH_BYTES)) + FOOT, "the largest are"),
     ],
 )
 def test_batches_of_right_checksums_in_a_wrong_order_are_refused(data: bytes, why: str) -> None:
     assert why in fault_of(data)
+
+
+def test_a_batch_that_no_snapshot_and_no_checkpoint_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot_format, "MAX_CHECKPOINT_BATCH_BYTES", 1_000)
+    assert "the largest are 1000" in fault_of(HEAD + data_batch(2, bytes(1_000)) + FOOT)
 
 
 def test_a_snapshot_of_another_epoch_than_its_name_says_is_refused() -> None:
