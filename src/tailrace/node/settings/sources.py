@@ -1,12 +1,17 @@
 """Sources of a node's settings: files, the environment, words of the form `name=value`. Each gives names and texts.
 
-An unknown name is refused, with the nearest known one; a setting of Kafka's that protects a node, with the way out.
+An unknown name is refused, with the nearest known one; a setting of Kafka's that protects a node, with the way out. In
+the environment a name may be a user's own, or one that Kubernetes has made of a Service: it is refused only where it is
+nearly a setting's.
 """
 
 import difflib
+import logging
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, attribute_name, find
@@ -26,6 +31,18 @@ _NOT_SETTINGS = frozenset(
     )
 )
 """Variables that other parts of Tailrace read, or set."""
+
+_OF_A_SERVICE: Final = re.compile(
+    r"TAILRACE_(?:NAME|ENV_\w+"
+    r"|(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?))"
+)
+"""The variables that Kubernetes makes of a Service, and Docker of a link, whose name begins with `tailrace`."""
+_NEARLY: Final = 0.88
+"""The likeness from which on a name is taken for a misspelt setting: NODE_IDD for NODE_ID has 0.93, NODE_IP 0.86."""
+_WORDS_OF_PROTECTION: Final = 3
+"""Words that Kafka's names of settings for protection have as a rule: TAILRACE_SASL_PASSWORD is a user's own."""
+
+_logger = logging.getLogger("tailrace.node")
 
 _ELSEWHERE = {
     "broker.id": "it is called node.id now",
@@ -114,17 +131,38 @@ def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, st
 
 
 def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The settings among environment variables: TAILRACE_NODE_ID is node.id. An unknown one is refused."""
+    """The settings among environment variables: TAILRACE_NODE_ID is node.id.
+
+    Other names are ignored, with one line of the log for all that are not a Service's. Raises
+    KafkaError(INVALID_CONFIG) for a name that is nearly a setting's, or that of one by which Kafka protects a node.
+    """
     names = {ENVIRONMENT_PREFIX + attribute_name(name).upper(): name for name in BROKER_SETTINGS}
     given: dict[str, str] = {}
+    ignored = []
     for variable, text in environment.items():
-        if variable.startswith(ENVIRONMENT_PREFIX) and variable not in _NOT_SETTINGS:
-            if variable not in names:
-                near = difflib.get_close_matches(variable, names, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
-                raise _refusal(f"unknown environment variable {variable}{hint}")
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS:
+            continue
+        if variable in names:
             given[names[variable]] = text
+        elif not _OF_A_SERVICE.fullmatch(variable):
+            _refuse_misspelt(variable, names)
+            ignored.append(variable)
+    if ignored:
+        _logger.warning("event=environment-ignored variables=%s reason='no settings'", ",".join(sorted(ignored)))
     return given
+
+
+def _refuse_misspelt(variable: str, names: Iterable[str]) -> None:
+    word = variable.removeprefix(ENVIRONMENT_PREFIX)
+    near = difflib.get_close_matches(word, [name.removeprefix(ENVIRONMENT_PREFIX) for name in names], 1, _NEARLY)
+    if near:
+        raise _refusal(
+            f"unknown environment variable {variable}; did you mean {ENVIRONMENT_PREFIX}{near[0]}?"
+            f" A variable of your own needs a name that does not begin with {ENVIRONMENT_PREFIX}"
+        )
+    why = refusal_of(word.lower().replace("_", "."))
+    if why is not None and (word.count("_") + 1 >= _WORDS_OF_PROTECTION or word == "SUPER_USERS"):
+        raise _refusal(f"environment variable {variable}: {why}")
 
 
 def without_settings(environment: Mapping[str, str]) -> dict[str, str]:

@@ -64,8 +64,47 @@ def test_the_command_line_wins_over_the_environment_and_that_over_the_file(tmp_p
 
 def test_an_unknown_name_refuses_the_start_and_offers_the_nearest(tmp_path: Path) -> None:
     assert "did you mean log.retention.ms?" in refusal(overrides=["log.retension.ms=5"])
-    message = refusal(environment={"TAILRACE_NODE_IDD": "5"})
-    assert message == "unknown environment variable TAILRACE_NODE_IDD; did you mean TAILRACE_NODE_ID?"
+    for variable, near in (("NODE_IDD", "NODE_ID"), ("LISTENER", "LISTENERS"), ("LOG_RETENTON_MS", "LOG_RETENTION_MS")):
+        message = refusal(environment={f"TAILRACE_{variable}": "5"})
+        assert message.startswith(f"unknown environment variable TAILRACE_{variable}; did you mean TAILRACE_{near}?")
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "SERVICE_HOST",
+        "SERVICE_PORT",
+        "SERVICE_PORT_KAFKA",
+        "PORT",
+        "PORT_9092_TCP",
+        "PORT_9092_TCP_ADDR",
+        "PORT_9092_TCP_PORT",
+        "PORT_9092_TCP_PROTO",
+        "PORT_53_UDP_ADDR",
+        "METRICS_SERVICE_HOST",
+        "LOG_DIR_SERVICE_HOST",
+        "NODE_ID_PORT",
+        "SSL_CLIENT_SERVICE_PORT",
+        "NAME",
+        "ENV_PATH",
+    ],
+)
+def test_variables_of_a_service_of_this_name_are_ignored(variable: str, caplog: pytest.LogCaptureFixture) -> None:
+    environment = {f"TAILRACE_{variable}": "tcp://10.0.0.1:9092", "TAILRACE_NODE_ID": "5"}
+    assert read_environment(environment) == {"node.id": "5"}
+    assert not caplog.records
+
+
+def test_variables_of_the_users_own_are_ignored_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    own = {f"TAILRACE_{name}": "1" for name in ("VERSION", "BOOTSTRAP_SERVERS", "HOME", "NODE_IP", "SASL_PASSWORD")}
+    assert read_environment({**own, "TAILRACE_NODE_ID": "5"}) == {"node.id": "5"}
+    (record,) = caplog.records
+    assert record.getMessage().startswith("event=environment-ignored variables=TAILRACE_BOOTSTRAP_SERVERS,")
+
+
+def test_a_setting_of_the_environment_by_which_kafka_protects_a_node_is_refused() -> None:
+    for variable in ("SSL_KEYSTORE_LOCATION", "SASL_ENABLED_MECHANISMS", "AUTHORIZER_CLASS_NAME", "SUPER_USERS"):
+        assert "Leave it out" in refusal(environment={f"TAILRACE_{variable}": "x"})
 
 
 @pytest.mark.parametrize(
