@@ -323,8 +323,7 @@ class Partition:
         self._replica.cancel_wait(offset, waiter)
 
     def when_flushed(self, offset: int, waiter: Waiter) -> None:
-        """As `when_high_watermark_reaches`, for this leader's stored log: flushed, or written under page-cache
-        durability. The high watermark rises before the call."""
+        """As `when_high_watermark_reaches`, for this leader's stored log, behind the rise of the high watermark."""
         self._replica.when_flushed(offset, waiter)
 
     def note_acknowledged(self, end_offset: int) -> None:
@@ -369,10 +368,13 @@ class Partition:
         self._replica.advance_log_start(wanted)
         return self.log.log_start_offset
 
-    def apply_retention(self, now_ms: int) -> list[RetiredSegment]:
-        """Let segments go that the topic's settings do not keep; on a follower, those below its leader's log start."""
-        before = self.log.log_start_offset
-        retired = self.log.apply_retention(now_ms, self.high_watermark, only_below_log_start=not self.is_leader)
+    def apply_retention(self, now_ms: int, *, frees_all: bool = False) -> list[RetiredSegment]:
+        """Let segments go that the topic's settings do not keep; on a follower, those below its leader's log start.
+        `frees_all`: the active one too."""
+        before, below_start = self.log.log_start_offset, not self.is_leader
+        retired = self.log.apply_retention(
+            now_ms, self.high_watermark, only_below_log_start=below_start, frees_all=frees_all
+        )
         if self.log.log_start_offset != before:
             self.notify(Change.LOG_START)
         return retired

@@ -34,7 +34,7 @@ from tailrace.storage.log_producers import LogProducers
 from tailrace.storage.readable_log import ReadableLog, TimestampOffset
 from tailrace.storage.recovery import Loader
 from tailrace.storage.recovery_report import Acknowledged, DamagedLog, LoadedLog
-from tailrace.storage.retention import Reason, expired_segments
+from tailrace.storage.retention import NoSegment, Reason, StoredSegment, expired_segments
 from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
@@ -723,21 +723,35 @@ class Log(ReadableLog):
             self.log_start_offset = offset
             self.epochs.truncate_from_start(offset)
 
+    @property
+    def next_removal_ms(self) -> int | None:
+        """The time (ms since 1970) from which `remove_retired` removes something; None without retired files."""
+        return self._segments.next_removal_ms
+
+    def remove_retired(self, now_ms: int | None) -> None:
+        """Remove the files of retired segments whose deadline has passed; without a time, all of them."""
+        if not self._failure:
+            self._segments.unlink_retired(now_ms)
+
     def apply_retention(
-        self, now_ms: int, high_watermark: int, *, only_below_log_start: bool = False
+        self, now_ms: int, high_watermark: int, *, only_below_log_start: bool = False, frees_all: bool = False
     ) -> list[RetiredSegment]:
         """Retire the segments that are too old, too many or below the log start; call it now and then.
 
         `only_below_log_start`: a follower's log begins where its leader's does, whatever the settings say.
-        Only whole segments below the high watermark, never the active one. Their files are renamed at once and removed
+        Only whole segments below the high watermark, and the active one only with `frees_all`, for a disk that is short
+        of space: an empty one follows it. Their files are renamed at once, and `remove_retired` removes them
         `file.delete.delay.ms` later.
         """
         if self._failure:
             self.refuse()
         segments = self._segments
         segments.unlink_retired(now_ms)
+        kept: Sequence[StoredSegment] = segments.all
+        if frees_all and segments.active.size_bytes:
+            kept = (*segments.all, NoSegment(self.log_end_offset))
         reasons = expired_segments(
-            segments.all,
+            kept,
             config=self._config,
             now_ms=now_ms,
             log_start_offset=self.log_start_offset,
@@ -746,6 +760,8 @@ class Log(ReadableLog):
         )
         if not reasons:
             return []
+        if len(reasons) == len(segments):
+            self._roll(self.log_end_offset)
         retired = [
             RetiredSegment(
                 segment.base_offset,

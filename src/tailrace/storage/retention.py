@@ -1,9 +1,9 @@
 """Segments to remove, by size, by time and by the log's start. Decides only; the log removes.
 
 Rules: only a run of the oldest segments goes; never an offset at or above the high watermark; never the active segment.
-The last one is ours. In Kafka the active segment goes too when all its records are too old or too many; here a topic
-without writes keeps its last segment, which segment.ms and segment.bytes keep small, until a record begins the
-next one. DeleteRecords makes its records go without that.
+The last rule is ours, and does not hold while the disk is short of space. In Kafka the active segment goes too when all
+its records are too old or too many; here a topic without writes keeps its last segment, which segment.ms and
+segment.bytes keep small, until a record begins the next one. DeleteRecords makes its records go without that.
 """
 
 from collections.abc import Sequence
@@ -35,6 +35,16 @@ class StoredSegment(Protocol):
     def age_timestamp(self) -> int:
         """The largest timestamp, or the file's without timestamps. Only asked for where time decides."""
         ...
+
+
+class NoSegment:
+    """The segment that would follow the active one: with it behind, the active segment may go too."""
+
+    size_bytes = 0
+    age_timestamp = 0
+
+    def __init__(self, base_offset: int) -> None:
+        self.base_offset = base_offset
 
 
 def expired_segments(

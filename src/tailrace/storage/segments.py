@@ -240,6 +240,11 @@ class Segments:
             for _, path in due:
                 self._files.unlink(path)
 
+    @property
+    def next_removal_ms(self) -> int | None:
+        """The earliest deadline of a retired file; None without one."""
+        return min((deadline_ms for deadline_ms, _ in self._retired), default=None)
+
     def close(self) -> None:
         """Give all descriptors back."""
         for segment in self._segments:

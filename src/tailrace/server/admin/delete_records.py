@@ -109,6 +109,8 @@ class DeleteRecordsHandler:
     def _write_log_starts(self) -> None:
         waiting, self._waiting = self._waiting, []
         moved, self._moved = self._moved, {}
+        for partition in moved:
+            self._partitions.segment_removal.retire(partition)
         self._partitions.checkpoints.write_log_starts(
             lambda fault: call_each(lambda answer: answer(fault), waiting),
             of=[partition for partition in moved if not partition.is_closed],

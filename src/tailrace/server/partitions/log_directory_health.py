@@ -1,5 +1,9 @@
 """The health of a log directory: its free space, and the replicas here while the directory cannot store.
 
+While the disk is short of space, deleted topics, moved replicas and old segments are removed at once and not after
+file.delete.delay.ms, and retention looks for more at each check: producers
+wait for seconds when an administrator makes room.
+
 While less than the reserve is free (decision 0045), producers are refused with KAFKA_STORAGE_ERROR. Topics can still be
 deleted, old segments go, offsets are committed and metadata changes: all of that writes little, or frees space. The
 refusal ends when the reserve and a tenth of it are free, so that it does not begin and end with every segment.
@@ -97,7 +101,8 @@ class DiskReserve:
         apply_retention: Callable[[], None],
         on_change: Callable[[bool], None],
     ) -> None:
-        """0 bytes: no reserve. `apply_retention` frees space at once; `on_change` gets whether space is short."""
+        """0 bytes: no reserve. `apply_retention` begins a pass over all partitions, unless one is under way already;
+        `on_change` gets whether space is short."""
         self._on_change = on_change
         self._was_short = False
         self._table = table
@@ -133,11 +138,14 @@ class DiskReserve:
         if self.is_full and free_bytes >= max(_FREE_AGAIN_BYTES, self._reserve_bytes + self._reserve_bytes // 10):
             self.is_full = not self._table.directory.can_write(_FREE_AGAIN_BYTES)
         self._report()
+        if self._was_short:
+            self._apply_retention()  # settings may have been lowered, and log starts raised, to make room
 
     def _report(self) -> None:
         is_short = self.is_reached or self.is_full
         if is_short is not self._was_short:
             self._was_short = is_short
+            self._table.set_short_of_space(is_short)
             self._on_change(is_short)
 
     def _begin(self, free_bytes: int) -> None:
@@ -152,4 +160,3 @@ class DiskReserve:
             f"the broker's disk has less than {self._reserve_bytes} bytes left (log.dir.reserve.bytes); produce is"
             " refused until there is space: delete topics, lower retention.ms, or enlarge the disk"
         )
-        self._apply_retention()

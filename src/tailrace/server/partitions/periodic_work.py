@@ -4,22 +4,17 @@ There may be 100,000 partitions: a pass takes a few milliseconds of each turn un
 scrubbing have schedules of their own (`server.partitions.cleaner`, `server.partitions.scrubber`).
 """
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import run_in_slices
 from tailrace.server.partitions.cleaner import Cleaner, CleanerConfig
-from tailrace.server.partitions.deletion_log import DeletionLog
 from tailrace.server.partitions.log_directory_health import DiskReserve
 from tailrace.server.partitions.scrubber import Scrubber, ScrubberConfig
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, Disk, Timer
-
-_logger = logging.getLogger("tailrace.server")
 
 
 class PartitionPasses:
@@ -28,12 +23,14 @@ class PartitionPasses:
     def __init__(self, table: PartitionTable, *, clock: Clock) -> None:
         self._table = table
         self._clock = clock
-        self._deletions = DeletionLog(clock)
+        self._is_retiring = False
         self._unflushed_since_ms: dict[Partition, int] = {}
 
     def apply_retention(self) -> None:
-        """Delete old segments. Dormant partitions with inactive segments are woken."""
-        run_in_slices(self._retention(), self._clock)
+        """Delete old segments, unless a pass is under way already. Dormant partitions that may have some are woken."""
+        if not self._is_retiring:
+            self._is_retiring = True
+            run_in_slices(self._retention(), self._clock)
 
     def expire_producers(self, expiration_ms: int) -> None:
         """Forget idempotent producers that were silent for so long, and idle verifications of transactions."""
@@ -55,24 +52,20 @@ class PartitionPasses:
         self._unflushed_since_ms = waiting
 
     def _retention(self) -> Iterator[None]:
-        for partition in self._table:
-            self._retire(partition)
-            yield
-        for topic_partition, dormant in self._table.dormant:
-            if dormant.has_old_segments:
-                woken = self._table.find(*topic_partition)
-                if woken is not None:
-                    self._retire(woken)
-            yield
-
-    def _retire(self, partition: Partition) -> None:
+        removal = self._table.segment_removal
         try:
-            if not partition.is_closed:
-                log_start_offset = partition.log.log_start_offset
-                retired = partition.apply_retention(self._clock.now_ms())
-                self._deletions.retired(partition, log_start_offset, retired)
-        except KafkaError as fault:
-            _logger.warning("event=retention-failed partition=%s fault=%s", partition.topic_partition, fault)
+            for partition in self._table:
+                removal.retire(partition)
+                yield
+            for topic_partition, dormant in self._table.dormant:
+                is_large = removal.is_short and dormant.size_bytes >= _WORTH_WAKING_BYTES
+                if dormant.has_old_segments or is_large:
+                    woken = self._table.find(*topic_partition)
+                    if woken is not None:
+                        removal.retire(woken)
+                yield
+        finally:
+            self._is_retiring = False
 
     def _expiration(self, expiration_ms: int) -> Iterator[None]:
         for partition in self._table:
@@ -84,6 +77,9 @@ class PartitionPasses:
 
 RETENTION_INITIAL_DELAY_MS = 30_000
 DISK_CHECK_INTERVAL_MS = 500
+_WORTH_WAKING_BYTES: Final = 1 << 20
+"""A dormant log of one segment is opened for the space that its records take from this size on, while the disk is short
+of it: each open log costs some kilobytes of memory."""
 _NEVER: Final = 2**63 - 1
 
 

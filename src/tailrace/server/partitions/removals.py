@@ -15,7 +15,7 @@ from tailrace.server.partitions.directory_work import DirectoryWork
 from tailrace.server.partitions.log_directory import LogDirectory
 from tailrace.server.partitions.log_faults import OfflineLogs
 from tailrace.server.partitions.partition_maps import AwakePartitions, DormantPartitions
-from tailrace.server.ports import Clock
+from tailrace.server.ports import Clock, Timer
 
 OnRenamed = Callable[[str | None], None]
 OnFree = Callable[[TopicPartition, PartitionState, TopicConfig], None]
@@ -56,6 +56,9 @@ class Removals:
         self._work = work
         self._clock = clock
         self._on_free = on_free
+        self._is_short = False
+        self._delayed: dict[str, Timer] = {}
+        """The renamed directories that are to be removed later, by path."""
         self._pending: dict[tuple[str, int], PendingRemoval] = {}
 
     def __contains__(self, key: tuple[str, int]) -> bool:
@@ -116,10 +119,26 @@ class Removals:
         if removal.on_renamed is not None:
             removal.on_renamed(path)
         elif path is not None:
-            due_ms = self._clock.monotonic_ms() + removal.delay_ms
-            self._clock.call_at(due_ms, lambda: self._work.remove(path))
+            self._remove_later(path, removal.delay_ms)
         if removal.successor is not None:
             self._on_free(topic_partition, *removal.successor)
+
+    def _remove_later(self, path: str, delay_ms: int) -> None:
+        if self._is_short or delay_ms <= 0:
+            self._work.remove(path)
+            return
+        due_ms = self._clock.monotonic_ms() + delay_ms
+        self._delayed[path] = self._clock.call_at(due_ms, lambda: self._remove(path))
+
+    def _remove(self, path: str) -> None:
+        self._delayed.pop(path).cancel()
+        self._work.remove(path)
+
+    def set_short(self, is_short: bool) -> None:
+        """Set whether the disk is short of space: then directories are removed at once, and the delayed ones now."""
+        self._is_short = is_short
+        for path in tuple(self._delayed) if is_short else ():
+            self._remove(path)
 
 
 class DamagedLogs:

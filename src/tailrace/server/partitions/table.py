@@ -24,6 +24,7 @@ from tailrace.server.partitions.log_faults import Failures, LogFaults, OfflineLo
 from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoints
 from tailrace.server.partitions.partition_maps import EMPTY_LOG, AwakePartitions, Dormant, DormantPartitions
 from tailrace.server.partitions.removals import DamagedLogs, Removals
+from tailrace.server.partitions.segment_removal import SegmentRemoval
 from tailrace.server.ports import Clock, Disk
 from tailrace.storage import Log
 
@@ -97,6 +98,8 @@ class PartitionTable:
             directory, self._removals, self.offline, awake=self._awake, dormant=self.dormant, clock=clock
         )
         """Renames, cuts and removes damaged logs."""
+        self.segment_removal: Final = SegmentRemoval(clock)
+        """Retires the segments that are not kept, and removes their files."""
         self._staged: list[Staging] = []
         self._held_back = HeldHighWatermarks(clock)
         self._context = PartitionContext(
@@ -413,6 +416,11 @@ class PartitionTable:
         for partition in self._by_name.values():
             partition.refuse_produce(reason)
 
+    def set_short_of_space(self, is_short: bool) -> None:
+        """Set whether the disk is short of space: then nothing that is deleted stays for file.delete.delay.ms."""
+        self._removals.set_short(is_short)
+        self.segment_removal.set_short(is_short)
+
     def close(self) -> None:
         """Close every log, so that the next start need not read them. The disk has been stopped before.
 
@@ -420,6 +428,7 @@ class PartitionTable:
         """
         self._is_closed = True
         self._held_back.close()
+        self.segment_removal.close()
         close_logs(
             self.directory,
             self._work,

@@ -1,14 +1,18 @@
 """A log directory that cannot store: its replicas leave; with little free space producers are refused."""
 
 import logging
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.model.topic_config import TopicConfig
+from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNVERIFIED
 from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, StallCause
 from tailrace.server.partitions.periodic_work import PeriodicWork, PeriodicWorkConfig
+from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath
 
@@ -197,3 +201,152 @@ def test_a_quota_that_is_full_on_a_disk_with_space_ends_when_a_file_can_be_writt
     assert reports == [True, False]
     assert node.produce("orders", b"x").produced.error_code == ErrorCode.NONE
     assert not [name for name in files.list_dir("/logs") if name.endswith(".tmp")]
+
+
+DELAY_MS = 100_000
+KEPT = TopicConfig(segment_bytes=200, retention_ms=-1, file_delete_delay_ms=DELAY_MS)
+SOON_MS = 2_000
+"""Longer than a check of the disk and a round of directory work, and far below file.delete.delay.ms."""
+
+
+def settle(node: DataPath) -> None:
+    for _ in range(4):
+        node.clock.advance(SOON_MS // 4)
+        node.end_turn()
+
+
+def leftovers(files: SimulatedDisk) -> list[str]:
+    """The deleted directories, and the files of retired segments, that still take space."""
+    found = [name for name in files.list_dir("/logs") if name.endswith("-delete")]
+    for name in files.list_dir("/logs"):
+        if name.rpartition("-")[2].isdecimal():
+            found += [f"{name}/{each}" for each in files.list_dir(f"/logs/{name}") if each.endswith(".deleted")]
+    return found
+
+
+def fill_topic(node: DataPath, *, records: int = 3, **options: Any) -> Partition:
+    partition = node.create(**options)
+    for _ in range(records):
+        node.produce("orders", b"x" * 100)
+    return partition
+
+
+def test_below_the_reserve_a_deleted_topic_is_removed_at_once(node: DataPath, files: SimulatedDisk) -> None:
+    fill_topic(node, config=KEPT)
+    fill(node, files, RESERVE - 1)
+    node.table.delete("orders", 0)
+    settle(node)
+    assert leftovers(files) == []
+
+
+def test_a_topic_that_was_deleted_before_is_removed_when_the_reserve_is_reached(
+    node: DataPath, files: SimulatedDisk
+) -> None:
+    fill_topic(node, config=KEPT)
+    node.table.delete("orders", 0)
+    settle(node)
+    assert len(leftovers(files)) == 1, "it stays for file.delete.delay.ms"
+    fill(node, files, RESERVE - 1)
+    settle(node)
+    assert leftovers(files) == []
+
+
+def test_with_space_a_deleted_topic_stays_for_its_delay(node: DataPath, files: SimulatedDisk) -> None:
+    fill_topic(node, config=KEPT)
+    fill(node, files, RESERVE - 1)
+    fill(node, files, 2 * RESERVE)
+    node.table.delete("orders", 0)
+    node.clock.advance(DELAY_MS - 1)
+    assert len(leftovers(files)) == 1
+    node.clock.advance(1)
+    settle(node)
+    assert leftovers(files) == []
+
+
+@pytest.mark.parametrize(
+    "lowered",
+    [replace(KEPT, retention_ms=5), replace(KEPT, retention_bytes=0)],
+    ids=["retention.ms", "retention.bytes"],
+)
+def test_below_the_reserve_lowered_retention_frees_all_records(
+    node: DataPath, files: SimulatedDisk, lowered: TopicConfig
+) -> None:
+    """The active segment too: no record begins the next one while producers are refused."""
+    partition = fill_topic(node, config=KEPT)
+    fill(node, files, RESERVE - 1)
+    assert partition.log.log_start_offset == 0
+    partition.update_config(lowered)
+    settle(node)
+    assert (partition.log.log_start_offset, partition.log.log_end_offset, partition.log.size_bytes) == (3, 3, 0)
+    assert leftovers(files) == []
+    fill(node, files, 2 * RESERVE)
+    assert node.produce("orders", b"y").produced.base_offset == 3
+    assert node.values("orders") == [b"y"]
+
+
+def test_below_the_reserve_retention_frees_no_record_that_is_kept(node: DataPath, files: SimulatedDisk) -> None:
+    partition = fill_topic(node, config=replace(KEPT, retention_ms=DELAY_MS))
+    fill(node, files, RESERVE - 1)
+    settle(node)
+    assert partition.log.log_start_offset == 0
+
+
+@pytest.mark.parametrize("offset", [2, -1])
+def test_below_the_reserve_deleted_records_are_removed_at_once(
+    node: DataPath, files: SimulatedDisk, offset: int
+) -> None:
+    partition = fill_topic(node, config=KEPT)
+    fill(node, files, RESERVE - 1)
+    size_bytes = partition.log.size_bytes
+    partition.delete_records(offset)
+    settle(node)
+    left = partition.log.size_bytes
+    assert left == 0 if offset == -1 else 0 < left < size_bytes
+    assert leftovers(files) == []
+
+
+def test_a_log_that_sleeps_frees_its_records_too(files: SimulatedDisk) -> None:
+    node = DataPath("/logs", files=files)
+    partition = fill_topic(node, config=replace(KEPT, segment_bytes=1 << 30, retention_ms=5), records=1)
+    for _ in range(2):
+        node.produce("orders", b"x" * 600_000)
+    state = partition.state
+    assert state is not None
+    node.table.close()
+    node = DataPath("/logs", files=files, clock=ManualClock(now_ms=node.clock.now_ms() + DELAY_MS))
+    work = PeriodicWork(
+        node.table,
+        clock=node.clock,
+        disk=node.disk,
+        config=PeriodicWorkConfig(log_dir_reserve_bytes=RESERVE),
+        on_short_of_space=lambda _: None,
+    )
+    node.table.add(partition.topic_partition, state=state, config=replace(KEPT, retention_ms=5))
+    assert len(node.table.dormant) == 1
+    work.start()
+    fill(node, files, RESERVE - 1)
+    settle(node)
+    assert node.table.get("orders", 0).log.size_bytes == 0
+
+
+def test_retired_segments_are_removed_at_their_deadline_and_not_by_the_next_pass(
+    node: DataPath, files: SimulatedDisk
+) -> None:
+    delay_ms = 60_000
+    partition = fill_topic(node, config=replace(KEPT, file_delete_delay_ms=delay_ms))
+    partition.delete_records(2)
+    node.table.segment_removal.retire(partition)
+    assert leftovers(files) != []
+    node.clock.advance(delay_ms - 1)
+    assert leftovers(files) != []
+    node.clock.advance(1)
+    assert leftovers(files) == []
+    assert node.values("orders") == [b"x" * 100]
+
+
+def test_a_closed_table_removes_nothing_any_more(node: DataPath, files: SimulatedDisk) -> None:
+    partition = fill_topic(node, config=KEPT)
+    partition.delete_records(2)
+    node.table.segment_removal.retire(partition)
+    node.table.close()
+    node.clock.advance(2 * DELAY_MS)

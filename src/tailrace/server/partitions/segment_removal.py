@@ -1,0 +1,74 @@
+"""The removal of old segments: retired by a topic's settings or by DeleteRecords, their files removed at a deadline.
+
+The files of a retired segment are renamed at once, and removed when file.delete.delay.ms is over, whatever the interval
+of retention is. While the disk is short of space they are removed at once, and an active segment whose records may all
+go is retired too: no record would begin the next one, for producers are refused then.
+"""
+
+import logging
+from typing import Final
+
+from tailrace.model.errors import KafkaError
+from tailrace.replication.partition import Partition
+from tailrace.server.callbacks import Alarm, run_in_slices
+from tailrace.server.partitions.deletion_log import DeletionLog
+from tailrace.server.ports import Clock
+
+_logger = logging.getLogger("tailrace.server")
+
+
+class SegmentRemoval:
+    """The old segments of one table's partitions."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._deletions = DeletionLog(clock)
+        self._retired: dict[Partition, None] = {}
+        """The partitions with renamed files that are not removed yet."""
+        self._alarm: Final = Alarm(clock, self._remove_due)
+        self.is_short = False
+        """Whether the disk is short of space."""
+
+    def set_short(self, is_short: bool) -> None:
+        """Set whether the disk is short of space. If it is, all renamed files are removed now."""
+        self.is_short = is_short
+        if is_short:
+            self._alarm.set(self._clock.monotonic_ms())
+
+    def close(self) -> None:
+        """Remove nothing any more: a log removes its files when it is closed cleanly, or opened again."""
+        self._alarm.cancel()
+        self._retired.clear()
+
+    def retire(self, partition: Partition) -> None:
+        """Retire the segments of a partition that its settings do not keep. Logs a fault, and raises none."""
+        try:
+            if not partition.is_closed:
+                log_start_offset = partition.log.log_start_offset
+                retired = partition.apply_retention(self._clock.now_ms(), frees_all=self.is_short)
+                self._deletions.retired(partition, log_start_offset, retired)
+        except KafkaError as fault:
+            _logger.warning("event=retention-failed partition=%s fault=%s", partition.topic_partition, fault)
+        self._note(partition)
+
+    def _note(self, partition: Partition) -> None:
+        due_ms = None if partition.is_closed else partition.log.next_removal_ms
+        if due_ms is None:
+            self._retired.pop(partition, None)
+            return
+        self._retired[partition] = None
+        left_ms = 0 if self.is_short else max(0, due_ms - self._clock.now_ms())
+        self._alarm.set(self._clock.monotonic_ms() + left_ms)
+
+    def _remove_due(self) -> None:
+        run_in_slices(map(self._remove, tuple(self._retired)), self._clock)
+
+    def _remove(self, partition: Partition) -> None:
+        try:
+            if not partition.is_closed:
+                partition.log.remove_retired(None if self.is_short else self._clock.now_ms())
+        except KafkaError as fault:  # the files that are left are removed when the log is opened again
+            _logger.warning("event=removal-failed partition=%s fault=%s", partition.topic_partition, fault)
+            self._retired.pop(partition, None)
+            return
+        self._note(partition)
