@@ -18,6 +18,7 @@ from tailrace.metadata.broker_commands import AllocateProducerIds, ProducerIdBlo
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.proofs import id_of_secret
 from tailrace.protocol.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,
@@ -57,7 +58,8 @@ class BrokerCluster:
         self.world = World(seed)
         self.plan = plan
         self.network = Network(self.world, plan.network)
-        keys = [ReplicaKey(number, bytes([number]) * 16) for number in range(1, plan.voters + plan.observers + 1)]
+        secrets = [bytes([number]) * 16 for number in range(1, plan.voters + plan.observers + 1)]
+        keys = [ReplicaKey(number, id_of_secret(secret)) for number, secret in enumerate(secrets, 1)]
         voters = VoterSet.of(Voter(key) for key in keys[: plan.voters])
         self.nodes = {
             key.id: BrokerNode(
@@ -70,8 +72,9 @@ class BrokerCluster:
                 longest_disk_ms=3,
                 observer=self,
                 find=lambda node_id: self.nodes[node_id],
+                directory_secret=secret,
             )
-            for key in keys
+            for key, secret in zip(keys, secrets, strict=True)
         }
         self.created: dict[str, TopicId] = {}
         """Topics whose creation was acknowledged, and whose deletion was not asked for."""

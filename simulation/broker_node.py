@@ -105,6 +105,7 @@ class BrokerNode(QuorumNode):
                 incarnation_id=id_of_secret(secret),
                 endpoints=(Endpoint(listener_name="PLAINTEXT", host="127.0.0.1", port=9000 + self.key.id),),
                 log_directories=(self.key.directory_id,),
+                directory_secret=self.directory_secret,
             ),
             applied=self.controller,
             on_fatal=self._give_up,

@@ -23,6 +23,7 @@ from tailrace.metadata.commands import (
 )
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.proofs import NO_SECRET, id_of_secret
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
 from tailrace.server.quorum.controller import OnDone
@@ -41,7 +42,9 @@ class QuorumCluster:
         self.plan = plan
         self.network = Network(self.world, plan.network)
         self.laws = QuorumLaws()
-        keys = [ReplicaKey(number, bytes([number]) * 16) for number in range(1, plan.voters + plan.observers + 1)]
+        secrets = [bytes([number]) * 16 for number in range(1, plan.voters + plan.observers + 1)]
+        ids = secrets if plan.has_old_directories else [id_of_secret(secret) for secret in secrets]
+        keys = [ReplicaKey(number, directory_id) for number, directory_id in enumerate(ids, 1)]
         voters = VoterSet.of(Voter(key) for key in keys[: plan.voters])
         self.nodes = {
             key.id: QuorumNode(
@@ -56,8 +59,9 @@ class QuorumCluster:
                 find=self._find,
                 damage=plan.damage,
                 lying_sync=plan.lying_sync,
+                directory_secret=NO_SECRET if plan.has_old_directories else secret,
             )
-            for key in keys
+            for key, secret in zip(keys, secrets, strict=True)
         }
         self.laws.nodes = list(self.nodes.values())
         self.world.after_event += [self.laws.check, self._note_states]

@@ -6,6 +6,7 @@ cut, also in the middle of a step, when the disk is set to lose power at some op
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from simulation.network import Network
 from simulation.world import Action, Life, World
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.proofs import NO_SECRET, id_of_secret
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.schema import decode, encode_bytes
 from tailrace.raft.ports import RaftConfig
@@ -27,11 +29,13 @@ from tailrace.server.assembly.metadata_replica import (
     MetadataReplicaPorts,
     open_metadata_log,
 )
+from tailrace.server.errors import error_response
 from tailrace.server.ports import QuorumRequest, QuorumResponse
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
+from tailrace.server.quorum.voter_proofs import check_sender
 from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
 from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
 from testkit.controllers import controller_machine, topic_rules
@@ -115,8 +119,10 @@ class QuorumNode:
         find: Callable[[int], "QuorumNode"],
         damage: float = 0.0,
         lying_sync: bool = False,
+        directory_secret: bytes = NO_SECRET,
     ) -> None:
         self.key = key
+        self.directory_secret = directory_secret
         self.damage = damage
         """The number of snapshot parts that it sends and that have a byte changed on their way."""
         self.wipes = 0
@@ -181,6 +187,7 @@ class QuorumNode:
         replica = MetadataReplica(
             MetadataReplicaConfig(
                 key=self.key,
+                directory_secret=self.directory_secret,
                 cluster_id=CLUSTER_ID,
                 voters=self._voters,
                 bootstrap_ids=(),
@@ -232,7 +239,11 @@ class QuorumNode:
         """Lose the disk. The node that comes back under this id is another replica: it has another directory."""
         self.crash()
         self.wipes += 1
-        self.key = ReplicaKey(self.key.id, bytes([100 + self.wipes]) + self.key.directory_id[1:])
+        if self.directory_secret == NO_SECRET:
+            self.key = ReplicaKey(self.key.id, bytes([100 + self.wipes]) + self.key.directory_id[1:])
+        else:
+            self.directory_secret = bytes([100 + self.wipes]) + self.directory_secret[1:]
+            self.key = ReplicaKey(self.key.id, id_of_secret(self.directory_secret))
         vars(self).pop("host", None)
         self.files = self._new_disk()
         self._world.sometimes["disk lost"] += 1
@@ -302,7 +313,14 @@ class QuorumNode:
             kind: Any = type(message)
             self._network.send(self.key.id, source, lambda: reply(decode(kind, version, data)))
 
-        self.host.receive(request_from_wire(request), answered)
+        received = request_from_wire(request)
+        try:
+            check_sender(self.host.node, received, request.secret)
+        except KafkaError as refusal:
+            self._world.sometimes["a stranger is refused"] += 1
+            self._network.send(self.key.id, source, partial(reply, error_response(request, version, refusal)))
+        else:
+            self.host.receive(received, answered)
 
     def _damaged(self, response: FetchSnapshotReply) -> FetchSnapshotReply:
         data = bytes(response.data)

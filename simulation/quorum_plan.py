@@ -43,6 +43,8 @@ class QuorumPlan:
     partitions_per_s: float = 0.0
     clock_jumps_per_s: float = 0.0
     silences_per_s: float = 0.1
+    has_old_directories: bool = False
+    """Whether an earlier release has made the directories: their ids need no secret."""
     lying_sync: bool = False
     chaos_ms: int = 12_000
     converge_ms: int = 30_000

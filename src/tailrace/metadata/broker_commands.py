@@ -38,6 +38,8 @@ class RegisterBroker:
     """The epoch in which it stopped, if it still has all that it had acknowledged by then (KIP-966); else -1."""
     secret: bytes = field(default=NO_SECRET, repr=False)
     """Proves that the sender is this broker, if its incarnation id needs that (`model.proofs`)."""
+    directory_secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that the sender has these log directories, if their ids need that."""
 
 
 def claimed_epoch(before: BrokerImage | None, *, directory_id: bytes, keeps_all: bool) -> int:

@@ -19,10 +19,10 @@ def is_of_registered(image: ClusterImage, command: CommandOfBroker) -> bool:
     return may_speak_for(broker.incarnation_id, command.secret)
 
 
-def check_secret(process: str, incarnation_id: bytes, secret: bytes) -> None:
-    """Raises KafkaError CLUSTER_AUTHORIZATION_FAILED if this is not the secret of the process in this incarnation."""
-    if not may_speak_for(incarnation_id, secret):
+def check_secret(owner: str, found_id: bytes, secret: bytes) -> None:
+    """Raises KafkaError CLUSTER_AUTHORIZATION_FAILED if this is not the secret of the owner of this id."""
+    if not may_speak_for(found_id, secret):
         raise KafkaError(
             ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-            f"the request lacks the secret of {process}, whose incarnation is {format_topic_id(incarnation_id)}",
+            f"the request lacks the secret of {owner}, whose id is {format_topic_id(found_id)}",
         )

@@ -118,6 +118,7 @@ class RunningBroker:
         files: OsFiles,
         directory: str,
         directory_id: bytes,
+        directory_secret: bytes,
         clock: LoopClock,
         turns: Turns,
         admin: HandlerTable,
@@ -130,6 +131,7 @@ class RunningBroker:
         self._config = config
         self._quorum = quorum
         self._directory_id = directory_id
+        self._directory_secret = directory_secret
         self._turns = turns
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
@@ -253,6 +255,7 @@ class RunningBroker:
             ),
             rack=self._config.rack,
             log_directories=(self._directory_id,),
+            directory_secret=self._directory_secret,
             previous_broker_epoch=claimed_epoch(before, directory_id=self._directory_id, keeps_all=keeps_all),
         )
 

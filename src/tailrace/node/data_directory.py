@@ -13,6 +13,7 @@ from types import TracebackType
 
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import TopicId, format_topic_id
+from tailrace.model.proofs import SECRET_BYTES, id_of_secret
 from tailrace.server.quorum.metadata_directory import METADATA_PARTITION
 from tailrace.storage.checkpoints import (
     META_PROPERTIES,
@@ -107,10 +108,12 @@ def claim_identity(files: FileSystem, directory: str, *, node_id: int) -> MetaPr
         return known
     if has_lost_its_log:
         _logger.warning("event=metadata-log-gone node=%d directory=%s action=new-directory-id", node_id, directory)
+    secret = secrets.token_bytes(SECRET_BYTES)
     identity = MetaProperties(
         cluster_id=known.cluster_id if known is not None else None,
         node_id=node_id,
-        directory_id=_random_id(),
+        directory_id=TopicId(id_of_secret(secret)),
+        directory_secret=secret,
     )
     write_meta_properties(files, directory, identity)
     return identity

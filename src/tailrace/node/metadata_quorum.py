@@ -188,6 +188,7 @@ class MetadataQuorum:
         self._replica = MetadataReplica(
             MetadataReplicaConfig(
                 key=self._key,
+                directory_secret=self._identity.directory_secret,
                 cluster_id=found.cluster_id,
                 voters=found.voters,
                 bootstrap_ids=self._places.names,

@@ -134,6 +134,7 @@ class Node:
                 files=self._files,
                 directory=self._directory,
                 directory_id=identity.directory_id or ZERO_TOPIC_ID,
+                directory_secret=identity.directory_secret,
                 clock=clock,
                 turns=self._turns,
                 admin=apis.admin,

@@ -343,7 +343,7 @@ def _hash(self: Any) -> int:
     return hash(self.__fields_of__(self))
 
 
-_NOT_SHOWN: Final = frozenset(("secret",))
+_NOT_SHOWN: Final = frozenset(("secret", "directory_secret"))
 """Fields that no log line may contain."""
 
 

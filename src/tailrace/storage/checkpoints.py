@@ -6,12 +6,13 @@ and syncs the directory. Formats are Kafka's, byte for byte, so that its tools r
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.ids import TopicId, format_topic_id, parse_topic_id
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.proofs import NO_SECRET, may_speak_for
 from tailrace.storage.file_system import Buffer, FileSystem, append_all, join, parent
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -130,6 +131,8 @@ class MetaProperties:
     node_id: int
     directory_id: TopicId | None = None
     """A new one is a new disk: the node must not claim what the old one held (KIP-858)."""
+    directory_secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves that a request is of the node with this directory, if its id needs that (`model.proofs`)."""
 
 
 def write_meta_properties(files: FileSystem, directory: str, properties: MetaProperties) -> None:
@@ -139,6 +142,8 @@ def write_meta_properties(files: FileSystem, directory: str, properties: MetaPro
         values["cluster.id"] = properties.cluster_id
     if properties.directory_id is not None:
         values["directory.id"] = format_topic_id(properties.directory_id)
+    if properties.directory_secret != NO_SECRET:
+        values["directory.secret"] = format_topic_id(properties.directory_secret)
     content = "#\n" + "".join(f"{key}={values[key]}\n" for key in sorted(values))
     replace_file(files, join(directory, META_PROPERTIES), content.encode("utf-8"))
 
@@ -154,11 +159,15 @@ def read_meta_properties(files: FileSystem, directory: str) -> MetaProperties | 
         if values.get("version", "1").strip() != "1":
             raise ValueError(f"version {values['version']} is not known here")
         cluster_id, directory_id = values.get("cluster.id"), values.get("directory.id")
-        return MetaProperties(
+        found = MetaProperties(
             cluster_id=None if cluster_id is None else cluster_id.strip(),
             node_id=int(values["node.id"]),
             directory_id=None if directory_id is None else parse_topic_id(directory_id.strip()),
+            directory_secret=parse_topic_id(values.get("directory.secret", format_topic_id(NO_SECRET)).strip()),
         )
+        if not may_speak_for(found.directory_id or b"", found.directory_secret):
+            raise ValueError("its directory.secret is not that of its directory.id")
+        return found
     except KeyError as missing:
         raise CorruptRecords(f"{path} is damaged: it has no {missing.args[0]}; restore it from a copy") from None
     except ValueError as fault:

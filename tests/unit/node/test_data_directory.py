@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailrace.model.errors import KafkaError
+from tailrace.model.ids import format_topic_id
+from tailrace.model.proofs import may_speak_for, needs_secret
 from tailrace.node.data_directory import DirectoryLock, claim_identity
 from tailrace.storage import OsFiles
 
@@ -50,6 +52,23 @@ def test_a_new_directory_gets_an_id_and_keeps_it_and_belongs_to_no_cluster_yet(t
     assert first.directory_id is not None
     assert claim_identity(OsFiles(), str(tmp_path), node_id=4) == first
     assert "version=1" in (tmp_path / "meta.properties").read_text().splitlines()
+
+
+def test_a_new_directory_has_the_secret_of_its_id_and_shows_it_nowhere(tmp_path: Path) -> None:
+    made = claim_identity(OsFiles(), str(tmp_path), node_id=4)
+    assert made.directory_id is not None
+    assert needs_secret(made.directory_id)
+    assert may_speak_for(made.directory_id, made.directory_secret)
+    assert format_topic_id(made.directory_secret) not in repr(made)
+
+
+def test_a_directory_whose_secret_is_gone_is_named(tmp_path: Path) -> None:
+    claim_identity(OsFiles(), str(tmp_path), node_id=4)
+    path = tmp_path / "meta.properties"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("directory.secret")]
+    path.write_text("\n".join(lines))
+    with pytest.raises(KafkaError, match=r"its directory.secret is not that of its directory.id; restore it"):
+        claim_identity(OsFiles(), str(tmp_path), node_id=4)
 
 
 @pytest.mark.parametrize("leftover", [None, "quorum-state"])

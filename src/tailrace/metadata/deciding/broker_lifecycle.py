@@ -71,6 +71,8 @@ class BrokerLifecycle:
     def register(self, command: RegisterBroker, broker_epoch: int) -> Decision[MetadataRecord, BrokerRegistered]:
         """Raises KafkaError DUPLICATE_BROKER_REGISTRATION, UNSUPPORTED_VERSION, CLUSTER_AUTHORIZATION_FAILED."""
         check_secret(f"broker {command.broker_id}", command.incarnation_id, command.secret)
+        for directory_id in command.log_directories:  # a claim to hold what a disk has acknowledged
+            check_secret(f"a directory of broker {command.broker_id}", directory_id, command.directory_secret)
         self._check_features(f"broker {command.broker_id}", command.features)
         before = self._image.brokers.get(command.broker_id)
         if before is not None and before.incarnation_id == command.incarnation_id:

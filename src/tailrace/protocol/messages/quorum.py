@@ -38,6 +38,8 @@ class VoteRequest:
     cluster_id: str | None = None
     voter_id: Int32 = field(versions="1+", default=-1)
     topics: tuple[VoteTopic, ...]
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this candidate (`model.proofs`)."""
 
 
 @struct
@@ -104,6 +106,8 @@ class BeginQuorumEpochRequest:
     voter_id: Int32 = field(versions="1+", default=-1)
     topics: tuple[BeginEpochTopic, ...]
     leader_endpoints: tuple[NamedEndpoint, ...] = field(versions="1+", default=())
+    secret: Uuid = field(versions="1+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this leader (`model.proofs`)."""
 
 
 @struct
@@ -159,6 +163,8 @@ class EndQuorumEpochRequest:
     cluster_id: str | None = None
     topics: tuple[EndEpochTopic, ...]
     leader_endpoints: tuple[NamedEndpoint, ...] = field(versions="1+", default=())
+    secret: Uuid = field(versions="1+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this leader (`model.proofs`)."""
 
 
 @message(api_key=54, versions="0-1", flexible="1+")
@@ -299,6 +305,8 @@ class UpdateRaftVoterRequest:
     voter_directory_id: Uuid
     listeners: tuple[RaftVoterListener, ...]
     k_raft_version_feature: KRaftVersionRange
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this voter (`model.proofs`)."""
 
 
 @struct
@@ -344,6 +352,8 @@ class FetchSnapshotRequest:
     replica_id: Int32 = -1
     max_bytes: Int32 = 0x7FFFFFFF
     topics: tuple[SnapshotTopic, ...]
+    secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
+    """Ours: proves that the sender is this replica (`model.proofs`)."""
 
 
 @struct

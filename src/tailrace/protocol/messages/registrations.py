@@ -40,6 +40,8 @@ class BrokerRegistrationRequest:
     previous_broker_epoch: Int64 = field(versions="3+", default=-1)
     secret: Uuid = field(versions="0+", tag=10100, default=ZERO_UUID)
     """Ours: proves that the sender is this broker (`model.proofs`)."""
+    directory_secret: Uuid = field(versions="0+", tag=10101, default=ZERO_UUID)
+    """Ours: proves that the sender has these log directories."""
 
 
 @message(api_key=62, versions="0-4", flexible="0+")

@@ -13,7 +13,7 @@ from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.image import Endpoint
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.model.proofs import SECRET_BYTES, id_of_secret
+from tailrace.model.proofs import NO_SECRET, SECRET_BYTES, id_of_secret
 from tailrace.model.topic_config import TopicConfig
 from tailrace.raft.node import RaftNode
 from tailrace.raft.ports import Jitter, RaftConfig
@@ -53,6 +53,8 @@ class MetadataReplicaConfig:
     snapshot_trigger: SnapshotTrigger
     leader_balance: LeaderBalanceConfig = field(default_factory=LeaderBalanceConfig)
     slice_partitions: int = SLICE_PARTITIONS
+    directory_secret: bytes = field(default=NO_SECRET, repr=False)
+    """Proves to the others that a request is of the replica with this key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +128,7 @@ class MetadataReplica:
             disk=ports.disk,
             peer=ports.peer,
             listeners=config.endpoints,
+            secret=config.directory_secret,
             on_storage_failed=ports.on_storage_failed,
             on_broken_step=ports.on_fatal,
         )

@@ -45,6 +45,7 @@ def registration_request(command: RegisterBroker, cluster_id: str) -> registrati
         log_dirs=command.log_directories,
         previous_broker_epoch=command.previous_broker_epoch,
         secret=command.secret,
+        directory_secret=command.directory_secret,
     )
 
 
@@ -58,6 +59,7 @@ def registration_command(request: registrations.BrokerRegistrationRequest) -> Re
         features=supported_features(request.features),
         previous_broker_epoch=request.previous_broker_epoch,
         secret=request.secret,
+        directory_secret=request.directory_secret,
     )
 
 

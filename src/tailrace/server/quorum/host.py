@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import BrokerId
 from tailrace.model.machines import Tick
+from tailrace.model.proofs import NO_SECRET
 from tailrace.model.throttle import Throttle
 from tailrace.raft import effects as do
 from tailrace.raft import events
@@ -86,14 +87,17 @@ class QuorumHost:
         disk: Disk,
         peer: Peer,
         listeners: Sequence[VoterListener],
+        secret: bytes = NO_SECRET,
         on_storage_failed: Callable[[KafkaError], None],
         on_broken_step: Callable[[Exception], None],
     ) -> None:
-        """`node`: the machine, over this log. `listeners` are this replica's own for others. `on_broken_step` gets an
+        """`node`: the machine, over this log. `listeners` are this replica's own for others; `secret` proves to
+        them that it asks. `on_broken_step` gets an
         exception that is no fault of the log's storage: the state of the machine differs from that of the log."""
         self.node = node
         self.log = log
         self.cluster_id = cluster_id
+        self.secret: Final = secret
         self.failure: KafkaError | None = None
         """The reason why this replica has given up its log."""
         self._directory = directory
@@ -101,7 +105,13 @@ class QuorumHost:
         self._disk = disk
         self._refusals = RefusalLines(clock)
         self._requests = QuorumRequests(
-            node.key, cluster_id, peer=peer, listeners=listeners, on_outcome=self.step, refusals=self._refusals
+            node.key,
+            cluster_id,
+            peer=peer,
+            listeners=listeners,
+            secret=secret,
+            on_outcome=self.step,
+            refusals=self._refusals,
         )
         self._flushes = QuorumFlushes(
             log,

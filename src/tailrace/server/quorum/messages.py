@@ -14,7 +14,7 @@ from tailrace.raft.rpc import FetchRecordsReply, FetchSnapshotReply, Request, Re
 from tailrace.raft.voters import ReplicaKey, VoterListener
 from tailrace.server.ports import Clock, Peer, QuorumResponse
 from tailrace.server.quorum.log import QuorumLog
-from tailrace.server.quorum.raft_wire import oldest_version, request_to_wire, response_from_wire
+from tailrace.server.quorum.raft_wire import oldest_version, request_to_wire, response_from_wire, with_secret
 
 _REFUSAL_LINE_MS: Final = 60_000
 _NUMBER: Final = re.compile(r"\d+")
@@ -49,21 +49,24 @@ class QuorumRequests:
         *,
         peer: Peer,
         listeners: Sequence[VoterListener],
+        secret: bytes,
         on_outcome: Callable[[events.Event], None],
         refusals: RefusalLines,
     ) -> None:
-        """`listeners`: where this replica listens for others. `on_outcome` is called once per request."""
+        """`listeners`: where this replica listens for others. `secret`: of its directory. `on_outcome` is called once
+        per request."""
         self._key = key
         self._cluster_id = cluster_id
         self._peer = peer
         self._listeners = tuple(listeners)
+        self._secret = secret
         self._on_outcome = on_outcome
         self._refusals = refusals
         self._has_logged_other_cluster = False
 
     def send(self, request_id: int, destination: int, request: Request) -> None:
         """Send a request to another replica, or to a place whose replica is not known yet."""
-        message = request_to_wire(request, listeners=self._listeners)
+        message = with_secret(request_to_wire(request, listeners=self._listeners), self._secret)
 
         def replied(reply: QuorumResponse | None) -> None:
             self._on_outcome(self._outcome(request_id, reply))

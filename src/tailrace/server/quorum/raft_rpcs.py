@@ -43,6 +43,7 @@ from tailrace.server.quorum.raft_wire import (
     response_to_wire,
     snapshots_from_wire,
 )
+from tailrace.server.quorum.voter_proofs import check_key, check_sender
 
 
 class RaftRpcHandler:
@@ -52,11 +53,12 @@ class RaftRpcHandler:
         self._host = host
 
     def handle(self, request: QuorumRequest, context: RequestContext) -> None:
-        """Raises KafkaError for a request about anything else than the metadata log."""
+        """Raises KafkaError for a request about anything else than the metadata log, and as `check_sender`."""
         if isinstance(request, FetchSnapshotRequest):
             self._send_snapshots(request, context)
             return
         received = request_from_wire(request)
+        check_sender(self._host.node, received, request.secret)
         listener_name = context.connection.listener_name
 
         def answer(response: Response) -> None:
@@ -67,6 +69,8 @@ class RaftRpcHandler:
 
     def _send_snapshots(self, request: FetchSnapshotRequest, context: RequestContext) -> None:
         wanted = snapshots_from_wire(request)
+        for one in wanted:
+            check_sender(self._host.node, one, request.secret)
         shares = self._host.node.snapshot_shares([(one.snapshot_id, one.position) for one in wanted], request.max_bytes)
         listener_name = context.connection.listener_name
         answers: dict[int, FetchSnapshotReply] = {}
@@ -138,8 +142,9 @@ class UpdateRaftVoterHandler:
     host: QuorumHost
 
     def handle(self, request: UpdateRaftVoterRequest, context: RequestContext) -> UpdateRaftVoterResponse | None:
-        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REQUEST."""
+        """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REQUEST, CLUSTER_AUTHORIZATION_FAILED."""
         _check_cluster(self.host, request.cluster_id)
+        check_key(_key(request.voter_id, request.voter_directory_id), request.secret)
         versions = request.k_raft_version_feature
         voter = Voter(
             _key(request.voter_id, request.voter_directory_id),
@@ -242,6 +247,7 @@ class VoterAddress:
             current_leader_epoch=node.epoch,
             voter_id=node.key.id,
             voter_directory_id=node.key.directory_id,
+            secret=self._host.secret,
             listeners=tuple(RaftVoterListener(name=e.name, host=e.host, port=e.port) for e in voter.endpoints),
             k_raft_version_feature=KRaftVersionRange(
                 min_supported_version=voter.min_kraft_version, max_supported_version=voter.max_kraft_version

@@ -14,6 +14,7 @@ from typing import Any, assert_never
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages import fetch, quorum
+from tailrace.protocol.schema import replace
 from tailrace.raft.rpc import (
     BeginEpoch,
     BeginEpochReply,
@@ -80,6 +81,11 @@ def request_to_wire(request: Request, *, listeners: Sequence[VoterListener]) -> 
         case FetchSnapshot():
             return fetches.fetch_snapshot_request(request)
     assert_never(request)
+
+
+def with_secret(message: QuorumRequest, secret: bytes) -> QuorumRequest:
+    """The message with the secret of its sender's directory."""
+    return replace(message, secret=secret)
 
 
 def request_from_wire(message: QuorumRequest) -> Request:

@@ -40,7 +40,7 @@ TOO_MANY_LISTENERS = tuple(quorum.RaftVoterListener(name=f"L{n}", host="there", 
 @pytest.fixture
 def cluster() -> QuorumCluster:
     """Three voters and an observer (4) that are at rest."""
-    started = QuorumCluster(1, QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000))
+    started = QuorumCluster(1, QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000, has_old_directories=True))
     started.run()
     return started
 
@@ -318,6 +318,7 @@ class SlowHost:
 
     def __init__(self, host: QuorumHost) -> None:
         self._host = host
+        self.node = host.node
         self.answers: list[OnAnswer] = []
 
     def receive(self, request: Any, on_answer: OnAnswer) -> None:
