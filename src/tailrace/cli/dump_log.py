@@ -38,6 +38,7 @@ from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, crc_is_val
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, read_records
 
+_HORIZON = "deleteHorizonMs"
 _CODECS = {codec.value: codec.name.lower() for codec in Codec}
 
 
@@ -69,7 +70,6 @@ def stored_batches(path: Path) -> Iterator[StoredBatch]:
 def batch_fields(batch: StoredBatch, is_valid: bool) -> dict[str, Cell]:
     """The fields of a batch's header. Times in ms since 1970."""
     header = batch.header
-    horizon = f"OptionalLong[{header.base_timestamp}]" if header.has_delete_horizon else "OptionalLong.empty"
     return {
         "baseOffset": header.base_offset,
         "lastOffset": header.last_offset,
@@ -81,7 +81,7 @@ def batch_fields(batch: StoredBatch, is_valid: bool) -> dict[str, Cell]:
         "partitionLeaderEpoch": header.partition_leader_epoch,
         "isTransactional": header.is_transactional,
         "isControl": header.is_control,
-        "deleteHorizonMs": horizon,
+        _HORIZON: header.base_timestamp if header.has_delete_horizon else None,
         "position": batch.position,
         _timestamp_type(header): header.max_timestamp,
         "size": header.size_bytes,
@@ -93,8 +93,11 @@ def batch_fields(batch: StoredBatch, is_valid: bool) -> dict[str, Cell]:
 
 
 def batch_line(fields: Mapping[str, Cell]) -> str:
-    """The fields in one line."""
-    return " ".join(f"{name}: {_word(value)}" for name, value in fields.items())
+    """The fields in one line, in the words of Kafka's tool."""
+    words = {name: _word(value) for name, value in fields.items()}
+    horizon = fields[_HORIZON]
+    words[_HORIZON] = "OptionalLong.empty" if horizon is None else f"OptionalLong[{horizon}]"
+    return " ".join(f"{name}: {word}" for name, word in words.items())
 
 
 def _timestamp_type(header: BatchHeader) -> str:

@@ -214,6 +214,7 @@ def test_json_has_one_object_per_line_and_base64_for_what_is_no_text(dump: Dump)
     done = dump("--print-data-log", "-o", "json", LOG)
     first_batch, first, second, _, third = map(json.loads, done.out)
     assert (first_batch["baseOffset"], first_batch["isControl"], first_batch["isvalid"]) == (0, False, True)
+    assert first_batch["deleteHorizonMs"] is None
     assert (first["key"], first["payload"], first["headerKeys"]) == ({"base64": "/w=="}, "ü\n", ["h"])
     assert not {"key", "payload"} & second.keys()
     assert (third["endTxnMarker"], third["coordinatorEpoch"]) == ("COMMIT", 7)

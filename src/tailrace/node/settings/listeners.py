@@ -23,13 +23,19 @@ class ListenerAddress:
         return f"{self.name}://{host}:{self.port}"
 
 
+_LAST_PORT = 65_535
+_LONGEST_PORT = 5
+
+
 def parse_endpoint(text: str, *, setting: str = "listeners") -> ListenerAddress:
     """`PLAINTEXT://127.0.0.1:9092`, or `127.0.0.1:9092` for short; IPv6 hosts in brackets."""
     name, separator, address = text.rpartition("://")
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65_535 or (separator and not name):
+    if not colon or not port.isdecimal() or (separator and not name):
         form = "NAME://HOST:PORT or HOST:PORT" if setting.endswith("listeners") else "HOST:PORT"
         raise _refusal(f"{setting}={text!r}: say {form}")
+    if len(port) > _LONGEST_PORT or int(port) > _LAST_PORT:
+        raise _refusal(f"{setting}={text!r}: port {port} is above {_LAST_PORT}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
