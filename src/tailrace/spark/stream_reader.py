@@ -1,9 +1,11 @@
 """The reader of a stream that Spark calls: it plans batch after batch on the driver, and its copies read in tasks."""
 
 import logging
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from math import inf
+from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +22,6 @@ from pyspark.sql.types import StructType
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.avro.plan import Decoding
-from tailrace.spark.idle_wait import IdleWait
 from tailrace.spark.look_pace import LookPace
 from tailrace.spark.offsets import Offsets, Positions, bytes_between, limit_bytes, limit_rows, ranges_between
 from tailrace.spark.planning import Planner
@@ -29,6 +30,10 @@ from tailrace.spark.record_weights import RecordWeights
 from tailrace.spark.source_options import SourceOptions
 
 _log = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 0.25
+"""Spark asks an idle stream for `latestOffset` without pause, and cannot end the query during one: the answer waits so
+long at most."""
 
 REST_S = 30.0
 """The pause after progress that could not be shown: no batch waits for it meanwhile."""
@@ -39,6 +44,25 @@ _FEW_RECORDS = 1_000
 
 Json = Mapping[str, Mapping[str, int]]
 """Positions as Spark keeps them."""
+
+
+def say_nothing_of_a_closed_socket() -> None:
+    """Let this process end without a traceback if Spark has closed its socket: so it ends the runner of a query.
+
+    The runner waits for Spark's next call or sends an answer, and takes the closed socket for a failure. To report that
+    it writes to the socket once more, twice in vain: a chain of three tracebacks for each query that ends, with nothing
+    in it that a user could do. A fault of the reader itself goes to Spark as an answer, and Spark shows it.
+
+    Called by `stop`, while the exception that has ended the runner is on its way; else it does nothing.
+    """
+    if isinstance(sys.exception(), EOFError | ConnectionError):
+        before = sys.excepthook
+
+        def hook(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+            if not isinstance(fault, ConnectionError | EOFError):
+                before(kind, fault, trace)
+
+        sys.excepthook = hook
 
 
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -83,7 +107,6 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         self._waiting_since = -inf
         """Since when a batch waits for minOffsetsPerTrigger: the first of a run does not, as that of the connector."""
         self._pace = LookPace(time.monotonic())
-        self._idle = IdleWait()
         self._weights: RecordWeights | None = None
         self._is_first = True
         self._shown: Offsets = {}
@@ -169,9 +192,8 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
     def _wait_for_records(self, at: Offsets) -> Positions:
         if self._target is not None:
             return self._target
-        now = time.monotonic()
-        deadline = now + self._idle.begin(now)
-        while (look := self._pace.next_look) <= deadline:
+        deadline = time.monotonic() + IDLE_WAIT_S
+        while (look := self._pace.next_look) < deadline:
             time.sleep(max(0.0, look - time.monotonic()))
             self._latest = self._plan_with.ends()
             latest = self._latest.offsets
@@ -181,8 +203,6 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
             if has_news:
                 return self._latest
         time.sleep(max(0.0, deadline - time.monotonic()))
-        if deadline > now:
-            self._idle.ended(time.monotonic())
         return self._latest
 
     def _is_enough(self, at: Offsets, end: Offsets) -> bool:
@@ -217,10 +237,6 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         """Whether a triggered run that stands there has no batch left."""
         return self._target is not None and all(offsets.get(tp, -1) >= at for tp, at in self._target.offsets.items())
 
-    def commit(self, end: Json) -> None:
-        """Spark plans a batch; it says so to all sources of the query, also to those without records."""
-        self._idle.batch_was_planned()
-
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         latest = self._target or self._latest
         return latest.to_json_dict() if latest.offsets else None
@@ -245,6 +261,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         )
 
     def stop(self) -> None:
+        say_nothing_of_a_closed_socket()
         if self._planner is not None:
             self._planner.close()
             self._planner = None

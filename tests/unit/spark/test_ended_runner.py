@@ -1,0 +1,53 @@
+"""The process of a stream's reader, when Spark has closed its socket."""
+
+import sys
+from contextlib import suppress
+from types import TracebackType
+
+import pytest
+
+from tailrace.spark.stream_reader import say_nothing_of_a_closed_socket
+
+Shown = list[BaseException]
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> Shown:
+    """The exceptions of which the process shows a traceback at its end."""
+    shown: Shown = []
+
+    def hook(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
+        shown.append(fault)
+
+    monkeypatch.setattr(sys, "excepthook", hook)
+    return shown
+
+
+def _end(ended_by: BaseException | None, then: BaseException) -> None:
+    """The runner ends by the first exception, calls `stop` of the reader, and cannot report to the socket."""
+    with suppress(BaseException):
+        try:
+            if ended_by is not None:
+                raise ended_by
+        finally:
+            say_nothing_of_a_closed_socket()
+    sys.excepthook(type(then), then, None)
+
+
+@pytest.mark.parametrize("ended_by", [EOFError(), BrokenPipeError(), ConnectionResetError()])
+def test_a_runner_whose_socket_spark_has_closed_shows_no_traceback(shown: Shown, ended_by: BaseException) -> None:
+    _end(ended_by, BrokenPipeError())
+    assert shown == []
+
+
+def test_another_fault_of_such_a_runner_is_shown(shown: Shown) -> None:
+    fault = ValueError("a defect")
+    _end(EOFError(), fault)
+    assert shown == [fault]
+
+
+@pytest.mark.parametrize("ended_by", [None, ValueError("a defect"), KeyboardInterrupt()])
+def test_a_runner_that_ends_otherwise_shows_all(shown: Shown, ended_by: BaseException | None) -> None:
+    fault = BrokenPipeError()
+    _end(ended_by, fault)
+    assert shown == [fault]
