@@ -62,6 +62,7 @@ class ScriptedNodes(Router):
         self.leaders = dict(leaders)
         self.epochs: dict[TopicPartition, int] = {}
         self.brokers = [1, 2]
+        self.in_sync = [1, 2]
         self.topic_id = TOPIC_ID
         self.answer = answer
         self.newest = newest or {}
@@ -85,7 +86,7 @@ class ScriptedNodes(Router):
                 leader_id=leader,
                 leader_epoch=self.epochs.get(name, 0),
                 replica_nodes=(1, 2),
-                isr_nodes=(1, 2),
+                isr_nodes=tuple(self.in_sync),
             )
             topics.setdefault(name.topic, []).append(described)
         response = MetadataResponse(
@@ -122,6 +123,7 @@ class _ScriptedConnection:
         self._nodes = nodes
         self._node_id = node_id
         self.address = f"node-{node_id}"
+        self.received_bytes = 0
 
     def version_of(self, request_type: type[Any], max_version: int = 0x7FFF) -> int:
         api = api_of(request_type)

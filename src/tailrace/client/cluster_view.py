@@ -156,6 +156,11 @@ class ClusterView:
             known.is_stale = True
             self._staleness += 1
 
+    def is_stale(self, topic: str) -> bool:
+        """Whether no answer has described this topic since it was marked stale."""
+        known = self._topics.get(topic)
+        return known is None or known.is_stale
+
     def mark_led_by(self, node_id: BrokerId) -> None:
         """Mark the topics stale that this node leads: it cannot be reached, and others may lead them already."""
         for name, known in self._topics.items():

@@ -6,10 +6,13 @@
 2. A turn costs as much as there is news, see `reading.assigned_partitions`; all partitions are looked at only if there
    are new metadata.
 3. Each node has a fetch session (KIP-227): a fetch names the changes since the last one, see `reading.node_fetches`.
-4. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`.
+4. The leader may name a replica to read from (KIP-392), see `reading.replica_leases`. A follower that hangs is left
+   after two seconds, and so is a follower that has nothing new and is not in sync. The fetch of a node that hangs stays
+   in flight: its answer does not count for partitions that have left the node, so that no record is read twice.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,7 +31,12 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
+from tailrace.model.throttle import Throttle
+from tailrace.net.silence import SILENCE_MS, SilenceWatch
 from tailrace.protocol.records.record import Record
+
+_WARNING_PERIOD_MS: Final = 30_000
+_logger = logging.getLogger("tailrace.client")
 
 _METADATA = -1
 """Stands for a node in the table of tasks: the refresh of metadata."""
@@ -67,7 +75,11 @@ class Fetcher:
         self._fetches: dict[int, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self._fault: KafkaError | None = None
-        self._troubles: dict[TopicPartition | None, KafkaError] = {}  # None: of a whole fetch
+        self._troubles: dict[TopicPartition | int, KafkaError] = {}
+        """By partition, by node for a whole fetch, and by `_METADATA`: each ends its own trouble alone."""
+        self._doubted: set[TopicPartition] = set()
+        """Their followers have had nothing new for a while: new metadata decide."""
+        self._warnings: Throttle = Throttle(_WARNING_PERIOD_MS)
 
     @property
     def trouble(self) -> KafkaError | None:
@@ -87,6 +99,7 @@ class Fetcher:
         ranges = partitions if isinstance(partitions, Mapping) else dict.fromkeys(partitions, ())
         for name in self.assigned.assign(ranges):
             self._leases.forget(name)
+            self._doubted.discard(name)
             self._paused_places.pop(name, None)
         self._seen_version = None
         self._troubles.clear()
@@ -131,6 +144,10 @@ class Fetcher:
         self._follow_metadata(now_ms)
         for partition in self._leases.end_expired(now_ms):
             self.assigned.note(partition.name)
+        for partition in self._leases.still(now_ms):
+            if partition.name in self._places:
+                self._doubted.add(partition.name)
+                self._router.view.mark_stale(partition.name.topic)
         for name in self.assigned.take_changed():
             self._place(name)
         for node_id, node in self._nodes.items():
@@ -161,6 +178,8 @@ class Fetcher:
         if before is not None and (found is None or found[0] != before):
             self._nodes[before].drop(name)
             del self._places[name]
+            if not self._nodes[before].partition_count:
+                self._troubles.pop(before, None)  # no fetch would end it
             if partition is not None and partition.is_paused:
                 self._paused_places[name] = before
         if found is not None:
@@ -182,6 +201,8 @@ class Fetcher:
         if partition.replica is not None and partition.replica not in view.brokers:
             view.mark_stale(name.topic)
             self._leave_replica(partition)
+        if name in self._doubted and not view.is_stale(name.topic):
+            self._judge_replica(partition)
         leader_epoch = view.partition(name).leader_epoch
         if not self.assigned.check_leader(partition, leader_epoch):
             self._troubles.pop(name, None)  # now it is the comparison that may have one
@@ -206,11 +227,11 @@ class Fetcher:
     async def _guarded(self, node: int, work: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
             await work()
-            self._troubles.pop(None, None)
+            self._troubles.pop(node, None)
         except KafkaError as fault:
             if fault.code.retriable or fault.code == ErrorCode.BROKER_NOT_AVAILABLE:
-                if self.assigned.topics:  # without any there is no next fetch or refresh, which would end it
-                    self._troubles[None] = fault
+                if self._is_needed(node):  # else there is no next fetch or refresh, which would end it
+                    self._troubles[node] = fault
                 for topic in self.assigned.topics:
                     self._router.view.mark_stale(topic)
                 await asyncio.sleep(self._router.retry_backoff_ms / 1000)
@@ -224,6 +245,10 @@ class Fetcher:
             self._fetches.pop(node, None)
             self._changed.set()
 
+    def _is_needed(self, node: int) -> bool:
+        """Whether something is read at this node, or of any topic."""
+        return bool(self.assigned.topics) and (node == _METADATA or self._nodes[node].partition_count > 0)
+
     async def _refresh(self, topics: Iterable[str]) -> None:
         await self._router.ensure_fresh(topics)
         if self._router.view.needs_refresh(topics, self._router.now_ms()):
@@ -233,10 +258,13 @@ class Fetcher:
         if not node.partition_count:
             return
         router = self._router
+        options = self._options_for(node_id)
+        watch = SilenceWatch(partial(self._on_silence, node_id), wait_ms=options.max_wait_ms)
         try:
-            connection = await router.node_connection(node_id, USE)
-            options = self._options_for(node_id)
-            answers = await fetch_changes(connection, node_id, node, options, timeout_ms=router.request_timeout_ms)
+            with watch:
+                connection = await router.node_connection(node_id, USE)
+                watch.use(connection)
+                answers = await fetch_changes(connection, node_id, node, options, timeout_ms=router.request_timeout_ms)
         except KafkaError:
             for name in node.partitions:
                 partition = self.assigned.get(name)
@@ -281,7 +309,7 @@ class Fetcher:
         if fetched.preferred_read_replica >= 0 and not has_batches:
             self._follow_replica(partition, node, fetched.preferred_read_replica)
         elif partition.replica is not None:
-            self._leases.served()
+            self._leases.served(partition, self._router.now_ms())
         if fetched.next_offset != fetched.offset or has_batches:
             partition.store(fetched)
             self.bytes_consumed += fetched.size_bytes
@@ -356,6 +384,38 @@ class Fetcher:
             leader = self._router.view.leader(partition.name).node_id
         self._leases.leave(partition, leader, self._router.now_ms())
         self.assigned.note(partition.name)
+
+    def _judge_replica(self, partition: ConsumedPartition) -> None:
+        """Leave a follower that has nothing new if it is not in sync: it may be cut off from its leader."""
+        name, replica = partition.name, partition.replica
+        self._doubted.discard(name)
+        if replica is not None and replica not in self._router.view.partition(name).in_sync_replicas:
+            detail = f"node {replica} has nothing new of {name} and is not in sync: it is read from its leader"
+            self._troubles[name] = KafkaError(ErrorCode.REPLICA_NOT_AVAILABLE, detail)
+            self._warn(f"not in sync: {replica}", detail)
+            self._leave_replica(partition)
+
+    def _on_silence(self, node_id: int) -> None:
+        """A node owes an answer and sends nothing: ask others for metadata, and read at leaders what it only copies."""
+        router, node = self._router, self._nodes[node_id]
+        router.pass_over(node_id)
+        detail = f"node {node_id} has not answered a fetch for {SILENCE_MS // 1000} s"
+        left = 0
+        for name in node.partitions:
+            router.view.mark_stale(name.topic)
+            partition = self.assigned.get(name)
+            if partition is not None and partition.replica == node_id:
+                self._leave_replica(partition)
+                left += 1
+        if node.partition_count:
+            self._troubles[node_id] = KafkaError(ErrorCode.REQUEST_TIMED_OUT, detail)
+        if left:
+            self._warn(f"hangs: {node_id}", f"{detail}: {left} of its partitions are read from their leaders")
+        self._changed.set()
+
+    def _warn(self, subject: str, line: str) -> None:
+        if self._warnings.admits(subject, self._router.now_ms()):
+            _logger.warning("%s: %s", self._router.client_id, line)
 
     async def stop(self) -> None:
         """Cancel the fetches in flight."""

@@ -11,6 +11,7 @@ from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
+from tailrace.net.silence import GivenUp
 from tailrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -122,7 +123,8 @@ async def request_log_starts(
         if node_id not in router.view.brokers:
             return {}
         node = router.view.brokers[BrokerId(node_id)]
-        good, _ = await _ask(router, node, dict.fromkeys(partitions, EARLIEST), READ_UNCOMMITTED, _OF_REPLICA)
+        async with GivenUp(f"node {node_id}"):
+            good, _ = await _ask(router, node, dict.fromkeys(partitions, EARLIEST), READ_UNCOMMITTED, _OF_REPLICA)
     except KafkaError:
         return {}
     return good

@@ -38,6 +38,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID, TopicId, format_topic_id
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import TopicPartition
+from tailrace.net.silence import GivenUp, NodeHangs
 from tailrace.protocol.schema import Buffer
 
 _FIRST_FETCH_BYTES = 1_048_576
@@ -353,17 +354,30 @@ class _Reading:
         max_version, now_ms = NEWEST, router.now_ms()
         self._node = self._near_replicas.node_of(partition, now_ms)
         if self._node is not None:
-            connection = await router.node_connection(self._node, _USE)
+            answers = await self._ask_replica(self._node, wanted, options)
         else:
             connection = await router.leader_connection(partition, _USE)
             if not self._near_replicas.may_be_named(partition, now_ms):
                 max_version = LAST_BY_LEADER
-        answers = await fetch(
-            connection, (wanted,), options, timeout_ms=router.request_timeout_ms, max_version=max_version
-        )
+            answers = await fetch(
+                connection, (wanted,), options, timeout_ms=router.request_timeout_ms, max_version=max_version
+            )
         if not answers:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{connection.address} does not answer for {partition}")
+            node = "the leader" if self._node is None else f"node {self._node}"
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{node} does not answer for {partition}")
         return answers[0]
+
+    async def _ask_replica(self, node_id: int, wanted: PartitionFetch, options: FetchOptions) -> list[Fetched]:
+        """Fetch from a follower; one that hangs is given up, for the leader can answer. Raises KafkaError."""
+        router = self._router
+        try:
+            async with GivenUp(f"node {node_id}", wait_ms=options.max_wait_ms) as watch:
+                connection = await router.node_connection(node_id, _USE)
+                watch.use(connection)
+                return await fetch(connection, (wanted,), options, timeout_ms=router.request_timeout_ms)
+        except NodeHangs:
+            router.pass_over(node_id)
+            raise
 
     def _bytes_to_ask(self) -> int:
         """The estimated size of the rest of the range: a small range must not bring megabytes beyond its end."""

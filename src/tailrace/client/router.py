@@ -11,13 +11,18 @@ from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Address, Connection, parse_addresses
 from tailrace.net.pool import ConnectionPool
+from tailrace.net.silence import GivenUp, NodeHangs
 from tailrace.protocol.messages.groups import FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 GROUP_COORDINATOR = 0
 TRANSACTION_COORDINATOR = 1
+
+PASSED_OVER_MS = 30_000
+"""The time after a silence of a node in which the others are asked first."""
 
 GRACE_MS = 5_000
 """The margin of an answer beyond the time that the request gives to the server."""
@@ -64,6 +69,8 @@ class Router:
         self.view = ClusterView(max_age_ms=metadata_max_age_ms)
         self._pool = ConnectionPool(client_id=client_id, connect_timeout_ms=connect_timeout_ms)
         self._coordinators: dict[tuple[int, str], BrokerAddress] = {}
+        self._silent_until_ms: dict[Address, int] = {}
+        """The nodes that have just not answered: they are asked after all others."""
 
     @property
     def has_answered(self) -> bool:
@@ -80,25 +87,68 @@ class Router:
         """To the first node that answers. Raises KafkaError(NETWORK_EXCEPTION) with every node's fault if none does."""
         addresses = [Address(broker.host, broker.port) for broker in self.view.brokers.values()]
         addresses += [address for address in self.bootstrap if address not in addresses]
-        for address in addresses:
-            ready = self._pool.open_connection(address)
-            if ready is not None:
-                return ready
         began_ms = self.now_ms()
-        reasons = []
-        for address in addresses:
-            try:
-                connection = await self._pool.get(address)
-            except KafkaError as fault:
-                reasons.append(fault.detail)
-            else:
-                self._has_answered = True
-                return connection
+        reasons: list[str] = []
+        silent = [address for address in addresses if self._is_silent(address)]
+        for rank in ([address for address in addresses if address not in silent], silent):
+            for address in rank:
+                ready = self._pool.open_connection(address)
+                if ready is not None:
+                    return ready
+            for address in rank:
+                try:
+                    connection = await self._connect(address, has_others=len(addresses) > len(reasons) + 1)
+                except KafkaError as fault:
+                    reasons.append(fault.detail)
+                else:
+                    self._has_answered = True
+                    return connection
         self.failed_attempt_ms = began_ms
         detail = "; ".join(reasons)
         if not self._has_answered and not detail.endswith("?"):
             detail += f"; `tailrace serve` starts a node, `tailrace doctor connect {addresses[0]}` looks closer"
         raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
+
+    async def _connect(self, address: Address, *, has_others: bool) -> Connection:
+        """A connection to this node; one that hangs is given up while there are others. Raises KafkaError."""
+        if not has_others:
+            return await self._pool.get(address)
+        try:
+            async with GivenUp(str(address)):
+                return await self._pool.get(address)
+        except NodeHangs:
+            self._note_silence(address)
+            raise
+
+    def pass_over(self, node_id: int) -> None:
+        """This node has not answered: for a while `any_connection` prefers the others."""
+        broker = self.view.brokers.get(BrokerId(node_id))
+        if broker is not None:
+            self._note_silence(Address(broker.host, broker.port))
+
+    def _note_silence(self, address: Address) -> None:
+        self._silent_until_ms[address] = self.now_ms() + PASSED_OVER_MS
+
+    def _is_silent(self, address: Address) -> bool:
+        return self._silent_until_ms.get(address, 0) > self.now_ms()
+
+    async def _ask_any(self, request_for: Callable[[Connection], object], response_type: type[R]) -> R:
+        """The answer of some node, of another one if the first hangs. Raises KafkaError."""
+        while True:
+            connection = await self.any_connection()
+            request, timeout_ms = request_for(connection), self.request_timeout_ms
+            if not self._has_alternative(connection.address):
+                return await connection.ask(request, response_type, timeout_ms=timeout_ms)
+            try:
+                async with GivenUp(str(connection.address)) as watch:
+                    watch.use(connection)
+                    return await connection.ask(request, response_type, timeout_ms=timeout_ms)
+            except NodeHangs:
+                self._note_silence(connection.address)
+
+    def _has_alternative(self, address: Address) -> bool:
+        addresses = {Address(broker.host, broker.port) for broker in self.view.brokers.values()} or {*self.bootstrap}
+        return any(each != address and not self._is_silent(each) for each in addresses)
 
     async def node_connection(self, node_id: int, use: str = "") -> Connection:
         """To this node; refreshes the list of brokers if the node is unknown."""
@@ -160,12 +210,12 @@ class Router:
         self._coordinators.pop((key_type, name), None)
 
     async def _find_coordinator(self, key_type: int, key: str) -> BrokerAddress:
-        connection = await self.any_connection()
-        if connection.version_of(FindCoordinatorRequest) >= 4:
-            request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
-        else:
-            request = FindCoordinatorRequest(key=key, key_type=key_type)
-        response = await connection.ask(request, FindCoordinatorResponse, timeout_ms=self.request_timeout_ms)
+        def request_for(connection: Connection) -> FindCoordinatorRequest:
+            if connection.version_of(FindCoordinatorRequest) >= 4:
+                return FindCoordinatorRequest(key_type=key_type, coordinator_keys=(key,))
+            return FindCoordinatorRequest(key=key, key_type=key_type)
+
+        response = await self._ask_any(request_for, FindCoordinatorResponse)
         found = response.coordinators[0] if response.coordinators else response
         check(found.error_code, found.error_message or f"the coordinator of {key!r} is not to be had now")
         return BrokerAddress(node_id=BrokerId(found.node_id), host=found.host, port=found.port, rack=None)
@@ -179,13 +229,14 @@ class Router:
 
         `forget_others` drops topics that are not in the answer.
         """
-        connection = await self.any_connection()
-        version = connection.version_of(MetadataRequest)
         wanted = None if topics is None else tuple(MetadataRequestTopic(name=name) for name in topics)
-        if version == 0 and wanted is None:
-            wanted = ()  # version 0 has no null: the empty list means all topics
-        request = MetadataRequest(topics=wanted, allow_auto_topic_creation=allow_auto_create)
-        response = await connection.ask(request, MetadataResponse, timeout_ms=self.request_timeout_ms)
+
+        def request_for(connection: Connection) -> MetadataRequest:
+            # Version 0 has no null: the empty list means all topics.
+            named = () if wanted is None and connection.version_of(MetadataRequest) == 0 else wanted
+            return MetadataRequest(topics=named, allow_auto_topic_creation=allow_auto_create)
+
+        response = await self._ask_any(request_for, MetadataResponse)
         if forget_others:
             self.view.keep_only({topic.name for topic in response.topics})
         self.view.update(response, self.now_ms())

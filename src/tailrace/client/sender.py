@@ -320,7 +320,7 @@ class Sender:
         now_ms = self._router.now_ms()
         if fault is not None:
             self._last_fault = fault
-            if code in _STALE or code == ErrorCode.NETWORK_EXCEPTION:
+            if code in _STALE or code in (ErrorCode.NETWORK_EXCEPTION, ErrorCode.REQUEST_TIMED_OUT):
                 self._router.view.mark_stale(batch.topic_partition.topic)
         if verdict in _AGAIN and now_ms >= batch.deadline_ms:
             verdict = BatchOutcome.GIVE_UP

@@ -115,6 +115,8 @@ class Connection(asyncio.BufferedProtocol):
         # A frame longer than its arrived part gets memory of its own, and the socket writes right into it.
         self._frame: memoryview | None = None
         self._frame_filled = 0
+        self.received_bytes = 0
+        """A sign of life of the server, also between its answers."""
 
     # Called by asyncio
 
@@ -132,6 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._scratch[self._scratch_filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.received_bytes += nbytes
         try:
             if self._frame is not None:
                 self._frame_filled += nbytes

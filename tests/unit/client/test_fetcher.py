@@ -11,11 +11,12 @@ import pytest
 
 from tailrace.client.fetcher import Fetcher
 from tailrace.client.fetching import FetchOptions
-from tailrace.client.reading import assigned_partitions
+from tailrace.client.reading import assigned_partitions, replica_leases
 from tailrace.client.reading.consumed_partition import ConsumedPartition
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.net import silence
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from tailrace.protocol.records.record import Record, build_batch
 from testkit.scripted_nodes import TOPIC_ID, ScriptedNodes
@@ -54,11 +55,11 @@ def _data(*values: bytes, replica: int = -1) -> PartitionData:
     )
 
 
-def _fetcher(router: Router) -> Fetcher:
+def _fetcher(router: Router, *, max_wait_ms: int = 500) -> Fetcher:
     """A fetcher of the partition, from its start on."""
     fetcher = Fetcher(
         router,
-        FetchOptions(max_wait_ms=500, min_bytes=1, max_bytes=1_000_000, isolation_level=0, rack="a"),
+        FetchOptions(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1_000_000, isolation_level=0, rack="a"),
         max_partition_bytes=1_000_000,
     )
     fetcher.assign([PARTITION])
@@ -385,3 +386,99 @@ def test_an_answer_that_comes_after_a_pause_is_dropped_when_it_is_not_the_one_fo
         assert paused.resume() == []
 
     _run_paused_fetch(test)
+
+
+# nodes that hang, and followers that are cut off
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two seconds pass in a moment."""
+    monkeypatch.setattr(silence, "SILENCE_MS", 20)
+
+
+def test_a_replica_that_hangs_is_left_and_its_late_answer_does_not_count(
+    impatient: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        may_answer = asyncio.Event()
+
+        async def answer(node_id: int) -> PartitionData:
+            if node_id == REPLICA:
+                await may_answer.wait()
+                return _data(b"late")
+            return _data(b"v") if REPLICA in router.served else _data(replica=REPLICA)
+
+        router = TwoNodeRouter(answer)
+        fetcher = _fetcher(router, max_wait_ms=0)
+        taken = await _values(fetcher, router)
+        assert taken == [b"v"]
+        assert router.metadata_requests
+        assert any("node 2 has not answered a fetch" in record.getMessage() for record in caplog.records)
+        may_answer.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert b"late" not in [record.value for _, record in fetcher.take(10)]
+        assert fetcher.trouble is None
+        await fetcher.close()
+
+    asyncio.run(run())
+
+
+def test_the_trouble_names_a_leader_that_hangs_while_another_node_serves(impatient: None) -> None:
+    other = TopicPartition("orders", 1)
+
+    async def run() -> None:
+        served = 0
+
+        async def respond(node_id: int, request: Any) -> FetchResponse:
+            nonlocal served
+            if node_id == LEADER:
+                await asyncio.Event().wait()
+            served += 1
+            await asyncio.sleep(0.001)
+            data = PartitionData(partition_index=1, high_watermark=0, aborted_transactions=None, records=None)
+            return FetchResponse(responses=(FetchableTopicResponse(topic_id=TOPIC_ID, partitions=(data,)),))
+
+        router = ScriptedNodes(respond, {PARTITION: LEADER, other: REPLICA})
+        fetcher = _fetcher(router, max_wait_ms=0)
+        fetcher.assign([PARTITION, other])
+        fetcher.assigned.seek(other, 0)
+        await _until(fetcher, router, lambda: fetcher.trouble is not None)
+        before = served
+        await _until(fetcher, router, lambda: served > before + 5)
+        assert fetcher.trouble is not None
+        assert fetcher.trouble.code is ErrorCode.REQUEST_TIMED_OUT
+        assert "node 1 has not answered a fetch" in fetcher.trouble.detail
+        await fetcher.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_in_sync", [True, False])
+def test_a_replica_with_nothing_new_is_left_if_it_is_not_in_sync(is_in_sync: bool) -> None:
+    async def run() -> None:
+        async def answer(node_id: int) -> PartitionData:
+            if node_id == REPLICA:
+                await asyncio.sleep(0.001)
+                return _data()
+            return _data(b"v") if REPLICA in router.served else _data(replica=REPLICA)
+
+        router = TwoNodeRouter(answer)
+        fetcher = _fetcher(router)
+        await _until(fetcher, router, lambda: REPLICA in router.served)
+        router.in_sync = [LEADER, REPLICA] if is_in_sync else [LEADER]
+        asked = router.metadata_requests
+        fetcher._leases.served = lambda *_: None  # type: ignore[method-assign] # a real answer names no partition
+        router.passed_ms += replica_leases.STILL_MS
+        if is_in_sync:
+            await _until(fetcher, router, lambda: router.metadata_requests > asked)
+            fetches = len(router.served)
+            await _until(fetcher, router, lambda: len(router.served) > fetches + 5)
+            assert router.served[-1] == REPLICA
+        else:
+            assert await _values(fetcher, router) == [b"v"]
+            assert router.metadata_requests > asked
+        await fetcher.close()
+
+    asyncio.run(run())

@@ -5,6 +5,9 @@
 2. After a fault of a follower its partitions are read from the leader, which receives no rack for a while: it would
    name the same follower again, and answer without records. So a follower that is gone costs a consumer less than a
    change of replica and a metadata request a minute.
+3. A follower that is cut off from its leader answers without a fault, and has nothing new. So one that has brought
+   nothing for a while is looked at in new metadata: after two seconds, then after twice as long each time, since it may
+   just as well be that there is nothing new.
 """
 
 from typing import Final
@@ -20,10 +23,29 @@ at most a lease, until a follower has served."""
 LEAST_LEASE_MS: Final = 1_000
 """A lease lasts so long at least: one that is over before the first fetch would have the leader asked for ever."""
 
+STILL_MS: Final = 2_000
+"""The time without anything new after which a follower is looked at."""
+MOST_STILL_MS: Final = 30_000
+"""The longest time between two such looks: an idle consumer asks for metadata as often as that."""
+
 _PATIENT: Final = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.FENCED_LEADER_EPOCH)
 """Faults of a follower that pass by themselves: it lags behind, or the client's metadata does."""
 _MAX_STRIKES: Final = 3
 """Such faults in a row after which the leader serves."""
+
+
+class _Look:
+    """The next look at the follower of one partition."""
+
+    __slots__ = ("due_ms", "pause_ms")
+
+    def __init__(self, now_ms: int) -> None:
+        self.due_ms = now_ms + STILL_MS
+        self.pause_ms = STILL_MS
+
+    def put_off(self, now_ms: int) -> None:
+        self.pause_ms = min(self.pause_ms * 2, MOST_STILL_MS)
+        self.due_ms = now_ms + self.pause_ms
 
 
 class ReplicaLeases:
@@ -36,12 +58,15 @@ class ReplicaLeases:
         self._avoidance_ms: dict[int, int] = {}
         """By leader, the length of the next avoidance."""
         self._rackless_until_ms: dict[int, int] = {}
+        self._looks: dict[TopicPartition, _Look] = {}
+        self._next_look_ms = 0
 
     def begin(self, partition: ConsumedPartition, replica: int, now_ms: int) -> None:
         """Read this partition from the follower that the leader has just named."""
         partition.change_replica(replica, lease_end_ms=now_ms + self._lease_ms)
         self.forget(partition.name)  # the order is that of the insertions
         self._leased[partition.name] = partition
+        self._looks[partition.name] = _Look(now_ms)
 
     def end_expired(self, now_ms: int) -> list[ConsumedPartition]:
         """Return to the leaders where the lease is over. Returns these partitions."""
@@ -58,6 +83,7 @@ class ReplicaLeases:
     def forget(self, name: TopicPartition) -> None:
         """End the lease without a change of replica: the partition is not read any more."""
         self._leased.pop(name, None)
+        self._looks.pop(name, None)
 
     def leave(self, partition: ConsumedPartition, leader: int | None, now_ms: int) -> None:
         """Return to the leader before the lease is over: the follower has a fault. `leader` is None if unknown."""
@@ -78,9 +104,21 @@ class ReplicaLeases:
         """Whether this leader may name a follower."""
         return self._rackless_until_ms.get(leader, now_ms) <= now_ms
 
-    def served(self) -> None:
-        """A follower has answered without a fault."""
+    def served(self, partition: ConsumedPartition, now_ms: int) -> None:
+        """A follower has answered for this partition without a fault, with something new."""
         self._avoidance_ms.clear()
+        if partition.name in self._looks:
+            self._looks[partition.name] = _Look(now_ms)
+
+    def still(self, now_ms: int) -> list[ConsumedPartition]:
+        """The partitions whose followers have brought nothing new and are to be looked at now."""
+        if now_ms < self._next_look_ms:
+            return []
+        self._next_look_ms = now_ms + STILL_MS // 2
+        still = [self._leased[name] for name, look in self._looks.items() if look.due_ms <= now_ms]
+        for partition in still:
+            self._looks[partition.name].put_off(now_ms)
+        return still
 
     @staticmethod
     def is_enough(partition: ConsumedPartition, code: ErrorCode) -> bool:

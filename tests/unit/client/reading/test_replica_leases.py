@@ -65,7 +65,7 @@ def test_a_follower_that_serves_makes_the_next_avoidance_short_again() -> None:
     leases, partition = ReplicaLeases(lease_ms=LEASE_MS), _partition()
     for now_ms in (0, LEASE_MS):
         leases.begin(partition, REPLICA, now_ms)
-        leases.served()
+        leases.served(partition, now_ms)
         leases.leave(partition, LEADER, now_ms)
         assert leases.tells_rack(LEADER, now_ms + AVOIDANCE_MS)
 
@@ -101,3 +101,21 @@ def test_a_follower_that_lags_behind_is_left_after_three_faults_in_a_row() -> No
 
 def test_a_follower_without_the_partition_is_left_at_once() -> None:
     assert ReplicaLeases.is_enough(_partition(), ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+
+def test_a_follower_with_nothing_new_is_looked_at_after_two_seconds_and_then_less_often() -> None:
+    leases, partition = ReplicaLeases(lease_ms=LEASE_MS), _partition()
+    leases.begin(partition, REPLICA, 0)
+    looks = [now_ms for now_ms in range(0, 100_000, 500) if leases.still(now_ms)]
+    assert looks == [2_000, 6_000, 14_000, 30_000, 60_000, 90_000]
+
+
+def test_a_follower_that_serves_is_not_looked_at() -> None:
+    leases, partition = ReplicaLeases(lease_ms=LEASE_MS), _partition()
+    leases.begin(partition, REPLICA, 0)
+    for now_ms in range(1_000, 20_000, 1_000):
+        leases.served(partition, now_ms)
+        assert leases.still(now_ms) == []
+    assert leases.still(21_000) == [partition]
+    leases.leave(partition, None, 21_500)
+    assert leases.still(60_000) == []
