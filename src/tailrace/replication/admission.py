@@ -6,7 +6,7 @@ reader can parse is refused; the largest timestamp is that of the records, whate
 batch are 0 to n - 1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
@@ -29,8 +29,10 @@ from tailrace.protocol.records.spans import batch_of_section
 NO_TIMESTAMP: Final = -1
 _NO_LIMIT: Final = 2**63 - 1
 
-_STEP_BYTES: Final = 4 << 20
-"""A batch that unfolds to no more is looked at when it is unfolded; the first records of a larger one before that."""
+INLINE_BYTES: Final = 4 << 20
+"""A batch that unfolds to no more is unfolded at once."""
+_STEP_BYTES: Final = 1 << 20
+"""The bytes of a step: 5 ms of gzip, the slowest codec."""
 
 _CODECS = {
     "uncompressed": Codec.NONE,
@@ -48,6 +50,25 @@ class InvalidRecords(KafkaError):
         super().__init__(code, detail)
         self.record_errors = record_errors
         """(index in the batch, fault of that record)"""
+
+
+class LargeBatch(Exception):
+    """A batch that unfolds to more than INLINE_BYTES: unfold it by `steps`, a step a turn, and append it again."""
+
+    def __init__(self, records: memoryview, header: BatchHeader) -> None:
+        super().__init__()
+        self._records = records
+        self._header = header
+
+    def steps(self) -> Generator[int, None, Buffer]:
+        """Unfold the records from the first on; yields the number of plain bytes, and returns these.
+
+        Raises InvalidRecords.
+        """
+        try:
+            return (yield from _unfolding(self._records, self._header))
+        except CorruptRecords as fault:
+            raise _unreadable(fault) from None
 
 
 class Admission:
@@ -98,9 +119,12 @@ class Admission:
             or now_ms - smallest > self._oldest_ms
         )
 
-    def admit(self, records: memoryview, header: BatchHeader, now_ms: int) -> tuple[memoryview, BatchHeader]:
+    def admit(
+        self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Buffer | None = None
+    ) -> tuple[memoryview, BatchHeader]:
         """The batch as this topic stores it; mostly the very bytes that came. Offsets are not given yet.
 
+        `unfolded` is the result of an earlier call's `LargeBatch`, which this raises for a large batch without it.
         Raises KafkaError MESSAGE_TOO_LARGE (10), RECORD_LIST_TOO_LARGE (18), INVALID_TIMESTAMP (32), INVALID_RECORD
         (87). Bytes damaged on the way were refused before: no error here asks a producer to send the batch again.
         """
@@ -110,7 +134,7 @@ class Admission:
         count, base_timestamp, stored_codec = header.records_count, header.base_timestamp, header.codec
         try:
             if stored_codec:
-                section = _unfolded(stored_codec, section, count, base_timestamp)
+                section = _unfolded(records, header) if unfolded is None else unfolded
             largest, smallest, all_have_keys, is_in_order = check_records(section, 0, count, base_timestamp)
         except CorruptRecords as fault:
             raise _unreadable(fault) from None
@@ -201,17 +225,33 @@ class Refusal:
         """Always: every batch is refused."""
         return True
 
-    def admit(self, records: memoryview, header: BatchHeader, now_ms: int) -> tuple[memoryview, BatchHeader]:
+    def admit(
+        self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Buffer | None = None
+    ) -> tuple[memoryview, BatchHeader]:
         """Raises KafkaError KAFKA_STORAGE_ERROR (56): a producer asks again."""
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)
 
 
-def _unfolded(codec: int, section: Buffer, count: int, base_timestamp: int) -> Buffer:
-    """The plain records; of a batch with a fault among the first of them no more than those are unfolded.
+def _unfolded(records: memoryview, header: BatchHeader) -> Buffer:
+    """The plain records of a batch that is not large. Raises CorruptRecords, and LargeBatch."""
+    steps = _unfolding(records, header)
+    while True:
+        try:
+            plain_bytes = next(steps)
+        except StopIteration as end:
+            plain: Buffer = end.value
+            return plain
+        if plain_bytes > INLINE_BYTES:
+            raise LargeBatch(records, header)
 
-    Raises CorruptRecords.
+
+def _unfolding(records: memoryview, header: BatchHeader) -> Generator[int, None, Buffer]:
+    """Unfold the records in steps, each of which yields the bytes so far. Raises CorruptRecords.
+
+    Of a batch with a fault among its first records no more than those are unfolded.
     """
-    steps = decompress_in_steps(codec, section, max_bytes=MAX_DECOMPRESSED, step_bytes=_STEP_BYTES)
+    section = records[HEADER_SIZE:]
+    steps = decompress_in_steps(header.codec, section, max_bytes=MAX_DECOMPRESSED, step_bytes=_STEP_BYTES)
     looked_at = 0
     while True:
         try:
@@ -220,8 +260,9 @@ def _unfolded(codec: int, section: Buffer, count: int, base_timestamp: int) -> B
             plain: Buffer = end.value
             return plain
         if len(part) >= 2 * looked_at:  # each time anew from the first record on
-            check_records(part, 0, count, base_timestamp, True)
+            check_records(part, 0, header.records_count, header.base_timestamp, True)
             looked_at = len(part)
+        yield len(part)
 
 
 def _unreadable(fault: CorruptRecords) -> KafkaError:

@@ -222,28 +222,28 @@ class Partition:
         now_ms: int,
         on_done: OnDone,
         verification: Verification | None = None,
+        unfolded: Buffer | None = None,
     ) -> None:
         """Stage the one batch that a producer sent; `on_done` is called when it is in the log, or with the error.
 
         The batch is stamped in place if its buffer can be written. `on_done` does not wait for replicas or the disk:
-        for acks=-1 `when_high_watermark_reaches` comes next. `verification` is for the first
-        batch of a transaction, see `verifications`. Raises KafkaError if the batch is refused at once.
+        for acks=-1 `when_high_watermark_reaches` comes next. `verification` is for a transaction's first batch, see
+        `verifications`. Raises KafkaError if the batch is refused at once, and LargeBatch, which gives `unfolded`.
         """
         if not self._replica.is_leader:
             raise self._replica.not_leader()
         if acks == -1 and not self.in_sync.has_enough:
             self.in_sync.check_enough()
         if not records:
-            raise KafkaError(
-                ErrorCode.INVALID_RECORD, "no records; a producer must send exactly one batch per partition"
-            )
+            detail = "no records; a producer must send exactly one batch per partition"
+            raise KafkaError(ErrorCode.INVALID_RECORD, detail)
         header = validate_produced(records, produce_version=produce_version)
         batch = records if type(records) is memoryview else memoryview(records)
         if batch.readonly:
             batch = memoryview(bytearray(batch))
         admission = self._admission
         if admission.must_look_at(batch, header, now_ms):
-            batch, header = admission.admit(batch, header, now_ms)
+            batch, header = admission.admit(batch, header, now_ms, unfolded)
         stamps_append_time = admission.stamps_append_time
         if header.producer_id >= 0 and self._staging.is_retry(
             header, verification, on_done, stamps_append_time=stamps_append_time

@@ -28,6 +28,7 @@ from tailrace.protocol.messages.produce import (
 )
 from tailrace.protocol.registry import api_of
 from tailrace.protocol.schema import Buffer
+from tailrace.replication.admission import LargeBatch
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNNAMED, Verification
 from tailrace.server.context import RequestContext
@@ -35,6 +36,7 @@ from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, ServerConnection
 from tailrace.server.produce.answers import FIRST_WITH_TOPIC_IDS, PartitionAnswer, SeveralAnswers, SoleAnswer
+from tailrace.server.produce.large_batches import LargeBatches, Suspensions
 from tailrace.server.produce.transactional_appends import TransactionalAppends, TransactionVerifier
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.waiters import Deadlines
@@ -70,6 +72,8 @@ class ProduceHandler:
         self._clock = clock
         self._endpoints = endpoints
         self._lanes: dict[ServerConnection, _Lane] = {}
+        self._suspensions = Suspensions()
+        self._large = LargeBatches(clock, self._suspensions)
 
     def handle(self, request: ProduceRequest, context: RequestContext) -> None:
         topics = request.topic_data
@@ -81,7 +85,7 @@ class ProduceHandler:
         transaction = self._transaction_of(request, context)
         batches = ((topic, data) for topic in topics for data in topic.partition_data)
         if not self._append_several(context, answers, batches, transaction):
-            context.connection.suspend()
+            self._suspensions.suspend(context.connection)
             self._clock.call_soon(lambda: self._append_rest(context, answers, batches, transaction))
 
     def _append_several(
@@ -114,7 +118,7 @@ class ProduceHandler:
         """Stage the next slice of the batches in a turn of its own."""
         try:
             if self._append_several(context, answers, batches, transaction):
-                context.connection.go_on()
+                self._suspensions.go_on(context.connection)
             else:
                 self._clock.call_soon(lambda: self._append_rest(context, answers, batches, transaction))
         except AssertionError:
@@ -214,14 +218,7 @@ class ProduceHandler:
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"{partition.topic_partition.topic} is written by brokers only"
                 )
             if transaction is None:
-                partition.append_as_leader(
-                    records,
-                    acks=acks,
-                    produce_version=version,
-                    now_ms=now_ms,
-                    on_done=answer.written,
-                    verification=UNNAMED,
-                )
+                self._append_batch(answer, partition, records, UNNAMED, now_ms)
             else:
                 self._append_in_transaction(answer, partition, records, transaction)
         except KafkaError as refusal:
@@ -236,17 +233,42 @@ class ProduceHandler:
         """Stage the batch, or hold it until the coordinator has confirmed the partition of the transaction."""
 
         def append(records: Buffer | None, verification: Verification | None) -> None:
+            self._append_batch(answer, partition, records, verification, self._clock.now_ms())
+
+        if not transaction.hold(partition, records, append, refuse=answer.complete):
+            append(records, transaction.default)
+
+    def _append_batch(
+        self,
+        answer: PartitionAnswer,
+        partition: Partition,
+        records: Buffer | None,
+        verification: Verification | None,
+        now_ms: int,
+        unfolded: Buffer | None = None,
+    ) -> None:
+        """Stage the batch, in a later turn if it is large. Raises KafkaError if it is refused at once."""
+        try:
             partition.append_as_leader(
                 records,
                 acks=answer.acks,
                 produce_version=answer.context.api_version,
-                now_ms=self._clock.now_ms(),
+                now_ms=now_ms,
                 on_done=answer.written,
                 verification=verification,
+                unfolded=unfolded,
             )
+        except LargeBatch as large:
 
-        if not transaction.hold(partition, records, append, refuse=answer.complete):
-            append(records, transaction.default)
+            def append(unfolded: Buffer | KafkaError) -> None:
+                try:
+                    if isinstance(unfolded, KafkaError):
+                        raise unfolded
+                    self._append_batch(answer, partition, records, verification, self._clock.now_ms(), unfolded)
+                except KafkaError as refusal:
+                    answer.complete(refusal)
+
+            self._large.unfold(large, answer.context.connection, append)
 
 
 class _Lane:

@@ -1,0 +1,150 @@
+"""Batches that unfold to more than a turn should take are unfolded a step a turn, in the order of their connection."""
+
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.model.topic_config import TopicConfig
+from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, seal
+from tailrace.protocol.records.compression import Codec
+from tailrace.replication.admission import INLINE_BYTES
+from tailrace.replication.partition import Partition
+from tailrace.testing.disk import SimulatedDisk
+from testkit.data_path import DataPath, Exchange, batch_of
+
+CODECS = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
+Later = deque[Callable[[], None]]
+
+
+@pytest.fixture
+def node() -> DataPath:
+    return DataPath("/logs", files=SimulatedDisk())
+
+
+@pytest.fixture
+def partitions(node: DataPath) -> list[Partition]:
+    return [node.create(partition=number) for number in range(3)]
+
+
+@pytest.fixture
+def later(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> Later:
+    """The calls that the handler has put off to a later turn."""
+    monkeypatch.setattr(node.clock, "call_soon", (calls := Later()).append)
+    return calls
+
+
+def large_batch(node: DataPath, codec: Codec, mib: int = 8) -> bytes:
+    return batch_of(*[bytes(1 << 20)] * mib, codec=codec, now=node.clock.now_ms)
+
+
+def produce(node: DataPath, *batches: bytes, acks: int = -1) -> Exchange:
+    data = tuple(PartitionProduceData(index=index, records=records) for index, records in enumerate(batches))
+    topic = TopicProduceData(name="orders", partition_data=data)
+    return node.send(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=(topic,)), 9)
+
+
+def turns(node: DataPath, later: Later) -> int:
+    """Let the turns that were put off come; returns their number."""
+    count = 0
+    while later:
+        assert node.connection.is_suspended
+        later.popleft()()
+        node.end_turn()
+        count += 1
+    assert not node.connection.is_suspended
+    return count
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_large_batch_is_unfolded_a_step_a_turn(
+    node: DataPath, partitions: list[Partition], later: Later, codec: Codec
+) -> None:
+    exchange = produce(node, large_batch(node, codec))
+    assert not exchange.is_answered
+    assert turns(node, later) >= 8
+    assert exchange.produced.error_code == 0
+    assert node.values("orders") == [bytes(1 << 20)] * 8
+
+
+def test_a_batch_that_is_not_large_takes_no_turn_of_its_own(
+    node: DataPath, partitions: list[Partition], later: Later
+) -> None:
+    small = batch_of(os.urandom(1_000), *[bytes(1 << 20)] * ((INLINE_BYTES >> 20) - 1), codec=Codec.GZIP)
+    assert produce(node, small).produced.error_code == 0
+    assert not later
+
+
+def test_large_and_small_batches_of_a_request_are_answered_together(
+    node: DataPath, partitions: list[Partition], later: Later
+) -> None:
+    small = batch_of(b"a", now=node.clock.now_ms)
+    exchange = produce(node, large_batch(node, Codec.LZ4), small, large_batch(node, Codec.ZSTD))
+    node.end_turn()
+    assert node.values("orders", partition=1) == [b"a"], "a small batch waits for no large one"
+    assert not exchange.is_answered
+    turns(node, later)
+    (topic,) = exchange.response.responses
+    assert [part.error_code for part in topic.partition_responses] == [0, 0, 0]
+    assert len(node.values("orders", partition=2)) == 8
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_a_large_batch_of_no_records_is_refused_early(
+    node: DataPath, partitions: list[Partition], later: Later, acks: int
+) -> None:
+    """Zeros for 64 MiB: the first bytes are no records, and no more than those are unfolded."""
+    batch = bytearray(large_batch(node, Codec.GZIP))[:HEADER_SIZE]
+    packer = zlib.compressobj(wbits=31)
+    batch += packer.compress(b"\x7f" * (64 << 20)) + packer.flush()
+    batch[8:LENGTH_OFFSET] = (len(batch) - LENGTH_OFFSET).to_bytes(4, "big")
+    seal(batch)
+    exchange = produce(node, bytes(batch), acks=acks)
+    assert not later
+    assert exchange.produced.error_code == ErrorCode.INVALID_RECORD
+    assert node.values("orders") == []
+
+
+def test_a_fault_behind_the_first_records_of_a_large_batch_is_refused(
+    node: DataPath, partitions: list[Partition], later: Later
+) -> None:
+    batch = bytearray(large_batch(node, Codec.GZIP))[:HEADER_SIZE]
+    plain = large_batch(node, Codec.NONE)[HEADER_SIZE:]
+    packer = zlib.compressobj(wbits=31)
+    batch += packer.compress(plain[:-1] + b"\x08") + packer.flush()  # the last record has four headers, and ends
+    batch[8:LENGTH_OFFSET] = (len(batch) - LENGTH_OFFSET).to_bytes(4, "big")
+    seal(batch)
+    exchange = produce(node, bytes(batch))
+    turns(node, later)
+    assert exchange.produced.error_code == ErrorCode.INVALID_RECORD
+    assert node.values("orders") == []
+
+
+def test_large_batches_of_several_requests_are_unfolded_one_after_the_other(
+    node: DataPath, partitions: list[Partition], later: Later
+) -> None:
+    exchanges = [produce(node, large_batch(node, Codec.ZSTD)) for _ in range(3)]
+    assert len(later) == 1, "the next batch begins when the first is done"
+    turns(node, later)
+    assert [exchange.produced.base_offset for exchange in exchanges] == [0, 8, 16]
+
+
+def test_a_leader_that_steps_down_meanwhile_takes_no_batch(
+    node: DataPath, partitions: list[Partition], later: Later
+) -> None:
+    exchange = produce(node, large_batch(node, Codec.LZ4))
+    partitions[0].step_down()
+    turns(node, later)
+    assert exchange.produced.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_topic_with_another_codec_takes_a_large_batch(node: DataPath, later: Later) -> None:
+    node.create(config=TopicConfig(compression_type="zstd"))
+    exchange = produce(node, large_batch(node, Codec.LZ4))
+    turns(node, later)
+    assert exchange.produced.error_code == 0
+    assert node.values("orders") == [bytes(1 << 20)] * 8
