@@ -9,6 +9,7 @@ from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHea
 from tailrace.protocol.records.faults import Walk
 from tailrace.protocol.records.kernels import walk_batches
 from tailrace.protocol.records.record import Record, read_records
+from tailrace.protocol.records.record_times import is_doubtful, largest_time
 from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.file_system import Buffer, File
 
@@ -142,6 +143,12 @@ class BatchFile:
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch that starts at this position."""
         return self._parse(self.file.pread(HEADER_SIZE, position), 0, position)
+
+    def largest_time_at(self, position: int, header: BatchHeader) -> int:
+        """The largest timestamp of the batch at this position; its records are read only if its header is doubtful."""
+        if not is_doubtful(header):
+            return header.max_timestamp
+        return largest_time(self.file.pread(header.size_bytes, position), header)
 
     def records_at(self, position: int, header: BatchHeader) -> Sequence[Record]:
         """The records of one batch; none if they cannot be read although the bytes are those that were written.

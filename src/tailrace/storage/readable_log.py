@@ -59,7 +59,7 @@ def _find(segment: Segment, timestamp: int, *, from_offset: int) -> TimestampOff
     """The first record at or after `from_offset` whose timestamp is at least this one."""
     offset = max(segment.floor_of_time(timestamp), from_offset)
     for position, header in segment.headers(segment.locate(offset)):
-        if header.max_timestamp < timestamp or header.last_offset < from_offset:
+        if header.last_offset < from_offset or segment.largest_time_at(position, header) < timestamp:
             continue
         for record in segment.records_at(position, header):
             if record.timestamp >= timestamp and record.offset >= from_offset:
@@ -72,7 +72,7 @@ def _largest_readable(segment: Segment, log_start_offset: int) -> int:
     largest = -1
     for position, header in segment.headers(segment.locate(log_start_offset)):
         if header.base_offset >= log_start_offset:
-            timestamps = [header.max_timestamp] if header.records_count else []
+            timestamps = [segment.largest_time_at(position, header)] if header.records_count else []
         else:
             records = segment.records_at(position, header)
             timestamps = [record.timestamp for record in records if record.offset >= log_start_offset]

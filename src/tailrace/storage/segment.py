@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader
+from tailrace.protocol.records.record_times import largest_time
 from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET, AppendBatch, BatchFile
 from tailrace.storage.epoch_cache import LAST_OFFSET
 from tailrace.storage.file_names import (
@@ -188,12 +189,15 @@ class Segment(BatchFile):
             if header.base_offset + header.last_offset_delta > last_possible:
                 return count
             if size:
+                timestamp = header.max_timestamp
+                if timestamp < header.base_timestamp:
+                    timestamp = largest_time(buffer, header)
                 if size + len(buffer) > limits.segment_bytes or (
-                    first_timestamp >= 0 and header.max_timestamp - first_timestamp > limits.segment_ms
+                    first_timestamp >= 0 and timestamp - first_timestamp > limits.segment_ms
                 ):
                     return count
             else:
-                first_timestamp = header.max_timestamp
+                first_timestamp = largest_time(buffer, header)
             size += len(buffer)
             count += 1
         return count
@@ -234,6 +238,8 @@ class Segment(BatchFile):
         """Add a batch at this position to the indexes, which are loaded."""
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
+        if timestamp < header.base_timestamp:
+            timestamp = self.largest_time_at(position, header)
         if timestamp > self._max_timestamp and header.records_count:  # a compaction may have left none
             self._max_timestamp = timestamp
             self._max_timestamp_offset = last_offset
@@ -328,7 +334,7 @@ class Segment(BatchFile):
         self._max_timestamp = self._max_timestamp_offset = self._first_timestamp = -1
         if not self.size_bytes:
             return
-        self._first_timestamp = self.header_at(0).max_timestamp
+        self._first_timestamp = self.largest_time_at(0, self.header_at(0))
         last = self._time_index.last
         position = 0
         if last is not None:
@@ -337,9 +343,10 @@ class Segment(BatchFile):
             self._max_timestamp, relative_offset = last
             self._max_timestamp_offset = self.base_offset + relative_offset
             position, _ = self._offset_index.floor(relative_offset)
-        for _, header in self.headers(position):
-            if header.max_timestamp > self._max_timestamp and header.records_count:
-                self._max_timestamp = header.max_timestamp
+        for at, header in self.headers(position):
+            timestamp = self.largest_time_at(at, header)
+            if timestamp > self._max_timestamp and header.records_count:
+                self._max_timestamp = timestamp
                 self._max_timestamp_offset = header.last_offset
 
     def last_indexed_position(self) -> int:
@@ -440,7 +447,7 @@ class Segment(BatchFile):
         if position >= self.size_bytes:
             return False
         header = self.header_at(position)
-        return header.base_offset <= offset and header.max_timestamp == timestamp
+        return header.base_offset <= offset and self.largest_time_at(position, header) == timestamp
 
     def boundary_before(self, position: int) -> int:
         """The start of a batch at or before this position, as the index says; 0 if it knows none."""

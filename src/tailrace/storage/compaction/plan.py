@@ -30,8 +30,8 @@ class CompactedSegment(Protocol):
     def size_bytes(self) -> int: ...
 
     @property
-    def max_timestamp(self) -> int:
-        """-1 without timestamps. Only asked for where time decides."""
+    def age_timestamp(self) -> int:
+        """The largest timestamp, or the file's without timestamps. Only asked for where time decides."""
         ...
 
     @property
@@ -90,7 +90,7 @@ def find_cleanable(
         if (
             is_dirty
             and config.min_compaction_lag_ms > 0
-            and segment.max_timestamp > now_ms - config.min_compaction_lag_ms
+            and segment.age_timestamp > now_ms - config.min_compaction_lag_ms
         ):
             break
         count += 1

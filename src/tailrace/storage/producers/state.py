@@ -221,7 +221,13 @@ class ProducerState:
         self.transactions.restart(_begun(self._producers), end_offset=end_offset)
 
     def expire(self, now_ms: int, *, expiration_ms: int) -> int:
-        """Forget producers silent for `producer.id.expiration.ms`, not those with an open transaction; how many."""
+        """Forget producers silent for `producer.id.expiration.ms`, not those with an open transaction; how many.
+
+        The last contact of a producer whose records have no time is now: it would be forgotten while it writes.
+        """
+        for producer_id, entry in list(self._producers.items()):
+            if entry.last_timestamp < 0:
+                self._producers[producer_id] = entry._replace(last_timestamp=now_ms)
         gone = [
             producer_id
             for producer_id, entry in self._producers.items()

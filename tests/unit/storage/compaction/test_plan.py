@@ -12,12 +12,12 @@ from tailrace.storage.compaction.plan import Cleanable, find_cleanable, group_se
 class PlannedSegment:
     base_offset: int
     size_bytes: int = 100
-    max_timestamp: int = 1000
+    age_timestamp: int = 1000
     first_timestamp: int = 500
     index_entries: int = 5
 
 
-SEGMENTS = [PlannedSegment(0), PlannedSegment(10), PlannedSegment(20, max_timestamp=2000), PlannedSegment(30)]
+SEGMENTS = [PlannedSegment(0), PlannedSegment(10), PlannedSegment(20, age_timestamp=2000), PlannedSegment(30)]
 
 
 def cleanable(
