@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.avro.plan import Decoding
+from tailrace.spark.idle_wait import IdleWait
 from tailrace.spark.look_pace import LookPace
 from tailrace.spark.offsets import Offsets, Positions, bytes_between, limit_bytes, limit_rows, ranges_between
 from tailrace.spark.planning import Planner
@@ -30,10 +31,6 @@ from tailrace.spark.record_weights import RecordWeights
 from tailrace.spark.source_options import SourceOptions
 
 _log = logging.getLogger(__name__)
-
-IDLE_WAIT_S = 0.25
-"""Spark asks an idle stream for `latestOffset` without pause, and cannot end the query during one: the answer waits so
-long at most."""
 
 REST_S = 30.0
 """The pause after progress that could not be shown: no batch waits for it meanwhile."""
@@ -107,6 +104,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         self._waiting_since = -inf
         """Since when a batch waits for minOffsetsPerTrigger: the first of a run does not, as that of the connector."""
         self._pace = LookPace(time.monotonic())
+        self._idle = IdleWait()
         self._weights: RecordWeights | None = None
         self._is_first = True
         self._shown: Offsets = {}
@@ -192,8 +190,9 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
     def _wait_for_records(self, at: Offsets) -> Positions:
         if self._target is not None:
             return self._target
-        deadline = time.monotonic() + IDLE_WAIT_S
-        while (look := self._pace.next_look) < deadline:
+        now = time.monotonic()
+        deadline = now + self._idle.begin(now)
+        while (look := self._pace.next_look) <= deadline:
             time.sleep(max(0.0, look - time.monotonic()))
             self._latest = self._plan_with.ends()
             latest = self._latest.offsets
@@ -203,6 +202,8 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
             if has_news:
                 return self._latest
         time.sleep(max(0.0, deadline - time.monotonic()))
+        if deadline > now:
+            self._idle.ended(time.monotonic())
         return self._latest
 
     def _is_enough(self, at: Offsets, end: Offsets) -> bool:
@@ -236,6 +237,10 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
     def _is_at_target(self, offsets: Offsets) -> bool:
         """Whether a triggered run that stands there has no batch left."""
         return self._target is not None and all(offsets.get(tp, -1) >= at for tp, at in self._target.offsets.items())
+
+    def commit(self, end: Json) -> None:
+        """Spark plans a batch; it says so to all sources of the query, also to those without records."""
+        self._idle.batch_was_planned()
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         latest = self._target or self._latest

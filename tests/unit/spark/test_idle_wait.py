@@ -1,9 +1,18 @@
 """Sources of one query wait together, and none of them while another one has records."""
 
+from collections.abc import Iterable
+
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tailrace.model.partitions import TopicPartition
+from tailrace.spark import stream_reader
 from tailrace.spark.idle_wait import MOST_SOURCES, ROUND_S, IdleWait
+from tailrace.spark.offsets import Offsets, Positions
+from tailrace.spark.source import ROW
+from tailrace.spark.source_options import SourceOptions, parse_source_options
 
+AT = TopicPartition("t", 0)
 OVERHEAD_S = 0.003
 """The time of Spark between two questions."""
 
@@ -63,3 +72,51 @@ def test_a_wait_has_a_shortest_length() -> None:
         wait.ended(now)
         now += 10.0
     assert wait.begin(now) == ROUND_S / MOST_SOURCES
+
+
+class QuietPlanner:
+    """The double of a planner whose topic has no new records."""
+
+    def __init__(self, options: SourceOptions) -> None: ...
+
+    def ends(self) -> Positions:
+        return Positions({AT: 5}, {})
+
+    def check_topics(self, before: Positions, now: Positions) -> Positions:
+        return before
+
+    def check_end(self, at: Offsets, now: Offsets) -> Offsets:
+        return now
+
+    def earliest(self, found: Iterable[TopicPartition]) -> Offsets:
+        return {}
+
+
+class SleptClock:
+    """The double of the module `time`: a sleep takes no time of the test."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_the_reader_of_a_stream_answers_at_once_behind_sparks_plan_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SleptClock()
+    monkeypatch.setattr(stream_reader, "time", clock)
+    monkeypatch.setattr(stream_reader, "Planner", QuietPlanner)
+    options = parse_source_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}, streaming=True)
+    reader = stream_reader.TailraceStreamReader(ROW, options)
+    start = {"t": {"0": 5}}
+    took = []
+    for is_planned in (False, True, True, False):
+        if is_planned:
+            reader.commit(start)
+        began = clock.now
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+        took.append(clock.now - began)
+    assert took == [ROUND_S, 0.0, 0.0, ROUND_S]
