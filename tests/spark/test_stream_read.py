@@ -24,8 +24,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import planning, session, stream_reader
-from tailrace.spark.idle_wait import ROUND_S
-from tailrace.spark.look_pace import LookPace
+from tailrace.spark.look_pace import ROUND_S, LookPace
 from tailrace.spark.offsets import Offsets, Positions, from_json_dict
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import Work

@@ -132,6 +132,7 @@ class Admin(Facade[AsyncAdmin]):
     write_sink_records = blocking(AsyncAdmin.write_sink_records)
     abort_sink_member = blocking(AsyncAdmin.abort_sink_member)
     commit_sink = blocking(AsyncAdmin.commit_sink)
+    renew_sink_run = blocking(AsyncAdmin.renew_sink_run)
     describe_sinks = blocking(AsyncAdmin.describe_sinks)
 
     describe_quorum = blocking(AsyncAdmin.describe_quorum)

@@ -218,6 +218,7 @@ _ROWS: Final = (
     _api(fetch_sessions.DescribeFetchSessionsRequest),
     _api(sinks.CommitSinkRequest),
     _api(sinks.DescribeSinksRequest, max_elements=_COSTLY),
+    _api(sinks.RenewSinkRunRequest),
 )
 
 

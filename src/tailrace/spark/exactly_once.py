@@ -21,6 +21,7 @@ from tailrace.client.blocking import Admin, Producer
 from tailrace.client.transactions.sinks import CommittedBatch, SinkRefusal, WrittenMember
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import RowsDigest, SinkMember
+from tailrace.spark.member_leases import LEASE_MS, worker_leases
 from tailrace.spark.row_digests import digest_rows
 from tailrace.spark.row_sender import RowSender
 from tailrace.spark.sink_batch import SinkBatch, given_up, marked
@@ -47,7 +48,8 @@ def timed_out(timeout_ms: int) -> str:
     """The option that a batch has outlasted, and the way out."""
     return (
         f"option {TIMEOUT}: a transaction is aborted {timeout_ms} ms after its first row, and a batch has no more time "
-        f"to its commit; give more (at most {MAX_TIMEOUT} of the brokers), or write smaller batches"
+        f"to its commit; give more (at most {MAX_TIMEOUT} of the brokers), or write smaller batches. "
+        f"It is aborted as well if no Python worker of the query has reached the cluster for {LEASE_MS // 1_000} s"
     )
 
 
@@ -84,6 +86,7 @@ class _TaskTransaction:
                 if fault.code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
                     return False
                 raise KafkaError(fault.code, _refusal(self._member, self._timeout_ms, fault)) from fault
+            worker_leases(self._options.bootstrap_servers).hold(self._member)
             producer.begin_transaction()
             self._began_at = time.monotonic()
             self._rows = RowSender(self._options, TaskSender(self._options, producer))

@@ -26,3 +26,48 @@ class LookPace:
             return
         quiet_part = (now - self._quiet_since) / _QUIET_PARTS
         self.next_look = now + min(max(quiet_part, SHORTEST_PAUSE_S), LONGEST_PAUSE_S)
+
+
+ROUND_S: Final = 0.25
+"""The pace of a query without records: Spark asks without pause, and cannot end the query during a question. All its
+sources together wait so long."""
+MOST_SOURCES: Final = 16
+"""Of more sources each waits as long as if there were so many."""
+
+
+class IdleWait:
+    """The time that a stream's source waits for records in one `latestOffset`, so that sources do not wait in turn.
+
+    Spark asks all sources of a query one after the other, each in a process of its own, and begins a batch when the
+    last one has answered. A source that waits while another one has records holds that batch up. Spark's calls alone
+    show if others are at work: Spark calls `commit` on every source when it plans a batch, and the pause between two
+    questions shows the waits of the others.
+
+    Times are those of one monotonic clock, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self._wait = ROUND_S
+        self._answered_at: float | None = None
+        """The end of the last wait, if it was a whole one."""
+        self._is_busy = False
+
+    def batch_was_planned(self) -> None:
+        """The query is at work: the next question is answered at once."""
+        self._is_busy = True
+
+    def begin(self, now: float) -> float:
+        """The longest wait of the question that comes now."""
+        is_busy, self._is_busy = self._is_busy, False
+        answered_at, self._answered_at = self._answered_at, None
+        if is_busy:
+            return 0.0
+        if answered_at is not None:
+            others = max(0.0, now - answered_at)
+            share = self._wait / (self._wait + others)
+            self._wait = max(ROUND_S * share, ROUND_S / MOST_SOURCES)
+        return self._wait
+
+    def ended(self, now: float) -> None:
+        """The question waited for its whole time, and is answered without records."""
+        self._answered_at = now

@@ -22,8 +22,7 @@ from pyspark.sql.types import StructType
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.avro.plan import Decoding
-from tailrace.spark.idle_wait import IdleWait
-from tailrace.spark.look_pace import LookPace
+from tailrace.spark.look_pace import IdleWait, LookPace
 from tailrace.spark.offsets import Offsets, Positions, bytes_between, limit_bytes, limit_rows, ranges_between
 from tailrace.spark.planning import Planner
 from tailrace.spark.readers import RangeReader

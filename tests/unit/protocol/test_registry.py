@@ -75,6 +75,7 @@ SERVED = {
     10_000: ("DescribeFetchSessions", 0, 0),
     10_001: ("CommitSink", 0, 0),
     10_002: ("DescribeSinks", 0, 0),
+    10_003: ("RenewSinkRun", 0, 0),
 }
 SERVED_BY_CONTROLLERS_ALONE = {
     52: ("Vote", 0, 2),
@@ -109,6 +110,7 @@ def test_the_keys_of_our_own_apis_are_far_from_kafkas() -> None:
         10_000: "DescribeFetchSessions",
         10_001: "CommitSink",
         10_002: "DescribeSinks",
+        10_003: "RenewSinkRun",
     }
     assert max(APIS.keys() - OWN_APIS.keys()) < 100
 

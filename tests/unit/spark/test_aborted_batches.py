@@ -1,7 +1,7 @@
 """The end of a query in the middle of a batch: its transactions are aborted, whatever the driver knows of its tasks."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.sinks import RowsDigest, SinkMember
 from tailrace.spark.exactly_once import ExactlyOnce
+from tailrace.spark.member_leases import MemberLeases
 from tailrace.spark.sink_batch import SinkBatch, drivers_mark, streamed
 from tailrace.spark.sink_options import SinkTransactions, parse_sink_options
 from tailrace.testing import Cluster
@@ -36,6 +37,7 @@ class WrittenSink:
     def __init__(self, cluster: Cluster, admin: Admin) -> None:
         self.name = f"copy-{next(_numbers)}"
         self.admin = admin
+        self.servers = cluster.bootstrap_servers
         admin.create_topics([NewTopic(name=self.name, partitions=1)])
         given = {"kafka.bootstrap.servers": cluster.bootstrap_servers, "topic": self.name, "exactlyOnce": "true"}
         options = parse_sink_options(given)
@@ -119,6 +121,48 @@ def test_two_runs_with_one_mark_are_left_to_their_timeouts(query: WrittenSink) -
     for run in ("one", "two"):
         query.sink.abort(query.batch(3, run=run), 3, MARK)
     query.wait_until_readers_go_on()
+
+
+def test_a_worker_gives_signs_of_life_until_its_batch_is_decided(
+    query: WrittenSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs: list[tuple[str, str]] = []
+    asked = Admin.renew_sink_run
+
+    def renew(admin: Admin, sink: str, *, run: str, lease_ms: int, timeout_ms: int) -> int:
+        assert lease_ms >= 5 * timeout_ms, "several signs may be lost"
+        last_batch = asked(admin, sink, run=run, lease_ms=lease_ms, timeout_ms=5_000)
+        signs.append((sink, run))
+        return last_batch
+
+    monkeypatch.setattr(Admin, "renew_sink_run", renew)
+    leases = MemberLeases(query.servers, period_s=0.02)
+    batch = query.batch(3)
+    member = query.write(batch, 0)
+    assert member is not None
+    leases.hold(SinkMember(batch.sink, batch.run, 3, 0, 0))
+    wait_until(lambda: signs.count((batch.sink, batch.run)) >= 3)
+    query.sink.commit(batch, [member], RowsDigest())
+    wait_until(lambda: not leases.is_at_work)
+
+
+def test_a_worker_gives_no_signs_to_a_cluster_that_takes_none(
+    query: WrittenSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def renew(admin: Admin, sink: str, **options: object) -> int:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "an older broker")
+
+    monkeypatch.setattr(Admin, "renew_sink_run", renew)
+    leases = MemberLeases(query.servers, period_s=60)
+    leases.hold(SinkMember("copy", "r", 3, 0, 0))
+    wait_until(lambda: not leases.is_at_work)
+
+
+def wait_until(is_true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + TIME_LIMIT_S
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 class MarkedTask:

@@ -7,7 +7,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import stream_reader
-from tailrace.spark.idle_wait import MOST_SOURCES, ROUND_S, IdleWait
+from tailrace.spark.look_pace import MOST_SOURCES, ROUND_S, IdleWait
 from tailrace.spark.offsets import Offsets, Positions
 from tailrace.spark.source import ROW
 from tailrace.spark.source_options import SourceOptions, parse_source_options

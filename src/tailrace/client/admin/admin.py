@@ -100,6 +100,7 @@ class AsyncAdmin:
     write_sink_records = _method(sinks.write_sink_records)
     abort_sink_member = _method(sinks.abort_sink_member)
     commit_sink = _method(sinks.commit_sink)
+    renew_sink_run = _method(sinks.renew_sink_run)
     describe_sinks = _method(describe_sinks)
 
     describe_quorum = _method(quorum.describe_quorum)

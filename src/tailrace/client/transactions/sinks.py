@@ -23,7 +23,14 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from tailrace.protocol.messages.sinks import CommitSinkRequest, CommitSinkResponse, MemberToCommit, RowsOfBatch
+from tailrace.protocol.messages.sinks import (
+    CommitSinkRequest,
+    CommitSinkResponse,
+    MemberToCommit,
+    RenewSinkRunRequest,
+    RenewSinkRunResponse,
+    RowsOfBatch,
+)
 from tailrace.protocol.messages.transactions import (
     EndTxnRequest,
     EndTxnResponse,
@@ -196,6 +203,27 @@ async def abort_sink_member(router: Router, member: WrittenMember, *, timeout_ms
 
     name = member.transactional_id
     await router.ask_coordinator(name, ask, key_type=TRANSACTION_COORDINATOR, timeout_ms=timeout_ms)
+
+
+async def renew_sink_run(router: Router, sink: str, *, run: str, lease_ms: int, timeout_ms: int | None = None) -> int:
+    """A sign of life of a run that has open members; returns the sink's last batch, -1 without any.
+
+    Without another sign for `lease_ms`, and half a minute more, the cluster aborts the members of the run. A run that
+    has never given a sign has the timeouts of its members alone.
+
+    Raises KafkaError PRODUCER_FENCED (90) if another run has followed; UNSUPPORTED_VERSION (35) if the coordinator
+    takes no signs.
+    """
+    request = RenewSinkRunRequest(sink_id=sink, run=run, lease_ms=lease_ms)
+
+    async def ask(connection: Connection) -> int:
+        if not connection.offers(RenewSinkRunRequest):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"{connection.address} takes no signs of life of runs")
+        response = await connection.ask(request, RenewSinkRunResponse, timeout_ms=router.request_timeout_ms)
+        check(response.error_code, response.error_message or f"run {run!r} of sink {sink!r} is not renewed")
+        return int(response.last_batch)
+
+    return await router.ask_coordinator(sink_key(sink), ask, key_type=TRANSACTION_COORDINATOR, timeout_ms=timeout_ms)
 
 
 async def commit_sink(

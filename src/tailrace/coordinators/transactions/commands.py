@@ -66,6 +66,8 @@ class AbortTimedOut:
     """Abort the transaction of one transactional id if it is open for longer than its timeout."""
 
     transactional_id: str
+    is_lapsed: bool = False
+    """Also before the timeout: the run of a sink's member gives no more signs of life."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

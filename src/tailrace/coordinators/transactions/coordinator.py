@@ -125,7 +125,8 @@ class TransactionCoordinator:
                         return _decision(transactional_id, None)
                     following = transaction.completed(now_ms=now_ms)
             case AbortTimedOut():
-                if transaction is not None and not is_pending and _is_timed_out(transaction, now_ms):
+                is_over = transaction is not None and (command.is_lapsed or _is_timed_out(transaction, now_ms))
+                if transaction is not None and is_over and not is_pending and _is_open(transaction):
                     following = transaction.fenced(is_resumed=False, now_ms=now_ms)
             case ForgetUnused():
                 if transaction is not None and not is_pending and self._is_unused(transaction, now_ms):
@@ -257,9 +258,12 @@ def _check_may_end(command: EndTransaction) -> None:
         )
 
 
+def _is_open(transaction: Transaction) -> bool:
+    return transaction.state is TransactionState.ONGOING
+
+
 def _is_timed_out(transaction: Transaction, now_ms: int) -> bool:
-    is_open = transaction.state is TransactionState.ONGOING
-    return is_open and transaction.started_at_ms + transaction.timeout_ms < now_ms
+    return _is_open(transaction) and transaction.started_at_ms + transaction.timeout_ms < now_ms
 
 
 def _decision(

@@ -184,6 +184,12 @@ class Sinks:
             )
         self._check_staged(member)
 
+    def check_run_is_current(self, sink_id: str, run: str) -> None:
+        """Raises KafkaError PRODUCER_FENCED (90) if another run has followed this one."""
+        sink = self._sinks.get(sink_id)
+        if sink is not None and sink.has_followed(run):
+            raise _followed(sink_id, sink, run)
+
     def check_writes(self, transactional_id: str) -> None:
         """Whether a member may write still; any other transactional id may.
 

@@ -1,7 +1,8 @@
-"""CommitSink (10001) and DescribeSinks (10002): batches of a sink, whole and once (decision 0063). APIs of ours.
+"""CommitSink (10001), DescribeSinks (10002), RenewSinkRun (10003): batches of a sink, whole and once (decision 0063).
 
-Both go to the coordinator of the transactional id `__tailrace_sink/<sink>`. A broker takes them when it announces the
-feature `tailrace.sinks` in ApiVersions: all brokers of its cluster know them then.
+APIs of ours. CommitSink and RenewSinkRun go to the coordinator of the transactional id `__tailrace_sink/<sink>`,
+DescribeSinks to any broker. A broker takes the first when it announces the feature `tailrace.sinks` in ApiVersions: all
+brokers of its cluster know sinks then.
 """
 
 from tailrace.protocol.schema import Int8, Int16, Int32, Int64, field, message, struct
@@ -97,3 +98,24 @@ class DescribeSinksResponse:
     sinks: tuple[DescribedSink, ...] = ()
     next_sink_id: str = ""
     """The begin of the next page; empty: this is the last one."""
+
+
+@message(api_key=10003, versions="0", flexible="0+")
+class RenewSinkRunRequest:
+    """A sign of life of a run that has open members (decision 0083)."""
+
+    sink_id: str
+    run: str
+    lease_ms: Int32
+    """Without another sign for so long, and some time more, the members of the run are aborted."""
+
+
+@message(api_key=10003, versions="0", flexible="0+")
+class RenewSinkRunResponse:
+    """The sign is taken, or the error: the run was followed (90)."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: str | None = None
+    last_batch: Int64 = -1
+    """The last batch of the sink that is decided; -1 if there is none."""

@@ -35,7 +35,7 @@ from tailrace.server.transactions.producer_requests import (
     EndTxnHandler,
 )
 from tailrace.server.transactions.queries import DescribeTransactionsHandler, ListTransactionsHandler
-from tailrace.server.transactions.sinks import CommitSinkHandler, DescribeSinksHandler
+from tailrace.server.transactions.sinks import CommitSinkHandler, DescribeSinksHandler, RenewSinkRunHandler
 from tailrace.server.waiters import Deadlines
 
 
@@ -193,6 +193,7 @@ class Coordination:
                 ),
                 sinks.CommitSinkRequest: CommitSinkHandler(coordinators=service, image=self._image),
                 sinks.DescribeSinksRequest: DescribeSinksHandler(coordinators=service),
+                sinks.RenewSinkRunRequest: RenewSinkRunHandler(coordinators=service),
             }
         )
 

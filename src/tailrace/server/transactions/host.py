@@ -50,6 +50,7 @@ from tailrace.server.ports import Clock, Timer
 from tailrace.server.transactions.markers import DecisionNumber
 from tailrace.server.transactions.next_transactions import NextTransactions, OnDone, QueuedRequest, WaitingRequests
 from tailrace.server.transactions.sink_commits import SinkCommits
+from tailrace.server.transactions.sink_leases import SinkLeases, SinkRun
 from tailrace.server.transactions.sink_producers import SinkProducers
 from tailrace.server.waiters import Deadlines
 
@@ -122,6 +123,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             submit=self.submit, is_complete=self.machine.sinks.is_complete, deadlines=deadlines
         )
         self._sink_producers = SinkProducers()
+        self._sink_leases = SinkLeases(clock.monotonic_ms())
 
     def has(self, key: str) -> bool:
         return key in self.machine.transactions or sink_of_key(key) in self.machine.sinks.known
@@ -186,6 +188,11 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
     def commit_sink(self, command: CommitSink, on_done: OnDone, *, timeout_ms: int) -> None:
         """As `submit`; answered when all members have their markers, or with REQUEST_TIMED_OUT (7)."""
         self._sink_commits.add(command, on_done, timeout_ms)
+
+    def renew_run(self, run: SinkRun, lease_ms: int) -> None:
+        """A sign of life of a run. Raises KafkaError PRODUCER_FENCED (90) if another run has followed it."""
+        self.machine.sinks.check_run_is_current(run.sink, run.run)
+        self._sink_leases.renewed(run, lease_ms)
 
     def _append(
         self,
@@ -275,6 +282,16 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
         for transactional_id in late:
             _logger.warning("event=transaction-timed-out id=%r", transactional_id)
         self.decide_until_done(AbortTimedOut(transactional_id=name) for name in late)
+        for run in self._sink_leases.lapsed(self._clock.monotonic_ms()):
+            self._abort_members(run)
+
+    def _abort_members(self, run: SinkRun) -> None:
+        """The run gives no more signs of life: end its open members before their timeout."""
+        members = self.machine.sinks.members.of(run.sink)
+        names = [name for name, member in members.items() if member.run == run.run]
+        if names:
+            _logger.warning("event=sink-run-lapsed sink=%r run=%r members=%d", run.sink, run.run, len(names))
+        self.decide_until_done([AbortTimedOut(transactional_id=name, is_lapsed=True) for name in names])
 
     def _forget_unused(self) -> None:
         now_ms = self._clock.now_ms()

@@ -1,4 +1,4 @@
-"""CommitSink (10001), DescribeSinks (10002): see decision 0063.
+"""CommitSink (10001), DescribeSinks (10002), RenewSinkRun (10003): see decisions 0063 and 0083.
 
 CommitSink is answered when the batch is decided and all its members have their markers. DescribeSinks answers from the
 committed records with the sinks that this broker coordinates, MAX_SINKS a page.
@@ -14,16 +14,19 @@ from tailrace.coordinators.transactions.sink import NO_BATCH
 from tailrace.coordinators.transactions.transaction import TransactionState
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.sinks import RowsDigest, check_sink, sink_key
+from tailrace.model.sinks import RowsDigest, check_run, check_sink, sink_key
 from tailrace.protocol.messages.sinks import (
     CommitSinkRequest,
     CommitSinkResponse,
     DescribedSink,
     DescribeSinksRequest,
     DescribeSinksResponse,
+    RenewSinkRunRequest,
+    RenewSinkRunResponse,
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.transactions.host import TransactionCoordinatorService
+from tailrace.server.transactions.sink_leases import SinkRun
 
 MAX_SINKS: Final = 1_000
 
@@ -79,6 +82,22 @@ class CommitSinkHandler:
             context.respond(CommitSinkResponse(is_repetition=outcome.is_repetition, last_batch=last_batch))
 
         host.commit_sink(command, answer, timeout_ms=request.timeout_ms)
+
+
+class RenewSinkRunHandler:
+    """Takes signs of life of runs."""
+
+    def __init__(self, *, coordinators: TransactionCoordinatorService) -> None:
+        self._coordinators = coordinators
+
+    def handle(self, request: RenewSinkRunRequest, context: RequestContext) -> RenewSinkRunResponse:
+        check_sink(request.sink_id)
+        check_run(request.run)
+        if request.lease_ms <= 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"a lease of {request.lease_ms} ms is none")
+        host = self._coordinators.host_of(sink_key(request.sink_id))
+        host.renew_run(SinkRun(request.sink_id, request.run), request.lease_ms)
+        return RenewSinkRunResponse(last_batch=host.machine.sinks.last_batch(request.sink_id))
 
 
 class DescribeSinksHandler:

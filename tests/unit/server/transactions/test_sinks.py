@@ -15,6 +15,8 @@ from tailrace.protocol.messages.sinks import (
     CommitSinkResponse,
     DescribeSinksRequest,
     MemberToCommit,
+    RenewSinkRunRequest,
+    RenewSinkRunResponse,
 )
 from tailrace.protocol.messages.transactions import ListTransactionsRequest
 from tailrace.server.transactions import sink_producers
@@ -295,6 +297,39 @@ def test_a_member_times_out_before_the_decision() -> None:
     assert _names(node) == []
     assert writer.commit(0, member).error_code == E.INVALID_PRODUCER_ID_MAPPING
     assert node.committed_values("orders") == []
+
+
+def _sign(node: TransactionPath, run: str, lease_ms: int = 10_000) -> RenewSinkRunResponse:
+    answer = node.send(RenewSinkRunRequest(sink_id="copy", run=run, lease_ms=lease_ms), 0).response
+    assert isinstance(answer, RenewSinkRunResponse)
+    return answer
+
+
+def test_a_run_that_gives_no_more_signs_of_life_holds_no_reader_up() -> None:
+    node = _node()
+    writer, silent = SinkWriter(node, "r1"), SinkWriter(node, "r2")
+    members = [writer.write(0, b"one"), writer.write(0, b"two", task=1)]
+    other = silent.write(0, b"other")
+    assert _sign(node, "r1") == RenewSinkRunResponse(last_batch=-1)
+    for _ in range(3):
+        node.clock.advance(9_000)
+        assert _sign(node, "r1").error_code == E.NONE
+    assert len(_names(node)) == 3
+    node.clock.advance(31_000)
+    assert _names(node) == [other.transactional_id], "a run that has promised nothing has its timeout"
+    assert writer.commit(0, *members).error_code == E.INVALID_PRODUCER_ID_MAPPING
+    assert node.committed_values("orders") == []
+    assert silent.commit(0, other).error_code == E.NONE
+    assert _sign(node, "r2") == RenewSinkRunResponse(last_batch=0)
+
+
+def test_a_run_that_was_followed_gives_its_signs_in_vain() -> None:
+    node = _node()
+    first, second = SinkWriter(node, "r1"), SinkWriter(node, "r2")
+    assert first.commit(0, first.write(0, b"one")).error_code == E.NONE
+    assert second.commit(1, second.write(1, b"two")).error_code == E.NONE
+    assert _sign(node, "r1").error_code == E.PRODUCER_FENCED
+    assert _sign(node, "r2", lease_ms=0).error_code == E.INVALID_REQUEST
 
 
 def test_a_sink_that_is_unused_is_forgotten_and_its_last_batch_is_a_new_one() -> None:
