@@ -14,7 +14,10 @@ class TopicConfig:
     """The settings in force for one topic. Times in milliseconds, sizes in bytes."""
 
     cleanup_policy: tuple[str, ...] = ("delete",)
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
     compression_type: str = "producer"
+    compression_zstd_level: int = 3
     delete_retention_ms: int = 86_400_000
     file_delete_delay_ms: int = 60_000
     flush_messages: int = _MAX_LONG
@@ -24,6 +27,8 @@ class TopicConfig:
     key_sharing_enable: bool = True
     key_sharing_index: str = "auto"
     leader_replication_throttled_replicas: tuple[str, ...] = ()
+    local_retention_bytes: int = -2
+    local_retention_ms: int = -2
     max_compaction_lag_ms: int = _MAX_LONG
     max_message_bytes: int = 1_048_588
     message_timestamp_after_max_ms: int = 3_600_000
@@ -33,6 +38,9 @@ class TopicConfig:
     min_compaction_lag_ms: int = 0
     min_insync_replicas: int = 1
     preallocate: bool = False
+    remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
+    remote_storage_enable: bool = False
     retention_bytes: int = -1
     retention_ms: int = 604_800_000
     segment_bytes: int = 1_073_741_824
@@ -54,6 +62,11 @@ class TopicConfig:
                 ErrorCode.INVALID_CONFIG,
                 f"min.compaction.lag.ms={config.min_compaction_lag_ms}: must be at most max.compaction.lag.ms,"
                 f" which is {config.max_compaction_lag_ms}",
+            )
+        if config.remote_storage_enable:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                "remote.storage.enable=true: there is no tiered storage here; leave it out, or say false",
             )
         return config
 
@@ -85,6 +98,9 @@ def _setting(
     )
 
 
+_ACCEPTED = "Accepted for Kafka's files"
+_NO_TIERS = "there is no tiered storage"
+
 TOPIC_SETTINGS: Table = table_of(
     _setting(
         "cleanup.policy",
@@ -93,10 +109,21 @@ TOPIC_SETTINGS: Table = table_of(
         one_of=("delete", "compact"),
     ),
     _setting(
+        "compression.gzip.level",
+        SettingType.INT,
+        f"{_ACCEPTED}: batches are compressed at the default level.",
+        at_least=-1,
+        at_most=9,
+    ),
+    _setting("compression.lz4.level", SettingType.INT, f"{_ACCEPTED}, as that of gzip.", at_least=1, at_most=17),
+    _setting(
         "compression.type",
         SettingType.STRING,
         "The codec of stored batches; `producer` keeps what the producer sent.",
         one_of=("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+    ),
+    _setting(
+        "compression.zstd.level", SettingType.INT, f"{_ACCEPTED}, as that of gzip.", at_least=-131_072, at_most=22
     ),
     _setting("delete.retention.ms", SettingType.LONG, "How long a tombstone stays in a compacted log.", at_least=0),
     _setting("file.delete.delay.ms", SettingType.LONG, "How long a removed file stays on disk.", at_least=0),
@@ -126,6 +153,8 @@ TOPIC_SETTINGS: Table = table_of(
         "Leaders that send at leader.replication.throttled.rate to replicas out of sync: PARTITION:BROKER,... or *.",
         throttled_replicas=True,
     ),
+    _setting("local.retention.bytes", SettingType.LONG, f"{_ACCEPTED}: {_NO_TIERS}.", at_least=-2),
+    _setting("local.retention.ms", SettingType.LONG, f"{_ACCEPTED}: {_NO_TIERS}.", at_least=-2),
     _setting("max.compaction.lag.ms", SettingType.LONG, "A record is compacted at the latest after this.", at_least=1),
     _setting("max.message.bytes", SettingType.INT, "The largest record batch, as stored.", at_least=0),
     _setting(
@@ -161,6 +190,9 @@ TOPIC_SETTINGS: Table = table_of(
         at_least=1,
     ),
     _setting("preallocate", SettingType.BOOLEAN, "Accepted for Kafka's files; a segment grows with its records."),
+    _setting("remote.log.copy.disable", SettingType.BOOLEAN, f"{_ACCEPTED}: {_NO_TIERS}."),
+    _setting("remote.log.delete.on.disable", SettingType.BOOLEAN, f"{_ACCEPTED}: {_NO_TIERS}."),
+    _setting("remote.storage.enable", SettingType.BOOLEAN, f"{_ACCEPTED} if it is false: {_NO_TIERS}."),
     _setting(
         "retention.bytes",
         SettingType.LONG,

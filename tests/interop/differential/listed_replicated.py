@@ -1,7 +1,6 @@
 """The list of differences: three brokers, reads of consumers and of followers."""
 
 from interop.differential.differences import ANY, ONLY_HERE, Difference, Values
-from interop.differential.listed import TOPIC_SETTINGS_MISSING
 
 _OK = "NONE (0)"
 _NOT_LEADER = "NOT_LEADER_OR_FOLLOWER (6)"
@@ -15,7 +14,6 @@ _FORGED = (
 _LEADER = (f"{_PART}.current_leader.leader_id", f"{_PART}.current_leader.leader_epoch")
 
 REPLICATED = (
-    Difference("CreateTopics", ("create replicated",), TOPIC_SETTINGS_MISSING, "settings that are not here"),
     Difference(
         "Fetch",
         (

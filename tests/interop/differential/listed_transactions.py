@@ -1,10 +1,8 @@
 """The list of differences: conversations of transactional producers."""
 
 from interop.differential.differences import ANY, Difference
-from interop.differential.listed import TOPIC_SETTINGS_MISSING
 
 TRANSACTIONS: tuple[Difference, ...] = (
-    Difference("CreateTopics", ("create *",), TOPIC_SETTINGS_MISSING, "settings that are not here"),
     Difference(
         "Fetch",
         ("*, older, *: the records of partition *",),

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -65,3 +67,28 @@ def test_every_default_is_legal() -> None:
         text = setting.format(setting.default)
         assert text is not None
         assert setting.parse(text) == setting.default
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("compression.gzip.level", "6"),
+        ("compression.lz4.level", "17"),
+        ("compression.zstd.level", "-5"),
+        ("local.retention.bytes", "-2"),
+        ("local.retention.ms", "1000"),
+        ("remote.log.copy.disable", "true"),
+        ("remote.log.delete.on.disable", "true"),
+        ("remote.storage.enable", "false"),
+    ],
+)
+def test_kafkas_settings_of_a_topic_without_effect_are_accepted(name: str, value: str) -> None:
+    """A mirrored topic keeps all its settings, or none."""
+    TopicConfig().with_overrides({name: value, "cleanup.policy": "compact"})
+    with pytest.raises(KafkaError, match=re.escape(name)):
+        TopicConfig().with_overrides({name: "x"})
+
+
+def test_tiered_storage_is_refused_by_name() -> None:
+    with pytest.raises(KafkaError, match=r"remote.storage.enable=true: there is no tiered storage"):
+        TopicConfig().with_overrides({"remote.storage.enable": "true"})

@@ -16,7 +16,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, Value, attribute_name
 from tailrace.model.topic_config import TopicConfig
 from tailrace.net.limits import ListenerLimits
-from tailrace.node.settings.listeners import ListenerAddress, read_listener_config
+from tailrace.node.settings.listeners import ListenerAddress, parse_endpoint, read_listener_config
 from tailrace.node.settings.logs import FLUSHED
 from tailrace.node.settings.quorum import read_quorum_config
 from tailrace.node.settings.sources import checked, known_setting, read_environment, read_file, read_overrides
@@ -156,7 +156,9 @@ class NodeConfig:
 
     def entry(self, name: str) -> SettingInForce:
         """The setting of this name, which exists."""
-        layers = tuple((source, layer[name]) for source, layer in self._layers if name in layer)
+        layers = tuple((source, _shown(name, layer[name])) for source, layer in self._layers if name in layer)
+        if name == "node.id" and len(layers) == 1:  # tools expect of each node that its file has it
+            layers = ((ConfigSource.STATIC_BROKER_CONFIG, self.node_id), *layers)
         return SettingInForce(setting=BROKER_SETTINGS[name], layers=layers)
 
     def entries(self) -> Iterator[SettingInForce]:
@@ -177,6 +179,13 @@ class NodeConfig:
         changed._values = {name: value for _, layer in reversed(changed._layers) for name, value in layer.items()}
         changed.topic_defaults = _topic_defaults(changed._values)
         return changed
+
+
+def _shown(name: str, value: Value) -> Value:
+    """The value as DescribeConfigs shows it: addresses with the names of their listeners, as Kafka's are written."""
+    if name not in ("listeners", "advertised.listeners") or not isinstance(value, tuple):
+        return value
+    return tuple(str(parse_endpoint(address, setting=name)) for address in value)
 
 
 def _parsed_dynamic(texts: Mapping[str, str]) -> dict[str, Value]:

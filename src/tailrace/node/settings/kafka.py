@@ -96,11 +96,6 @@ WITHOUT_EFFECT = (
     _accepted("auto.include.jmx.reporter", BOOLEAN, True),
     _accepted("telemetry.max.bytes", INT, 1_048_576),
     # Logs
-    _accepted("compression.gzip.level", INT, -1, dynamic=True),
-    _accepted("compression.lz4.level", INT, 9, dynamic=True),
-    _accepted("compression.zstd.level", INT, 3, dynamic=True),
-    _accepted("log.local.retention.bytes", LONG, -2, dynamic=True),
-    _accepted("log.local.retention.ms", LONG, -2, dynamic=True),
     _accepted("log.initial.task.delay.ms", LONG, 30_000),
     _accepted("log.message.downconversion.enable", BOOLEAN, True, dynamic=True),
     _accepted("early.start.listeners", STRING, None),

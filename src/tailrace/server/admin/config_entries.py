@@ -124,7 +124,10 @@ class DescribedConfig:
 
 BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "cleanup.policy": ("log.cleanup.policy",),
+    "compression.gzip.level": ("compression.gzip.level",),
+    "compression.lz4.level": ("compression.lz4.level",),
     "compression.type": ("compression.type",),
+    "compression.zstd.level": ("compression.zstd.level",),
     "delete.retention.ms": ("log.cleaner.delete.retention.ms",),
     "file.delete.delay.ms": ("log.segment.delete.delay.ms",),
     "flush.messages": ("log.flush.interval.messages",),
@@ -134,6 +137,8 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "key.sharing.enable": (),
     "key.sharing.index": (),
     "leader.replication.throttled.replicas": (),
+    "local.retention.bytes": ("log.local.retention.bytes",),
+    "local.retention.ms": ("log.local.retention.ms",),
     "max.compaction.lag.ms": ("log.cleaner.max.compaction.lag.ms",),
     "max.message.bytes": ("message.max.bytes",),
     "message.timestamp.after.max.ms": ("log.message.timestamp.after.max.ms",),
@@ -143,6 +148,9 @@ BROKER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
     "min.compaction.lag.ms": ("log.cleaner.min.compaction.lag.ms",),
     "min.insync.replicas": ("min.insync.replicas",),
     "preallocate": ("log.preallocate",),
+    "remote.log.copy.disable": (),
+    "remote.log.delete.on.disable": (),
+    "remote.storage.enable": (),
     "retention.bytes": ("log.retention.bytes",),
     "retention.ms": ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     "segment.bytes": ("log.segment.bytes",),
@@ -260,10 +268,16 @@ def _under(
             yield entry
 
 
+_BROKER_ID: Final = Setting(
+    name="broker.id", type=SettingType.INT, default=-1, doc="The same as node.id, for tools that ask for it."
+)
+
+
 def broker_entries(broker: BrokerSettings) -> Iterator[DescribedConfig]:
     """Every setting of this broker, by name."""
-    for entry in broker.entries():
-        yield _broker_entry(entry.setting, tuple(_synonyms(entry)))
+    own_id = Synonym(name=_BROKER_ID.name, value=str(broker.node_id), source=ConfigSource.STATIC_BROKER_CONFIG)
+    entries = [_broker_entry(entry.setting, tuple(_synonyms(entry))) for entry in broker.entries()]
+    yield from sorted((*entries, _broker_entry(_BROKER_ID, (own_id,))), key=lambda entry: entry.setting.name)
 
 
 def shared_broker_entries(broker: BrokerSettings) -> Iterator[DescribedConfig]:

@@ -312,7 +312,7 @@ def test_described_settings_say_where_they_come_from() -> None:
     entries = {entry.setting.name: entry for entry in loaded(overrides=["num.partitions=3"]).entries()}
     assert entries["num.partitions"].source is ConfigSource.STATIC_BROKER_CONFIG
     assert entries["num.partitions"].value == 3
-    assert entries["node.id"].source is ConfigSource.DEFAULT_CONFIG
+    assert entries["log.segment.bytes"].source is ConfigSource.DEFAULT_CONFIG
     assert set(entries) == set(BROKER_SETTINGS)
 
 
@@ -359,3 +359,10 @@ def test_an_illegal_dynamic_setting_of_another_release_is_ignored(name: str, val
     changed = config.with_dynamic(of_all={name: value}, of_this={})
     assert changed.topic_defaults == config.topic_defaults
     assert [entry.value for entry in changed.entries()] == [entry.value for entry in config.entries()]
+
+
+def test_addresses_are_shown_with_the_names_of_their_listeners() -> None:
+    """Tools split the value at `://`, as Kafka writes it."""
+    config = loaded(flags={"listeners": "127.0.0.1:9092,OTHER://[::1]:9093"})
+    assert config.entry("listeners").value == ("PLAINTEXT://127.0.0.1:9092", "OTHER://[::1]:9093")
+    assert config.entry("node.id").source is ConfigSource.STATIC_BROKER_CONFIG

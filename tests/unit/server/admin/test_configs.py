@@ -152,7 +152,7 @@ def test_a_changed_setting_is_shown_and_in_force(node: AdminPath) -> None:
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
 def test_the_settings_of_this_broker_are_shown_and_few_can_be_changed(node: AdminPath, version: int) -> None:
     result = describe(node, "1", kind=ResourceType.BROKER, version=version)
-    assert [config.name for config in result.configs] == sorted(BROKER_SETTINGS)
+    assert [config.name for config in result.configs] == sorted((*BROKER_SETTINGS, "broker.id"))
     defaults_of_topics = {name for names in BROKER_NAMES.values() for name in names[:1]}
     throttles = {"leader.replication.throttled.rate", "follower.replication.throttled.rate"}
     without_effect = {setting.name for setting in WITHOUT_EFFECT if setting.dynamic}
