@@ -230,6 +230,7 @@ class RunningBroker:
 
         def reported() -> None:
             broker.replicas.forget_vanished()
+            broker.replicas.remove_moved(self._metadata.image)
             # A node that was killed between a decision and its effects carries them out before it serves.
             broker.partitions.when_made(lambda: session.serve(served))
 

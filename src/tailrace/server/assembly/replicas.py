@@ -18,6 +18,7 @@ from tailrace.server.replicas.failures import ReplicaFailures
 from tailrace.server.replicas.fetchers import ReplicaFetchers
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
+from tailrace.server.replicas.moved_replicas import remove_moved_replicas
 from tailrace.server.replicas.repairs import ReplicaRepairs
 from tailrace.server.replicas.replication_throttles import ReplicationThrottles
 
@@ -35,6 +36,7 @@ class LocalReplicas:
         views: Views,
     ) -> None:
         clock, broker_id = ports.clock, config.broker_id
+        self._broker_id = broker_id
         self.failures: Final = ReplicaFailures(
             broker_id=broker_id,
             controller=controller,
@@ -121,6 +123,10 @@ class LocalReplicas:
         """Receivers of changes of the metadata, in this order, after the applier."""
         hosts = (self.throttles, self.fetchers, self.keeper, self.failures, self.repairs)
         return tuple(host.on_image for host in hosts)
+
+    def remove_moved(self, image: ClusterImage) -> None:
+        """Remove the replicas that were moved away while this node was down: the image is caught up now."""
+        remove_moved_replicas(self.partitions, image, self.applier, self._broker_id)
 
     def forget_vanished(self) -> None:
         """Treat replicas that are gone from the disk as empty from now on: all lost replicas are reported."""

@@ -22,6 +22,7 @@ from tailrace.model.ids import TopicId
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition, topic_name_fault
 from tailrace.model.topic_config import TopicConfig
 from tailrace.server.partitions.damage_cut import DamageCut
+from tailrace.server.partitions.log_reports import report_recovery, report_vanished
 from tailrace.server.partitions.offset_checkpoints import OffsetCheckpoint
 from tailrace.storage import ClosedLog, ClosedLogs, ClosedTopic, FileSystem, Log
 from tailrace.storage.checkpoints import (
@@ -178,6 +179,23 @@ class LogDirectory:
         closed = (TopicPartition(name, number) for name, topic in self._closed.items() for number in topic.lines)
         return frozenset((*self._found, *closed))
 
+    def unclaimed_id(self, partition: TopicPartition) -> TopicId | None:
+        """The topic id of an unclaimed directory; None if it cannot be read."""
+        topic = self._closed.get(partition.topic)
+        if topic is not None and partition.partition in topic.lines:
+            return topic.topic_id
+        try:
+            return read_partition_metadata(self._files, join(self.path, str(partition)))
+        except KafkaError:
+            return None
+
+    def claim(self, partition: TopicPartition) -> None:
+        """The directory is about to be renamed, and so unclaimed no more."""
+        self.forget_renamed(partition)
+        topic = self._closed.get(partition.topic)
+        if topic is not None:
+            topic.lines.pop(partition.partition, None)
+
     def is_found(self, partition: TopicPartition) -> bool:
         """Whether `scan` has found the directory, and its log must be opened from its files."""
         return partition in self._found
@@ -234,7 +252,7 @@ class LogDirectory:
             # The checkpoints must stay: without them the next start would take the damage for a torn end, and cut it.
             self._found.add(partition)
             raise
-        _report_recovery(partition, log)
+        report_recovery(partition, log)
         return log
 
     def _check_topic(self, partition: TopicPartition, directory: str, topic_id: TopicId) -> None:
@@ -270,7 +288,7 @@ class LogDirectory:
         """Make an empty log. It is not durable before `sync_made`."""
         known_end = self._vanished.pop(partition, None)
         if known_end is not None:
-            _report_vanished(partition, known_end)
+            report_vanished(partition, known_end)
         if self.forget(partition):  # entries of another topic, whose directory was renamed
             self.write_checkpoints()
         directory = join(self.path, str(partition))
@@ -459,36 +477,6 @@ def _is_damaged_id(stored_id: TopicId, topic_id: TopicId) -> bool:
     difference = int.from_bytes(stored_id) ^ int.from_bytes(topic_id)
     lowest_bit = difference & -difference
     return difference // lowest_bit < 1 << _BITS_PER_CHARACTER
-
-
-def _report_vanished(partition: TopicPartition, known_end: int) -> None:
-    """Log that records are gone without a deletion, and the way out."""
-    _logger.error(
-        "event=partition-vanished partition=%s flushed_up_to=%d action=begin-empty "
-        "hint='stop the node and put the directory back, if there is a copy of it'",
-        partition,
-        known_end,
-    )
-
-
-def _report_recovery(partition: TopicPartition, log: Log) -> None:
-    """Log the changes that the recovery has made, if it has made any."""
-    recovery = log.recovery
-    if recovery.bytes_cut or recovery.segments_removed or recovery.lost_acknowledged:
-        _logger.log(
-            logging.ERROR if recovery.lost_acknowledged else logging.WARNING,
-            "event=log-cut partition=%s end_offset=%d bytes=%d segments=%d acknowledged_up_to=%d reason=%s",
-            partition,
-            log.log_end_offset,
-            recovery.bytes_cut,
-            recovery.segments_removed,
-            recovery.acknowledged_end_offset,
-            recovery.cut_reason,
-        )
-    if (noted := recovery.ignored_log_start) is not None:
-        _logger.warning(
-            "event=log-start-ignored partition=%s noted=%d end_offset=%d", partition, noted, log.log_end_offset
-        )
 
 
 def parse_directory_name(name: str) -> TopicPartition | None:

@@ -389,6 +389,11 @@ class PartitionTable:
             delay_ms = partition.config.file_delete_delay_ms
             self._removals.begin(topic_partition, topic_id=partition.topic_id, delay_ms=delay_ms, partition=partition)
 
+    def remove_moved(self, topic_partition: TopicPartition, topic_id: TopicId, *, delay_ms: int) -> None:
+        """Remove the directory of an unclaimed replica, which metadata has given to other brokers."""
+        self.directory.claim(topic_partition)
+        self._removals.begin(topic_partition, topic_id=topic_id, delay_ms=delay_ms)
+
     def is_leaving(self, topic_partition: TopicPartition) -> bool:
         """Whether the name of a deleted partition, or of one whose log is being renamed or cut, is not free yet."""
         return topic_partition in self._removals
