@@ -43,6 +43,7 @@ soak: export REASSIGNMENTS := $(or $(REASSIGNMENTS),20)
 soak: export REPLICA_FAULT_SECONDS := $(or $(REPLICA_FAULT_SECONDS),1800)
 soak: export SHARING_FAULT_SECONDS := $(or $(SHARING_FAULT_SECONDS),900)
 soak: export TRANSACTION_FAULT_SECONDS := $(or $(TRANSACTION_FAULT_SECONDS),1800)
+soak: export ATTACKS := all
 soak: export SPARK_TESTS := all
 soak: export SPARK_KILLS := $(or $(SPARK_KILLS),50)
 soak: export SPARK_RECORDS := $(or $(SPARK_RECORDS),2000000)

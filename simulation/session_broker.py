@@ -286,13 +286,13 @@ class _Parked:
     def __init__(self, waiting: Waiting, poll: WaitingSession) -> None:
         self.waiting = waiting
         self.poll = poll
-        self.moved: dict[Any, None] = {}
+        self.moved: dict[Any, int] = {}
         self.is_woken = False
 
     def changed(self, subject: Any, kinds: int) -> None:
         self.is_woken = True
         if subject is not None:
-            self.moved[subject] = None
+            self.moved[subject] = self.moved.get(subject, 0) | kinds
 
 
 class SessionBroker:
@@ -330,6 +330,7 @@ class SessionBroker:
             sent=sent,
             endpoints=_as_any(SimpleNamespace(of=lambda *args: ())),
             views=self._views,
+            slices=_as_any(None),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -376,13 +377,7 @@ class SessionBroker:
             has_key_ranges=False,
             given=[(partition, 0) for partition in self.partitions],
         )
-        handler = self._handler
-        poll = WaitingSession(
-            first,
-            session,
-            sessions=self.sessions,
-            end_wait=lambda last: context.respond(handler._incremental_response(session, last)),
-        )
+        poll = self._handler._waiting_session(params, first, session)
         self._park(_Parked(waiting, poll))
 
     def _park(self, parked: _Parked) -> None:
@@ -403,8 +398,7 @@ class SessionBroker:
         while woken := [parked for parked in self._parked if parked.is_woken or is_last]:
             for parked in woken:
                 parked.is_woken = False
-                moved: Any = tuple(parked.moved)
-                parked.moved.clear()
+                moved, parked.moved = parked.moved, {}
                 if parked.poll.retry(moved, is_last=is_last):
                     parked.poll.unwatch(parked)
                     self._parked.remove(parked)

@@ -4,6 +4,7 @@ from itertools import count
 
 from tailrace.fetch_session.session import FetchSession, SessionOwner
 from tailrace.fetch_session.session_cache import DEFAULT_SLOTS, FetchSessionCache
+from tailrace.fetch_session.session_places import Newcomer
 from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic
 
 CONSUMER = SessionOwner("User:ANONYMOUS", "PLAINTEXT", -1)
@@ -30,8 +31,7 @@ def open_session(
     """A session with so many partitions, opened at this monotonic time; privileged if it is a follower's."""
     session = cache.open(
         owner,
-        partitions,
-        is_privileged=owner.replica_id >= 0,
+        Newcomer(client_host, partitions, 0, owner.replica_id >= 0),
         uses_topic_ids=uses_topic_ids,
         client_id=client_id,
         client_host=client_host,
@@ -40,5 +40,5 @@ def open_session(
     assert session is not None, "there is no room"
     wanted = [FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1) for n in range(partitions)]
     session.name([FetchTopic(topic="orders", topic_id=b"o" * 16, partitions=tuple(wanted))])
-    cache.resized(session, 0)
+    cache.resized(session)
     return session

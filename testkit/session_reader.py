@@ -44,6 +44,7 @@ class SessionReader:
         min_bytes: int = 1,
         isolation: int = 0,
         rack_id: str = "",
+        same_turn: bool = False,
     ) -> Exchange:
         """Send one fetch of the present id and epoch, which stay as they are. `offsets` names partitions."""
         topic_id = topic_id_of(self.topic)
@@ -66,7 +67,7 @@ class SessionReader:
                 (ForgottenTopic(topic=self.topic, topic_id=topic_id, partitions=gone),) if gone else ()
             ),
         )
-        return self.node.send(request, self.version, connection=self.connection)
+        return self.node.send(request, self.version, connection=self.connection, same_turn=same_turn)
 
     def open(self, offsets: Mapping[int, int], **options: Any) -> list[PartitionData]:
         """Begin a session with a full fetch of these partitions."""

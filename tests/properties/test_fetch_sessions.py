@@ -96,10 +96,13 @@ class FetchSessionMachine(RuleBasedStateMachine):
         self.sent_at_ms = self.waits_until_ms = 0
         self.slices = ExitStack()
 
-    @initialize(partitions=st.sampled_from((1, 2, 512)))
-    def read_in_slices(self, partitions: int) -> None:
-        """A session is read in slices of so many partitions: 512 is the product's, and more than there are here."""
+    @initialize(partitions=st.sampled_from((1, 2, 64)), few=st.sampled_from((1, 64)))
+    def read_in_slices(self, partitions: int, few: int) -> None:
+        """A step looks at so many partitions, and a fetch of more than a few is made in steps: 64 is the product's
+        number for both, and more than there are here."""
         self.slices.enter_context(mock.patch("tailrace.server.fetch.reading._SLICE", partitions))
+        for module in ("fetch", "sessions", "waiting"):
+            self.slices.enter_context(mock.patch(f"tailrace.server.fetch.{module}.FEW", few))
 
     def teardown(self) -> None:
         self.slices.close()
@@ -324,7 +327,7 @@ TestFetchSessions = FetchSessionMachine.TestCase
 def machine() -> Iterator[FetchSessionMachine]:
     """The machine for a course of events that is given, with slices of one partition."""
     machine = FetchSessionMachine()
-    machine.read_in_slices(1)
+    machine.read_in_slices(1, few=64)
     yield machine
     machine.teardown()
 

@@ -156,13 +156,26 @@ def test_a_fetch_of_no_partition_is_answered_at_once() -> None:
     assert new_node().send(FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=()), 12).is_answered
 
 
-def test_one_partition_in_error_answers_for_all() -> None:
+@pytest.mark.parametrize(
+    ("number", "offset", "error", "ends_wait"),
+    [(1, 7, ErrorCode.OFFSET_OUT_OF_RANGE, True), (9, 0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, False)],
+    ids=["out of range", "a partition that does not exist"],
+)
+def test_one_partition_in_error_answers_for_all_if_it_exists(
+    number: int, offset: int, error: ErrorCode, ends_wait: bool
+) -> None:
     node = new_node()
-    wanted = tuple(FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=100) for index in (0, 9))
+    node.create(partition=1)
+    wanted = tuple(
+        FetchPartition(partition=index, fetch_offset=at, partition_max_bytes=100)
+        for index, at in ((0, 0), (number, offset))
+    )
     request = FetchRequest(max_wait_ms=WAIT_MS, min_bytes=1, topics=(FetchTopic(topic="orders", partitions=wanted),))
-    (topic,) = node.send(request, 12).response.responses
-    codes = [answer.error_code for answer in topic.partitions]
-    assert codes == [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    exchange = node.send(request, 12)
+    assert exchange.is_answered is ends_wait
+    node.clock.advance(WAIT_MS)
+    (topic,) = exchange.response.responses
+    assert [answer.error_code for answer in topic.partitions] == [ErrorCode.NONE, error]
 
 
 def test_a_fetch_of_a_diverging_log_is_answered_at_once() -> None:

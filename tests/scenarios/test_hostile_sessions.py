@@ -327,10 +327,10 @@ def test_an_unknown_topic_id_is_an_error_of_its_partition(node: NodeWithSessions
         (data,) = await hostile.open({0: 0}, topic_id=NO_TOPIC)
         assert data.error_code == unknown
         named = await hostile.next({-1: 0}, topic_id=bytes(16))
-        assert [data.error_code for data in named] == [unknown] * 2, "an error is repeated in each answer"
+        assert [data.error_code for data in named] == [unknown], "an error comes once"
         named = await hostile.next({-5: 0, MAX_EPOCH: -(2**63)})
-        assert sorted(data.error_code for data in named) == [absent, absent, unknown, unknown]
-        assert {data.error_code for data in await hostile.next({0: node.produced})} == {0, absent, unknown}
+        assert sorted(data.error_code for data in named) == [absent, absent]
+        assert [data.error_code for data in await hostile.next({0: node.produced})] == [0]
         await node.check()
         assert [data.error_code for data in await hostile.next()].count(0) == 1
 

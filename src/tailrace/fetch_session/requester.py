@@ -12,7 +12,7 @@
 5. Session id 0 in an answer: the broker keeps no session, or has closed it. The data count, and the next fetch is full.
 6. With `max_partitions` a fetch names at most so many partitions, and the fetches after it add the rest. So neither end
    spends a long turn on a large session. Without a session there is nothing to add to: once the broker has refused one,
-   every full fetch is whole.
+   or has closed one to which partitions were being added, every full fetch is whole.
 
 A step costs as much as its changes, the partitions of its answer and, in a full fetch, all partitions.
 """
@@ -161,6 +161,8 @@ class FetchSessionRequester(Generic[K, P]):
             self._begin_anew(self.session_id)
             return False
         if session_id == NO_SESSION:
+            most = self._max_partitions  # a session that has grown too large would never have the rest in slices
+            self._is_refused = most is not None and len(self._held) > most
             self._begin_anew(NO_SESSION)
         else:
             self.epoch = next_epoch(self.epoch)

@@ -2,7 +2,8 @@
 
 1. A partition of the session is *due* when an answer may have to name it: it is new or named by the request, something
    about it has changed, its last answer is not acknowledged, its reader lags, or it is an error. All others are
-   *clean*: an incremental fetch costs what is due, however many are clean.
+   *clean*: an incremental fetch costs what is due, however many are clean. A partition that does not exist is clean
+   once its reader knows that: metadata brings it.
 2. An answer is acknowledged by the request with the next epoch, and not before: if it is lost, no such request comes.
    So a partition that an answer names stays due until then.
 3. Partitions are in the order of their ranks. One whose records an answer gives gets a new rank, behind all others: so
@@ -15,6 +16,7 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, next_epoch
+from tailrace.model.errors import ErrorCode
 from tailrace.model.key_ranges import KeyRange
 from tailrace.model.partitions import MAX_TOPIC_NAME
 from tailrace.protocol.messages.fetch import FetchTopic, ForgottenTopic, PartitionData, WireKeyRange
@@ -24,6 +26,9 @@ UNKNOWN: Final = -1
 UNPROVEN: Final = -2
 
 FIRST_WITH_TOPIC_IDS: Final = 13
+
+DOES_NOT_EXIST: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
+"""The errors of a partition that metadata does not have."""
 
 SessionTopic = str | bytes
 """The name of a topic, or its id from Fetch v13 on."""
@@ -145,20 +150,25 @@ class FetchSession:
         "_most_due",
         "_named_in_order",
         "_topics",
+        "client",
         "client_host",
         "client_id",
         "conditions",
+        "counted",
         "created_ms",
         "due",
         "epoch",
         "has_long_names",
         "idle_answer_ms",
         "incremental_fetches",
+        "is_busy",
         "is_open",
         "is_privileged",
         "key_range_count",
         "last_used_ms",
         "listener",
+        "missing",
+        "missing_told_ms",
         "owner",
         "partition_count",
         "saved_bytes",
@@ -175,6 +185,7 @@ class FetchSession:
         session_id: int,
         owner: SessionOwner,
         *,
+        client: Hashable,
         is_privileged: bool,
         uses_topic_ids: bool,
         client_id: str,
@@ -183,6 +194,8 @@ class FetchSession:
     ) -> None:
         self.session_id = session_id
         self.owner = owner
+        self.client = client
+        """The client by which the places of sessions are shared out."""
         self.is_privileged = is_privileged
         """Whether a follower has created it: it is the last to be evicted."""
         self.uses_topic_ids = uses_topic_ids
@@ -193,6 +206,12 @@ class FetchSession:
         """The epoch of the next request."""
         self._topics: dict[SessionTopic, dict[int, SessionPartition]] = {}
         self.partition_count = 0
+        self.counted = (0, 0)
+        """Its partitions that exist and those that do not, as `session_places` has counted them."""
+        self.missing: dict[SessionPartition, bool] = {}
+        """Those that did not exist when they were looked for; True: the last answer about them has said so."""
+        self.missing_told_ms = now_ms
+        """The time from which on missing partitions are clean once an answer has named them."""
         self.has_long_names = False
         """Whether it was to have topics with names that none can have."""
         self.key_range_count = 0
@@ -206,6 +225,8 @@ class FetchSession:
         """The facts that hold for all partitions, beside the state of each; see `put_under`."""
         self.listener: ChangeListener | None = None
         """The request that waits for changes of the session."""
+        self.is_busy = False
+        """Whether a request of it is carried out in steps: another one has to wait for it."""
         self.is_open = True
         self.visits: Any = None
         """The host's clock of the fetches of a follower's session."""
@@ -230,20 +251,33 @@ class FetchSession:
         return self._topics.get(topic, {}).get(index)
 
     @property
+    def existing_count(self) -> int:
+        """The partitions that exist, as far as they were looked for."""
+        return self.partition_count - len(self.missing)
+
+    @property
     def is_excessive(self) -> bool:
         """Whether it must end: its names of topics or its key ranges would take much memory."""
         return self.has_long_names or self.key_range_count > MAX_KEY_RANGES
 
     # Requests
 
-    def name(self, topics: Iterable[FetchTopic], key_ranges: Sequence[WireKeyRange] = ()) -> list[SessionPartition]:
+    def name(
+        self,
+        topics: Iterable[FetchTopic],
+        key_ranges: Sequence[WireKeyRange] = (),
+        before: list[SessionPartition] | None = None,
+    ) -> list[SessionPartition]:
         """Take the partitions that a request names, in order: new ones come last, known ones keep their rank.
 
-        `key_ranges` are those of partitions that have none of their own (KIP-X).
+        `key_ranges` are those of partitions that have none of their own (KIP-X). `before`: the partitions that the
+        request has named by then, to which these are added.
         """
-        named: list[SessionPartition] = []
-        due, waiting, uses_topic_ids = self.due, self.waiting, self.uses_topic_ids
+        named: list[SessionPartition] = [] if before is None else before
+        due, waiting, missing, uses_topic_ids = self.due, self.waiting, self.missing, self.uses_topic_ids
         last_rank, is_in_order, shared_max_bytes = 0, True, UNKNOWN
+        if named:
+            last_rank, is_in_order = named[-1].rank, self._named_in_order is named
         for one in topics:
             topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
             partitions = self._topics.get(topic)
@@ -271,6 +305,8 @@ class FetchSession:
                     partition.key_ranges = wanted_ranges
                 if waiting:
                     waiting.pop(partition, None)
+                if missing and partition in missing:
+                    missing[partition] = False
                 due[partition] = None
                 named.append(partition)
                 rank = partition.rank
@@ -298,6 +334,7 @@ class FetchSession:
                     self.key_range_count -= len(partition.key_ranges)
                     self.due.pop(partition, None)
                     self.waiting.pop(partition, None)
+                    self.missing.pop(partition, None)
                     gone.append(partition)
             if not partitions:
                 self._topics.pop(topic, None)
@@ -322,7 +359,27 @@ class FetchSession:
         self.due.update(dict.fromkeys(self))
         return True
 
+    def came(self, topic: SessionTopic, number: int, kinds: int) -> None:
+        """Have this partition due if it was missing."""
+        partition = self.find(topic, number)
+        if partition is not None and partition in self.missing:
+            partition.changed(None, kinds)
+
+    def tell_missing_again(self, now_ms: int) -> None:
+        """Have all missing partitions due, and the next answer name them."""
+        self.missing_told_ms = now_ms
+        self.missing = dict.fromkeys(self.missing, False)
+        self.due.update(dict.fromkeys(self.missing))
+
     # Answers
+
+    def is_known_to_miss(self, partition: SessionPartition) -> bool:
+        """Note that the partition does not exist; whether its reader has an answer that says so."""
+        return self.missing.setdefault(partition, False)
+
+    def found(self, partition: SessionPartition) -> None:
+        """Note that the partition exists."""
+        self.missing.pop(partition, None)
 
     def due_in_order(self) -> list[SessionPartition]:
         """The partitions that are due, by rank."""
@@ -363,6 +420,8 @@ class FetchSession:
         for partition, data in zip(named, answers, strict=True):
             if data.error_code or data.diverging_epoch.epoch >= 0:
                 partition.known_high_watermark = partition.known_log_start_offset = UNKNOWN
+                if partition.subject is None and data.error_code in DOES_NOT_EXIST:
+                    self.missing[partition] = True
                 continue
             partition.known_high_watermark = data.high_watermark
             partition.known_log_start_offset = data.log_start_offset

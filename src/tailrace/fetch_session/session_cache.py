@@ -8,25 +8,21 @@ A new session takes a free slot, or evicts a session for which one of the text's
    followers and among those of consumers, not between the two: followers have priority.
 
 Rule 2 is tried first, on the session that was inactive for longest; then rules 1 and 3, on the one with the fewest
-partitions. Where all sessions together have too many partitions, which is a limit of ours, rule 2 alone makes room.
+partitions. All sessions together may have so many partitions, which is a limit of ours: `session_places` says which
+of them make room then.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from tailrace.fetch_session.session import FetchSession, SessionOwner
+from tailrace.fetch_session.session_places import MIN_EVICTION_MS, Newcomer, SessionPlaces
 from tailrace.model.errors import ErrorCode, KafkaError
 
 DEFAULT_SLOTS: Final = 1_000
 """max.incremental.fetch.session.cache.slots"""
-MIN_EVICTION_MS: Final = 120_000
-"""min.incremental.fetch.session.eviction.ms: a constant of the text, and no setting."""
 MAX_PARTITIONS: Final = 200_000
 """The most partitions of one session: a limit of ours. A larger fetch gets no session."""
-MAX_CONSUMER_PARTITIONS: Final = 200_000
-"""The most partitions of all sessions of consumers together."""
-MAX_FOLLOWER_PARTITIONS: Final = 2_000_000
-"""The same for followers, which are counted apart: consumers must not displace them."""
 
 
 class FetchSessionCache:
@@ -45,7 +41,7 @@ class FetchSessionCache:
         self._random_bytes = random_bytes
         self._on_removed = on_removed
         self._sessions: dict[int, FetchSession] = {}  # the one that was used last comes last
-        self._partitions = {True: 0, False: 0}  # by `is_privileged`
+        self._places = SessionPlaces()
         self.evictions = 0
         """Sessions that others have displaced; not those that their readers have closed."""
 
@@ -55,7 +51,7 @@ class FetchSessionCache:
     @property
     def partition_count(self) -> int:
         """The partitions of all sessions together."""
-        return sum(self._partitions.values())
+        return self._places.partition_count
 
     def sessions(self) -> Iterator[FetchSession]:
         """All sessions, the one that was used last at the end."""
@@ -95,24 +91,31 @@ class FetchSessionCache:
         session.last_used_ms = now_ms
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
-    def resized(self, session: FetchSession, partitions_before: int) -> bool:
-        """Count the partitions of a session that had another number of them; whether it may have so many."""
-        privileged = session.is_privileged
-        self._partitions[privileged] += session.partition_count - partitions_before
-        return session.partition_count <= MAX_PARTITIONS and self._partitions[privileged] <= _most(privileged)
+    def resized(self, session: FetchSession) -> bool:
+        """Count the partitions of a session that has others than before; whether it may have so many.
+
+        Sessions of clients with more places make room for it, as for one that begins.
+        """
+        self._places.count(session)
+        if session.partition_count > MAX_PARTITIONS:
+            return False
+        grown = Newcomer(
+            session.client, session.existing_count, len(session.missing), session.is_privileged, is_counted=True
+        )
+        others = (one for one in self._sessions.values() if one is not session)
+        return self._make_room(self._places.victims(grown, others, session.last_used_ms))
 
     # Sessions come and go
 
-    def has_room(self, partition_count: int, *, is_privileged: bool, now_ms: int) -> bool:
+    def has_room(self, newcomer: Newcomer, now_ms: int) -> bool:
         """Whether a session of so many partitions would get a slot."""
-        return self._victims(partition_count, is_privileged, now_ms) is not None
+        return self._victims(newcomer, now_ms) is not None
 
     def open(
         self,
         owner: SessionOwner,
-        partition_count: int,
+        newcomer: Newcomer,
         *,
-        is_privileged: bool,
         uses_topic_ids: bool,
         client_id: str,
         client_host: str,
@@ -120,18 +123,15 @@ class FetchSessionCache:
     ) -> FetchSession | None:
         """A new session, which is to have so many partitions; None without room for it.
 
-        The host adds the partitions at once, and then calls `resized`.
+        The host adds the partitions, and then calls `resized`.
         """
-        victims = self._victims(partition_count, is_privileged, now_ms)
-        if victims is None:
+        if not self._make_room(self._victims(newcomer, now_ms)):
             return None
-        for victim in victims:
-            self.evictions += 1
-            self.remove(victim)
         session = FetchSession(
             self._new_id(),
             owner,
-            is_privileged=is_privileged,
+            client=newcomer.client,
+            is_privileged=newcomer.is_privileged,
             uses_topic_ids=uses_topic_ids,
             client_id=client_id,
             client_host=client_host,
@@ -145,7 +145,7 @@ class FetchSessionCache:
         if session.is_open:
             session.is_open = False
             del self._sessions[session.session_id]
-            self._partitions[session.is_privileged] -= session.partition_count
+            self._places.remove(session)
             self._on_removed(session)
 
     def _new_id(self) -> int:
@@ -155,30 +155,24 @@ class FetchSessionCache:
             if session_id and session_id not in self._sessions:
                 return session_id
 
-    def _victims(self, partition_count: int, is_privileged: bool, now_ms: int) -> list[FetchSession] | None:
+    def _make_room(self, victims: list[FetchSession] | None) -> bool:
+        if victims is None:
+            return False
+        for victim in victims:
+            self.evictions += 1
+            self.remove(victim)
+        return True
+
+    def _victims(self, newcomer: Newcomer, now_ms: int) -> list[FetchSession] | None:
         """The sessions that make room for one of so many partitions; None if there can be no room."""
+        partition_count = newcomer.existing + newcomer.missing
         if not 0 < partition_count <= MAX_PARTITIONS or self.slots <= 0:
             return None
-        excess = self._partitions[is_privileged] + partition_count - _most(is_privileged)
-        if excess > 0:
-            return self._inactive(excess, is_privileged, now_ms)
-        if len(self._sessions) < self.slots:
-            return []
-        victim = self._victim(partition_count, is_privileged, now_ms)
+        victims = self._places.victims(newcomer, self._sessions.values(), now_ms)
+        if victims is None or len(self._sessions) - len(victims) < self.slots:
+            return victims
+        victim = self._victim(newcomer.existing, newcomer.is_privileged, now_ms)
         return None if victim is None else [victim]
-
-    def _inactive(self, partition_count: int, is_privileged: bool, now_ms: int) -> list[FetchSession] | None:
-        """Sessions by rule 2 with so many partitions; None if all have fewer. Each also frees a slot."""
-        found: list[FetchSession] = []
-        for one in self._sessions.values():
-            if one.listener is None and one.is_privileged == is_privileged:
-                if now_ms - one.last_used_ms <= MIN_EVICTION_MS:
-                    return None
-                found.append(one)
-                partition_count -= one.partition_count
-                if partition_count <= 0:
-                    return found
-        return None
 
     def _victim(self, partition_count: int, is_privileged: bool, now_ms: int) -> FetchSession | None:
         oldest = next((one for one in self._sessions.values() if one.listener is None), None)
@@ -191,11 +185,7 @@ class FetchSessionCache:
             or (
                 one.is_privileged == is_privileged
                 and now_ms - one.created_ms > MIN_EVICTION_MS
-                and partition_count > one.partition_count
+                and partition_count > one.existing_count
             )
         )
-        return min(candidates, key=lambda one: (one.is_privileged, one.partition_count), default=None)
-
-
-def _most(is_privileged: bool) -> int:
-    return MAX_FOLLOWER_PARTITIONS if is_privileged else MAX_CONSUMER_PARTITIONS
+        return min(candidates, key=lambda one: (one.is_privileged, one.existing_count), default=None)

@@ -27,6 +27,12 @@ def compile_encoder(schema: Schema, version: int) -> Encoder:
     return compiler.function(f"{schema.name} v{version}", Nested(schema), nullable=False)
 
 
+def compile_struct_encoder(schema: Schema, version: int, *, flexible: bool) -> Encoder:
+    """The encoder of a struct inside of a message, in one version of that."""
+    compiler = _EncoderCompiler(version, flexible)
+    return compiler.function(f"{schema.name} in v{version}", Nested(schema), nullable=False)
+
+
 class BufferChain:
     """Buffers that are one value on the wire, of BY_REFERENCE_FROM bytes at least: they need not be joined before."""
 

@@ -191,6 +191,15 @@ class Rows(Sequence[T]):
         """These fixed fields of all structs, without an object for each."""
         return self.stride.picker(names)(self.stride.record.iter_unpack(self.raw))
 
+    def portions(self, size: int) -> "Iterator[Rows[T]]":
+        """All structs, so many at a time, as rows."""
+        step = size * self.stride.size
+        for place in range(0, len(self.raw), step):
+            part: Rows[T] = object.__new__(Rows)
+            part.stride, part.raw = self.stride, self.raw[place : place + step]
+            part._make, part._all = self._make, None
+            yield part
+
     def __len__(self) -> int:
         return len(self.raw) // self.stride.size
 
@@ -232,6 +241,15 @@ def read_rows(data: memoryview, position: int, count: int, stride: Stride) -> Ro
         return None
     sized = stride.sized_values(raw)
     return None if sized is None else Rows(stride, raw, sized)
+
+
+def portions(structs: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """The structs, which may be rows, so many at a time."""
+    if isinstance(structs, Rows):
+        yield from structs.portions(size)
+        return
+    for first in range(0, len(structs), size):
+        yield structs[first : first + size]
 
 
 def pick(structs: Sequence[Any], names: tuple[str, ...]) -> Iterable[tuple[Any, ...]]:

@@ -38,7 +38,7 @@ from tailrace.protocol.declaration import (
     unknown_tags,
 )
 from tailrace.protocol.decoder import Decoder, compile_decoder
-from tailrace.protocol.encoder import Encoder, compile_encoder
+from tailrace.protocol.encoder import Encoder, compile_encoder, compile_struct_encoder
 from tailrace.protocol.primitives import Buffer, UnknownTags
 
 __all__ = (
@@ -70,6 +70,7 @@ __all__ = (
     "replace",
     "schema_of",
     "struct",
+    "struct_encoder",
     "unknown_tags",
 )
 
@@ -113,6 +114,11 @@ def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[B
         encoder(value, parts, chunks)
     except (_struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{schema.name} v{version} cannot be encoded: {error}") from error
+
+
+def struct_encoder(message: type, struct: type, version: int) -> Encoder:
+    """The encoder of a struct as it stands in this version of a message, for messages that are encoded in steps."""
+    return compile_struct_encoder(schema_of(struct), version, flexible=schema_of(message).flexible.has(version))
 
 
 def decode(cls: type[T], version: int, data: Buffer, position: int = 0, *, max_elements: int = MAX_ELEMENTS) -> T:

@@ -8,7 +8,7 @@ later answer of its connection, so a failed long poll closes its connection.
 """
 
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from heapq import heappop, heappush, heapreplace
 from itertools import takewhile
 from typing import Final, Protocol
@@ -123,8 +123,9 @@ class LongPoll(Hashable, Protocol):
         """Have `watcher` notified no more."""
         ...
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
-        """Try to answer, now that these partitions have changed, each named once; returns whether it has.
+    def retry(self, moved: Mapping[Partition | None, int], *, is_last: bool) -> bool:
+        """Try to answer, now that these partitions have changed, each with the kinds of its changes; returns whether it
+        has. None stands for a partition that was not here before.
 
         `is_last`: the time is over, so it must be done.
         """
@@ -168,8 +169,8 @@ class _Parked:
         self.timeout_ms = timeout_ms
         self.capacity = capacity
         self.watched = poll.watched
-        self.moved: dict[Partition, None] = {}
-        """The partitions that have changed since the last try: few of thousands."""
+        self.moved: dict[Partition | None, int] = {}
+        """The partitions that have changed since the last try, few of thousands, and the kinds of their changes."""
 
     def watch(self) -> None:
         self.poll.watch(self)
@@ -177,10 +178,11 @@ class _Parked:
     def unwatch(self) -> None:
         self.poll.unwatch(self)
 
-    def changed(self, partition: Partition, kinds: int) -> None:
-        if not self.moved:
+    def changed(self, partition: Partition | None, kinds: int) -> None:
+        moved = self.moved
+        if not moved:
             self.polls.woken(self)
-        self.moved[partition] = None
+        moved[partition] = moved.get(partition, 0) | kinds
 
     def expire(self) -> None:
         self.polls.expired(self)
@@ -188,8 +190,7 @@ class _Parked:
 
 def _try(parked: _Parked, *, is_last: bool) -> bool:
     """Have the poll try to answer. A fault closes its connection."""
-    moved = tuple(parked.moved)
-    parked.moved.clear()
+    moved, parked.moved = parked.moved, {}
     try:
         return parked.poll.retry(moved, is_last=is_last)
     except AssertionError:

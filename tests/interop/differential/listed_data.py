@@ -199,17 +199,6 @@ _FETCH = (
         {"responses.partitions.aborted_transactions": ({}, None)},
         "empty, as in every other answer with read_committed",
     ),
-    Difference(
-        "Fetch",
-        ("a partition named twice",),
-        {
-            "responses.partitions": ONLY_HERE,
-            "responses.partitions.records": ONLY_HERE,
-            "responses.partitions.records.base_offset": (0, 5),
-            "responses.partitions.records.content": (ANY, ANY),
-        },
-        "read at both places; in Kafka the last one counts",
-    ),
 )
 
 DATA = (*_OFFSETS, *_PRODUCE, *_TRANSACTIONS, *_FETCH)

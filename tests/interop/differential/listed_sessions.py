@@ -47,12 +47,6 @@ SESSIONS = (
     ),
     Difference(
         "Fetch",
-        ("a session with a partition named twice in v*: is made",),
-        {"responses.partitions": ONLY_HERE, "responses.partitions.records": ONLY_HERE},
-        "read at both places; in Kafka the last one counts",
-    ),
-    Difference(
-        "Fetch",
         ("faults in v*: out of range", "faults in v*: still out of range"),
         _RANGE,
         "an answer to an offset out of range has the range (KIP-392)",
@@ -62,6 +56,12 @@ SESSIONS = (
         ("faults in v*: *", "a session of faults alone in v*: *", "a topic to come in v*: *", "a topic to go in v*: *"),
         {"responses.partitions.aborted_transactions": (None, {})},
         "null, as in every other answer without read_committed",
+    ),
+    Difference(
+        "Fetch",
+        ("a session of faults alone in v*: *", "a topic to come in v*: *", "a topic to go in v*: *", "faults in v*: *"),
+        {"responses": MISSING, "responses.partitions": MISSING},
+        "a partition that does not exist is reported once (docs/decisions/0074-a-long-fetch-is-made-in-slices.md)",
     ),
     Difference(
         "Fetch",

@@ -279,6 +279,23 @@ def test_a_large_change_is_sent_in_slices_too() -> None:
     assert sliced(requester) == [(5, ["e"], ["c"]), (6, ["f"], [])]
 
 
+@pytest.mark.parametrize("limit", [3, 4], ids=["with more to say", "with the last slice"])
+def test_a_session_that_the_broker_closes_while_it_grows_is_followed_by_a_fetch_of_everything(limit: int) -> None:
+    """In slices again it would be closed again, and the partitions behind its limit would never be named."""
+    requester = Requester(max_partitions=2)
+    request = requester.request([(key, 0) for key in "abcde"], ())
+    named = [key for key, _ in request.partitions]
+    while len(named) <= limit:
+        assert take(requester, [key for key, _ in request.partitions])
+        request = requester.request((), ())
+        named += [key for key, _ in request.partitions]
+    assert take(requester, session_id=0)
+    request = requester.request((), ())
+    assert [key for key, _ in request.partitions] == list("abcde")
+    assert take(requester, "abcde", session_id=0)
+    assert len(requester.request((), ()).partitions) == 5
+
+
 def test_slices_begin_again_when_the_session_is_lost() -> None:
     requester = Requester(max_partitions=2)
     requester.request([(key, 0) for key in "abcde"], ())

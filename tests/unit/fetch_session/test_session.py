@@ -18,6 +18,7 @@ def new_session(*, uses_topic_ids: bool = False) -> FetchSession:
     return FetchSession(
         7,
         OWNER,
+        client="host",
         is_privileged=False,
         uses_topic_ids=uses_topic_ids,
         client_id="",

@@ -1,12 +1,15 @@
 """The slots of fetch sessions, and the three rules by which a session makes room for another (KIP-227)."""
 
+from functools import cache
 from itertools import count
+from typing import Any
 
 import pytest
 
-from tailrace.fetch_session import session_cache
+from tailrace.fetch_session import session_cache, session_places
 from tailrace.fetch_session.session import FetchSession, SessionOwner
-from tailrace.fetch_session.session_cache import MAX_PARTITIONS, MIN_EVICTION_MS, FetchSessionCache
+from tailrace.fetch_session.session_cache import MAX_PARTITIONS, FetchSessionCache
+from tailrace.fetch_session.session_places import MIN_EVICTION_MS, Newcomer
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.fetch import FetchPartition, FetchTopic
 
@@ -23,26 +26,44 @@ class Bench:
             slots=slots, random_bytes=lambda size: next(numbers).to_bytes(size, "big"), on_removed=self.removed.append
         )
 
-    def open(self, partitions: int = 1, *, follower: bool = False, now_ms: int = 0) -> FetchSession | None:
+    def open(
+        self,
+        partitions: int = 1,
+        *,
+        follower: bool = False,
+        now_ms: int = 0,
+        client: str = "a client",
+        missing: int = 0,
+    ) -> FetchSession | None:
+        """`partitions` exist, and so many are missing."""
         session = self.cache.open(
             FOLLOWER if follower else CONSUMER,
-            partitions,
-            is_privileged=follower,
+            Newcomer(client, partitions, missing, follower),
             uses_topic_ids=False,
             client_id="c",
             client_host="h",
             now_ms=now_ms,
         )
         if session is not None:
-            wanted = [FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1) for n in range(partitions)]
-            session.name([FetchTopic(topic="t", partitions=tuple(wanted))])
-            self.cache.resized(session, 0)
+            wanted = [
+                FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1) for n in range(partitions + missing)
+            ]
+            for one in session.name([FetchTopic(topic="t", partitions=tuple(wanted))])[partitions:]:
+                session.is_known_to_miss(one)
+            assert self.cache.resized(session)
         return session
 
-    def must_open(self, partitions: int = 1, *, follower: bool = False, now_ms: int = 0) -> FetchSession:
-        session = self.open(partitions, follower=follower, now_ms=now_ms)
+    def must_open(self, partitions: int = 1, **options: Any) -> FetchSession:
+        session = self.open(partitions, **options)
         assert session is not None
         return session
+
+
+@cache
+def wanted(count: int) -> FetchTopic:
+    """So many partitions of one topic."""
+    partitions = (FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1) for n in range(count))
+    return FetchTopic(topic="t", partitions=tuple(partitions))
 
 
 def refusal(
@@ -131,17 +152,18 @@ def test_inactive_sessions_make_room_for_the_partitions_of_others(
     follower: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else readers that have vanished would keep all others from a session for ever, though slots are free."""
-    monkeypatch.setattr(session_cache, "MAX_CONSUMER_PARTITIONS", 20)
-    monkeypatch.setattr(session_cache, "MAX_FOLLOWER_PARTITIONS", 20)
+    monkeypatch.setattr(session_places, "MAX_CONSUMER_PARTITIONS", 0 if follower else 20)
+    monkeypatch.setattr(session_places, "MAX_FOLLOWER_PARTITIONS", 20)
     bench = Bench(slots=5)
     first, second, third = (bench.must_open(size, follower=follower) for size in (5, 6, 9))
-    other = bench.must_open(3, follower=not follower)
+    others = [] if follower else [bench.must_open(3, follower=True)]
     bench.cache.used(second, MIN_EVICTION_MS)
     assert bench.open(1, follower=follower, now_ms=MIN_EVICTION_MS) is None
     bench.must_open(8, follower=follower, now_ms=LATER)
     assert bench.removed == [first, third], "those that were inactive for longest, as few as it takes"
-    assert bench.open(8, follower=follower, now_ms=LATER) is None
-    assert (bench.cache.evictions, other.is_open) == (2, True)
+    assert bench.open(20, follower=follower, now_ms=LATER) is None
+    assert bench.cache.evictions == 2
+    assert all(other.is_open for other in others)
 
 
 def test_a_session_that_is_used_or_waits_is_not_inactive() -> None:
@@ -195,16 +217,118 @@ def test_a_session_too_large_is_refused_and_so_is_one_that_grows_too_large(monke
     session = bench.must_open(3)
     wanted = FetchPartition(partition=3, fetch_offset=0, partition_max_bytes=1)
     session.name([FetchTopic(topic="t", partitions=(wanted,))])
-    assert not bench.cache.resized(session, 3)
+    assert not bench.cache.resized(session)
     bench.cache.remove(session)
     assert bench.cache.partition_count == 0
 
 
 def test_consumers_together_have_a_limit_that_followers_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_cache, "MAX_CONSUMER_PARTITIONS", 4)
+    monkeypatch.setattr(session_places, "MAX_CONSUMER_PARTITIONS", 4)
     bench = Bench(slots=9)
     bench.must_open(3)
     assert bench.open(2) is None
     bench.must_open(1)
     bench.must_open(9, follower=True)
     assert bench.cache.partition_count == 13
+
+
+def places(monkeypatch: pytest.MonkeyPatch, *, consumers: int, followers: int = 100, missing: int = 100) -> Bench:
+    monkeypatch.setattr(session_places, "MAX_CONSUMER_PARTITIONS", consumers)
+    monkeypatch.setattr(session_places, "MAX_FOLLOWER_PARTITIONS", followers)
+    monkeypatch.setattr(session_places, "MAX_MISSING", missing)
+    return Bench(slots=1_000)
+
+
+def test_sixty_consumers_of_5000_partitions_have_places() -> None:
+    bench = Bench(slots=1_000)
+    for number in range(60):
+        bench.must_open(5_000, client=f"host {number}")
+
+
+def test_consumers_beyond_the_places_get_sessions_by_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal ones do not displace each other; a larger one takes the places of older ones, one that rests gives them."""
+    bench = places(monkeypatch, consumers=200)
+    opened = [bench.open(5, client=f"host {number}") for number in range(60)]
+    assert [session is not None for session in opened] == [True] * 40 + [False] * 20
+    for session in opened[:40]:
+        assert session is not None
+        bench.cache.used(session, LATER)
+    assert bench.open(6, client="host 60", now_ms=MIN_EVICTION_MS) is None
+    bench.must_open(6, client="host 60", now_ms=LATER)
+    assert bench.removed == opened[:2], "two of five make room for six"
+    bench.must_open(5, client="host 61", now_ms=2 * LATER + 1)
+    assert bench.removed == opened[:3], "four places were left, and one that rests gives its own"
+
+
+def test_the_client_with_the_most_places_makes_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = places(monkeypatch, consumers=100)
+    small, large = (bench.must_open(size, client="greedy") for size in (40, 60))
+    assert bench.open(1, client="greedy") is None, "its own smaller ones do not count"
+    modest = bench.must_open(30, client="modest")
+    assert bench.removed == [small], "the smallest that is large enough, though it is young and active"
+    again = bench.open(40, client="greedy")
+    assert (again, modest.is_open) == (None, True), "else the two would displace each other for ever"
+    assert bench.open(35, client="third") is not None
+    assert (bench.removed, large.is_open) == ([small, large], False)
+
+
+def test_clients_with_equal_shares_displace_nothing_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = places(monkeypatch, consumers=10)
+    bench.must_open(5, client="a")
+    bench.must_open(5, client="b")
+    assert bench.open(5, client="c") is None
+    assert bench.open(4, client="c") is not None
+    assert len(bench.removed) == 1
+
+
+def test_a_follower_takes_the_places_of_consumers_and_never_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = places(monkeypatch, consumers=10, followers=20)
+    first, second = bench.must_open(4, client="a"), bench.must_open(5, client="b")
+    bench.must_open(20, follower=True)
+    bench.must_open(1, follower=True)
+    assert bench.removed == [], "a place of consumers was free"
+    bench.must_open(2, follower=True)
+    assert bench.removed == [first], "the smallest consumer"
+    assert bench.open(6, client="c") is None
+    assert second.is_open
+
+
+def test_partitions_that_do_not_exist_take_no_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = places(monkeypatch, consumers=10, missing=50)
+    bench.must_open(0, missing=50)
+    bench.must_open(10)
+    assert bench.removed == []
+
+
+def test_sessions_with_the_most_missing_partitions_make_room_for_those_with_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = places(monkeypatch, consumers=10, missing=50)
+    most, less = bench.must_open(1, missing=30), bench.must_open(1, missing=20)
+    assert bench.open(1, missing=30) is None
+    bench.must_open(1, missing=21)
+    assert bench.removed == [most]
+    bench.must_open(2)
+    assert less.is_open
+
+
+def test_rule_3_compares_partitions_that_exist() -> None:
+    bench = Bench(slots=1)
+    old = bench.must_open(5)
+    bench.cache.used(old, LATER)
+    assert bench.open(5, missing=90, now_ms=LATER) is None
+    bench.must_open(6, now_ms=LATER)
+    assert bench.removed == [old]
+
+
+def test_a_session_that_grows_takes_places_of_the_client_with_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = places(monkeypatch, consumers=10)
+    greedy = bench.must_open(7, client="greedy")
+    modest = bench.must_open(3, client="modest")
+    wanted = FetchPartition(partition=3, fetch_offset=0, partition_max_bytes=1)
+    modest.name([FetchTopic(topic="t", partitions=(wanted,))])
+    assert bench.cache.resized(modest)
+    assert (bench.removed, bench.cache.partition_count) == ([greedy], 4)
+    greedy = bench.must_open(6, client="greedy")
+    greedy.name([FetchTopic(topic="u", partitions=(wanted,))])
+    assert not bench.cache.resized(greedy), "it has the most itself"

@@ -1,7 +1,7 @@
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pytest
 
@@ -38,7 +38,7 @@ class Poll:
         self.watched = len(partitions)
         self.is_of_replica = False
         self.tries: list[bool] = []
-        self.moved: list[Partition] = []
+        self.moved: list[Partition | None] = []
         self.tries_needed = tries_needed
 
     def watch(self, watcher: Watcher) -> None:
@@ -49,7 +49,7 @@ class Poll:
         for partition in self.partitions:
             partition.unwatch(watcher)
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
+    def retry(self, moved: Mapping[Partition | None, int], *, is_last: bool) -> bool:
         self.tries.append(is_last)
         self.moved += moved
         return is_last or len(self.tries) >= self.tries_needed
@@ -58,7 +58,7 @@ class Poll:
 class FailingPoll(Poll):
     """A long poll whose handler has a fault."""
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
+    def retry(self, moved: Mapping[Partition | None, int], *, is_last: bool) -> bool:
         super().retry(moved, is_last=is_last)
         raise ZeroDivisionError
 
@@ -70,7 +70,7 @@ class SlowPoll(Poll):
         super().__init__(*partitions)
         self._clock = clock
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
+    def retry(self, moved: Mapping[Partition | None, int], *, is_last: bool) -> bool:
         self._clock.spend(2)
         return super().retry(moved, is_last=is_last)
 
@@ -455,7 +455,7 @@ def test_a_poll_whose_answer_closes_its_connection_is_dropped_once(bench: LongPo
     connection = RecordingConnection()
 
     class Closing(Poll):
-        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
+        def retry(self, moved: Mapping[Partition | None, int], *, is_last: bool) -> bool:
             connection.close("the answer has no form")
             return super().retry(moved, is_last=is_last)
 
@@ -479,7 +479,7 @@ def test_a_broken_invariant_in_a_poll_is_raised_at_once(bench: LongPollsBench) -
     """The process stops: no answer is right any more."""
 
     class BrokenPoll(Poll):
-        def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
+        def retry(self, moved: Mapping[Partition | None, int], *, is_last: bool) -> bool:
             raise AssertionError
 
     other = Poll(bench.a)

@@ -42,6 +42,7 @@ from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler
 from tailrace.server.fetch.sessions import FetchSessions
+from tailrace.server.fetch.slices import Slices
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
@@ -98,6 +99,8 @@ class Broker:
         """Requests for records that wait: fetches for records, produces for replicas and disks."""
         self.polls: Final = LongPolls(clock=clock, deadlines=self.deadlines)
         """The fetches that wait, with their deadlines in `deadlines`."""
+        self.slices: Final = Slices(clock)
+        """The long requests that are under way."""
         self.fetch_sessions: Final = FetchSessions(
             clock=clock, slots=config.fetch_session_slots, random_bytes=ports.random_bytes
         )
@@ -205,6 +208,7 @@ class Broker:
                         sent=self.sent,
                     ),
                     sessions=self.fetch_sessions,
+                    slices=self.slices,
                     choices=self.choices,
                     sent=self.sent,
                     endpoints=endpoints,

@@ -24,7 +24,7 @@ nothing of key ranges.
 A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.follower_readers`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from tailrace.fetch_session.epochs import NO_SESSION, is_full
@@ -35,13 +35,15 @@ from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEn
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.follower_readers import FollowerReaders
+from tailrace.server.fetch.long_answers import respond_in_steps
 from tailrace.server.fetch.params import CONSUMER, FetchingConsumer, FetchParams, FetchSender, sender_of
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
 from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
-from tailrace.server.fetch.sessions import FetchSessions
+from tailrace.server.fetch.sessions import FEW, FetchSessions
+from tailrace.server.fetch.slices import Slices
 from tailrace.server.fetch.views import ReadableViews
-from tailrace.server.fetch.waiting import WaitingFetch, WaitingSession
+from tailrace.server.fetch.waiting import WaitingFetch, WaitingSession, answer_fault
 from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.waiters import LongPolls
@@ -64,8 +66,9 @@ class FetchHandler:
         sent: SentBytes,
         endpoints: LeaderEndpoints,
         views: ReadableViews,
+        slices: Slices,
     ) -> None:
-        """`sent` counts the bytes of the answers to consumers."""
+        """`sent` counts the bytes of the answers to consumers. `slices` carries out long requests."""
         self._partitions = partitions
         self._polls = polls
         self._fetch_max_bytes = fetch_max_bytes
@@ -75,6 +78,7 @@ class FetchHandler:
         self._sent = sent
         self._endpoints = endpoints
         self._views = views
+        self._slices = slices
         self._consumers: dict[int, FetchingConsumer] = {}
 
     def handle(self, request: FetchRequest, context: RequestContext) -> FetchResponse | None:
@@ -88,9 +92,13 @@ class FetchHandler:
         if is_full(request.session_epoch):
             return self._answer_full(params)
         try:
-            session = self._sessions.begin(params)
+            session = self._sessions.find(params)
         except KafkaError as refusal:
             return FetchResponse(error_code=refusal.code, responses=())
+        if self._sessions.is_long(session, params):
+            self._slices.begin(self._incremental_steps(params))
+            return None
+        self._sessions.begin(session, params)
         return self._answer_incremental(params, session)
 
     def _consumer(self, sender: FetchSender, request: FetchRequest, context: RequestContext) -> FetchingConsumer:
@@ -106,23 +114,44 @@ class FetchHandler:
     # Full fetches
 
     def _answer_full(self, params: FetchParams) -> FetchResponse | None:
-        request, context = params.request, params.context
+        context = params.context
+        params.name_each_once()
         self._sessions.close_named(params)
-        timeout_ms = wait_ms(request)
+        timeout_ms = wait_ms(params.request)
         may_wait = timeout_ms > 0 and params.wanted_bytes > 0
         if params.reader.is_replica and self._sessions.will_open(params):
             may_wait = False  # a follower's first fetch of a session does not wait: it learns the high watermarks
-        reading = FullReading(params, is_last=not may_wait)
+        if sum(len(topic.partitions) for topic in params.topics) > FEW:
+            waiting = self._waiting_fetch(params, None)
+            is_parked = may_wait and self._polls.park(waiting, context.connection, timeout_ms)
+            self._slices.begin(waiting.read_in_steps(is_last=not is_parked))
+            return None
+        reading = FullReading(params, is_last=not may_wait).read()
         params.reader.mark_recorded()
         if may_wait and not reading.ends_wait:
-            waiting = WaitingFetch(reading, lambda last: context.respond(self._full_response(last)))
+            waiting = self._waiting_fetch(params, reading)
             if self._polls.park(waiting, context.connection, timeout_ms):
                 return None
-        return self._full_response(reading)
+        return self._full_response(reading, self._sessions.open(reading))
 
-    def _full_response(self, reading: FullReading) -> FetchResponse:
+    def _waiting_fetch(self, params: FetchParams, first: FullReading | None) -> WaitingFetch:
+        return WaitingFetch(
+            params,
+            first,
+            answer=lambda last: params.context.respond(self._full_response(last, self._sessions.open(last))),
+            answer_in_steps=self._full_answer_in_steps,
+            slices=self._slices,
+        )
+
+    def _full_answer_in_steps(self, reading: FullReading) -> Iterator[None]:
+        opened = NO_SESSION
+        for session_id in self._sessions.open_in_steps(reading):
+            opened = session_id
+            yield
+        yield from respond_in_steps(reading.params.context, self._full_response(reading, opened))
+
+    def _full_response(self, reading: FullReading, session_id: int) -> FetchResponse:
         """The response of a reading, whose bytes count as sent."""
-        session_id = self._sessions.open(reading)
         reading.params.reader.mark_sent(reading.given, has_session=session_id != NO_SESSION)
         endpoints = self._leader_endpoints(reading, (answer for topic in reading.topics for answer in topic.partitions))
         return FetchResponse(session_id=session_id, responses=reading.topics, node_endpoints=endpoints)
@@ -136,17 +165,69 @@ class FetchHandler:
         reading = sessions.read(params, session, is_last=not may_wait)
         if params.reader.is_replica:
             params.reader.mark_recorded()
-            sessions.fetched(session)
+            sessions.fetched(session, sessions.now_ms())
         if may_wait and not sessions.may_answer(session, reading):
-
-            def end_wait(last: SessionReading) -> None:
-                sessions.used(session)
-                context.respond(self._incremental_response(session, last))
-
-            waiting = WaitingSession(reading, session, sessions=sessions, end_wait=end_wait)
+            waiting = self._waiting_session(params, reading, session)
             if self._polls.park(waiting, context.connection, timeout_ms):
                 return None
         return self._incremental_response(session, reading)
+
+    def _incremental_steps(self, params: FetchParams) -> Iterator[None]:
+        """An incremental fetch that concerns many partitions, or one behind it."""
+        sessions, connection = self._sessions, params.context.connection
+        connection.suspend()
+        try:
+            while (session := sessions.find(params)).is_busy:
+                yield
+                if not connection.is_open:
+                    return
+            session.is_busy = True
+            try:
+                yield from sessions.begin_in_steps(session, params)
+            except Exception:
+                sessions.cache.remove(session)
+                answer_fault(params)
+                raise
+            finally:
+                session.is_busy = False
+        except KafkaError as refusal:
+            params.context.respond(FetchResponse(error_code=refusal.code, responses=()))
+            return
+        finally:
+            connection.go_on()
+        if not connection.is_open:
+            return
+        waiting = self._waiting_session(params, None, session)
+        timeout_ms = wait_ms(params.request)
+        may_wait = timeout_ms > 0 and params.wanted_bytes > 0 and session.is_open
+        is_parked = may_wait and self._polls.park(waiting, connection, timeout_ms)
+        yield from waiting.read_in_steps(is_last=not is_parked)
+
+    def _waiting_session(
+        self, params: FetchParams, first: SessionReading | None, session: FetchSession
+    ) -> WaitingSession:
+        def answer(last: SessionReading) -> None:
+            self._sessions.used(session)
+            params.context.respond(self._incremental_response(session, last))
+
+        def answer_in_steps(last: SessionReading) -> Iterator[None]:
+            self._sessions.used(session)
+            yield from last.commit_in_steps()
+            response = self._incremental_response(session, last)
+            if len(last.named) > FEW:
+                yield from respond_in_steps(params.context, response)
+            else:
+                params.context.respond(response)
+
+        return WaitingSession(
+            params,
+            first,
+            session,
+            sessions=self._sessions,
+            answer=answer,
+            answer_in_steps=answer_in_steps,
+            slices=self._slices,
+        )
 
     def _incremental_response(self, session: FetchSession, reading: SessionReading) -> FetchResponse:
         """The response of a reading, which is on its way."""

@@ -64,6 +64,7 @@ class FetchingFollower:
         "_broker_epoch",
         "_is_recorded",
         "_keeper",
+        "_marks",
         "_may_join",
         "_must_note_sent",
         "_proofs",
@@ -92,6 +93,8 @@ class FetchingFollower:
         self._may_join = False
         self._is_recorded = False
         self._must_note_sent = False
+        self._marks: dict[Partition, int] = {}
+        """The high watermarks of the answer, if they are to be noted: by then they may have risen."""
 
     def check(self, partition: Partition, wanted: WantedPartition) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NOT_LEADER_OR_FOLLOWER (6)."""
@@ -135,6 +138,8 @@ class FetchingFollower:
             if partition.in_sync.take_fetch(self._replica_id, fetch):
                 self._keeper.consider(partition)
             got.high_watermark, got.last_stable_offset = partition.high_watermark, partition.last_stable_offset
+        if self._must_note_sent:
+            self._marks[partition] = got.high_watermark
         return got
 
     def mark_recorded(self) -> None:
@@ -197,4 +202,4 @@ class FetchingFollower:
             if size_bytes:
                 self._throttles.count_sent(partition, size_bytes)
             if must_note:
-                partition.in_sync.note_sent(self._replica_id, partition.high_watermark)
+                partition.in_sync.note_sent(self._replica_id, self._marks.get(partition, partition.high_watermark))

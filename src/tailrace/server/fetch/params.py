@@ -1,12 +1,15 @@
 """The partitions and limits of one Fetch, and its sender: a consumer or a follower."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from itertools import groupby
 from typing import Final, NamedTuple, Protocol
 
 from tailrace.metadata.views import ViewImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.proofs import NO_SECRET
-from tailrace.protocol.messages.fetch import FetchRequest, WireKeyRange
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, WireKeyRange
+from tailrace.protocol.rows import pick
+from tailrace.protocol.schema import replace
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import SessionVisits
@@ -25,6 +28,7 @@ FIRST_WITH_TOPIC_IDS: Final = 13
 FIRST_WITH_REPLICA_STATE: Final = 15
 CONSUMER: Final = -1
 """The replica id of a consumer."""
+_NUMBER: Final = ("partition", "partition_max_bytes")
 DEBUGGING_REPLICA: Final = -2
 """The replica id of a client that asks for what this very replica has, whether it leads or not."""
 
@@ -200,6 +204,7 @@ class FetchParams:
     """One request: its reader, its partitions in order, and its limits."""
 
     __slots__ = (
+        "_conditions",
         "_kinds",
         "_table",
         "context",
@@ -235,10 +240,18 @@ class FetchParams:
         self.version = context.api_version
         self.reader = reader
         self.topics = request.topics
+        """The partitions that the request names; of a full fetch each once."""
         self.isolation = request.isolation_level
         self.wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
         """The bytes that the request waits for; 0 or less: it does not wait."""
         self._kinds = 0
+        self._conditions: Hashable = None
+
+    def name_each_once(self) -> None:
+        """Leave out what a full fetch says twice: a partition has the place that comes first, and what is said last."""
+        by_id = self.version >= FIRST_WITH_TOPIC_IDS
+        if _names_twice(self.topics, by_id=by_id):
+            self.topics = _each_once(self.topics, by_id=by_id)
 
     @property
     def watched_kinds(self) -> int:
@@ -269,7 +282,39 @@ class FetchParams:
     @property
     def conditions(self) -> Hashable:
         """The facts about the request that the answers of all its partitions depend on."""
-        return self.version, self.isolation, self.reader.conditions
+        if self._conditions is None:
+            self._conditions = (self.version, self.isolation, self.reader.conditions)
+        return self._conditions
+
+
+def _names_twice(topics: Sequence[FetchTopic], *, by_id: bool) -> bool:
+    """Whether a partition is named twice."""
+    if len({bytes(topic.topic_id) if by_id else topic.topic for topic in topics}) == len(topics):
+        return any(
+            len(topic.partitions) > 1
+            and len({number for number, _ in pick(topic.partitions, _NUMBER)}) < len(topic.partitions)
+            for topic in topics
+        )
+    of_topics: dict[str | bytes, set[int]] = {}
+    for topic in topics:
+        known = of_topics.setdefault(bytes(topic.topic_id) if by_id else topic.topic, set())
+        before = len(known)
+        known.update(number for number, _ in pick(topic.partitions, _NUMBER))
+        if len(known) - before < len(topic.partitions):
+            return True
+    return False
+
+
+def _each_once(topics: Sequence[FetchTopic], *, by_id: bool) -> tuple[FetchTopic, ...]:
+    wanted: dict[tuple[str | bytes, int], tuple[FetchTopic, FetchPartition]] = {}
+    for topic in topics:
+        key = bytes(topic.topic_id) if by_id else topic.topic
+        for one in topic.partitions:
+            first, _ = wanted.get((key, one.partition), (topic, one))
+            wanted[key, one.partition] = first, one
+    in_order = groupby(wanted.values(), key=lambda entry: id(entry[0]))
+    groups = [tuple(group) for _, group in in_order]
+    return tuple(replace(group[0][0], partitions=tuple(one for _, one in group)) for group in groups)
 
 
 def _watched_kinds(reader: Reader, isolation: int, version: int) -> int:

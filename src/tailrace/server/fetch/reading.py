@@ -1,24 +1,26 @@
 """One pass over the partitions of a fetch, within its byte budget: those that a request names, or a session's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from tailrace.fetch_session.session import UNKNOWN, FetchSession, SessionPartition, SessionTopic
+from tailrace.fetch_session.session import DOES_NOT_EXIST, UNKNOWN, FetchSession, SessionPartition, SessionTopic
 from tailrace.metadata.views import ViewImage
 from tailrace.model.errors import KafkaError
 from tailrace.model.key_ranges import KeyRange
 from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchTopic, PartitionData
+from tailrace.protocol.rows import portions
 from tailrace.protocol.schema import positional
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
-from tailrace.replication.watchers import Change
+from tailrace.replication.watchers import Change, Watcher
 from tailrace.server.fetch.budget import FetchBudget, wait_ms
 from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.partition_reader import FetchedPartition, PartitionReader
 
-_SLICE: Final = 512
-"""Partitions of a session that are read and then committed, while they are in the processor's caches: that saves 5 % of
-a large fetch, since each is an object of its own, which the fetch before was the last to touch."""
+_SLICE: Final = 64
+"""Partitions that a step of a reading looks at. Those of a session are committed then, while they are in the caches of
+the processor: that saves 5 % of a large fetch, since each is an object of its own, which the fetch before was the last
+to touch."""
 
 _of_topic: Final[Callable[[str, bytes, list[PartitionData]], FetchableTopicResponse]] = positional(
     FetchableTopicResponse, "topic", "topic_id", "partitions"
@@ -27,7 +29,11 @@ _NO_TOPIC: Final[tuple[SessionTopic | None, list[PartitionData]]] = (None, [])
 
 
 class Reading:
-    """The result of one pass. A waiting fetch does not keep it, and makes a new one later."""
+    """The result of one pass. A waiting fetch does not keep it, and makes a new one later.
+
+    The pass is made by `steps`, and may break off between two of them: what it has read by then counts as of the moment
+    of its step. Its partitions may change in between; their watchers say so, and a fetch that waits is tried again.
+    """
 
     __slots__ = ("_budget", "_is_last", "_reader", "available_bytes", "given", "is_urgent", "params")
 
@@ -56,19 +62,28 @@ class Reading:
         return self._reader.has_key_ranges
 
     def _refuse(self, wanted: WantedPartition, error: KafkaError) -> FetchedPartition:
-        self.is_urgent = True
+        """The answer of a partition that is not here. One that does not exist ends no wait while others are read, as in
+        Kafka."""
+        if error.code not in DOES_NOT_EXIST:
+            self.is_urgent = True
         return self._reader.refuse(wanted, error)
 
 
 class FullReading(Reading):
     """A pass over the partitions that a request names. All of them are in the answer, in the order of the request."""
 
-    __slots__ = ("_view", "topics")
+    __slots__ = ("_view", "_watcher", "topics")
 
-    def __init__(self, params: FetchParams, *, is_last: bool) -> None:
+    def __init__(self, params: FetchParams, *, is_last: bool, watcher: Watcher | None = None) -> None:
+        """`watcher` is to be notified of changes of each partition from the moment on at which it was read."""
         super().__init__(params, is_last=is_last)
+        self._watcher = watcher
         self._view: tuple[FetchTopic, ViewImage] | None = None
         """The last topic that is a view, and this view."""
+        self.topics: tuple[FetchableTopicResponse, ...] = ()
+
+    def read(self) -> "FullReading":
+        """Make the whole pass now."""
         self.topics = tuple(
             [
                 FetchableTopicResponse(
@@ -76,9 +91,21 @@ class FullReading(Reading):
                     topic_id=topic.topic_id,
                     partitions=tuple([self._data(topic, wanted) for wanted in topic.partitions]),
                 )
-                for topic in params.topics
+                for topic in self.params.topics
             ]
         )
+        return self
+
+    def steps(self) -> Iterator[None]:
+        """Make the pass in steps."""
+        topics: list[FetchableTopicResponse] = []
+        for topic in self.params.topics:
+            found: list[PartitionData] = []
+            for portion in portions(topic.partitions, _SLICE):
+                found += [self._data(topic, wanted) for wanted in portion]
+                yield
+            topics.append(FetchableTopicResponse(topic=topic.topic, topic_id=topic.topic_id, partitions=found))
+        self.topics = tuple(topics)
 
     @property
     def ends_wait(self) -> bool:
@@ -104,6 +131,8 @@ class FullReading(Reading):
             self.is_urgent = True
             return result.data
         self.given.append((partition, result.size_bytes))
+        if self._watcher is not None:
+            partition.watch(self._watcher, params.watched_kinds)
         self.available_bytes += result.available_bytes
         if params.reader.is_behind(partition, wanted):
             self.is_urgent = True
@@ -130,6 +159,7 @@ class SessionReading(Reading):
 
     __slots__ = (
         "_committed",
+        "_has_missing",
         "_open_topic",
         "_session",
         "_topics",
@@ -141,6 +171,7 @@ class SessionReading(Reading):
     def __init__(self, params: FetchParams, session: FetchSession, is_last: bool) -> None:
         super().__init__(params, is_last)
         self._session = session
+        self._has_missing = False
         self.has_stale_high_watermark = False
         """Whether there is a high watermark that the reader does not know."""
         self.named: list[SessionPartition] = []
@@ -152,6 +183,17 @@ class SessionReading(Reading):
         self._topics: list[FetchableTopicResponse] = []
         self._open_topic = _NO_TOPIC
         """The last of them, and its partitions, which the next slice may add to."""
+
+    def read(self) -> "SessionReading":
+        """Make the whole pass now."""
+        for _ in self.steps():
+            pass
+        return self
+
+    def steps(self) -> Iterator[None]:
+        """Make the pass in steps, by rank. A follower's looks at all that is due: its fetch offsets are
+        acknowledgements."""
+        session, params = self._session, self.params
         due, is_replica = session.due_in_order(), params.reader.is_replica
         if len(due) <= _SLICE:
             self._look_at(due, is_replica=is_replica)
@@ -159,17 +201,18 @@ class SessionReading(Reading):
         for first in range(0, len(due), _SLICE):
             self._look_at(due[first : first + _SLICE], is_replica=is_replica)
             # The bytes of a follower count against its throttle, but not before the answer is whole (KIP-73).
-            if not is_replica and (is_last or self.has_enough):
+            if not is_replica and (self._is_last or self.has_enough):
                 self._commit()
                 self._committed = len(self.named)
                 self.given.clear()
                 if self._budget.is_full:
                     break
+            yield
 
     @property
     def ends_wait(self) -> bool:
-        """Whether the answer is sent now: it is urgent, or has enough bytes."""
-        return self.has_enough
+        """Whether the answer is sent now: it is urgent, has enough bytes, or there is nothing else to wait for."""
+        return self.has_enough or (self._has_missing and not self._session.existing_count)
 
     def _look_at(self, due: Sequence[SessionPartition], *, is_replica: bool) -> None:
         budget, named, answers, given = self._budget, self.named, self.answers, self.given
@@ -184,6 +227,11 @@ class SessionReading(Reading):
                 try:
                     partition = self._find(one)
                 except KafkaError as error:
+                    if error.code in DOES_NOT_EXIST:
+                        if session.is_known_to_miss(one):
+                            session.settle(one)
+                            continue
+                        self._has_missing = True
                     named.append(one)
                     answers.append(self._refuse(one, error).data)
                     continue
@@ -271,6 +319,7 @@ class SessionReading(Reading):
                 raise
             partition, one.view = params.views.partition(view, one.partition), view.key_range(one.partition)
             kinds |= Change.SETTINGS
+        self._session.found(one)
         if self._session.is_open:
             partition.watch(one, kinds)
             one.subject = partition
@@ -291,11 +340,20 @@ class SessionReading(Reading):
             self._commit()
         return tuple(self._topics)
 
-    def _commit(self) -> None:
-        """Take for answered what is not committed."""
+    def commit_in_steps(self) -> Iterator[None]:
+        """Do most of the work of `commit`."""
+        while len(self.named) - self._committed > _SLICE:
+            given, self.given = self.given, []  # these count together, at the end
+            self._commit(self._committed + _SLICE)
+            self.given = given
+            self._committed += _SLICE
+            yield
+
+    def _commit(self, end: int | None = None) -> None:
+        """Take for answered what is not committed, up to the place `end` in the answer."""
         named, answers = self.named, self.answers
-        if self._committed:
-            named, answers = named[self._committed :], answers[self._committed :]
+        if self._committed or end is not None:
+            named, answers = named[self._committed : end], answers[self._committed : end]
         self._session.answered(named, answers)
         self.params.reader.mark_sent(self.given, has_session=True)
         topic, partitions = self._open_topic

@@ -72,7 +72,7 @@ class ReplicaChoices:
 def _told(fault: object) -> str:
     try:
         return str(fault)[:300]
-    except Exception as another:  # noqa: BLE001 - the fault is an object of users, too
+    except BaseException as another:  # noqa: BLE001 - the fault is an object of users, too
         return type(another).__name__
 
 
@@ -119,7 +119,7 @@ class ReplicaChoice:
             if chosen is None:
                 return NO_OTHER
             known = next((one for one in view.replicas if one is chosen or one == chosen), None)
-        except Exception as fault:  # noqa: BLE001 - code of users: the consumer must get an answer all the same
+        except BaseException as fault:  # noqa: BLE001 - code of users, which ends neither this request nor the node
             choices.note_failure(partition, fault)
             return NO_OTHER
         if known is None:

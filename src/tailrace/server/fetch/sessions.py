@@ -10,17 +10,32 @@ an id, an epoch    an incremental fetch, if both are right: else an error, and n
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, NO_SESSION, next_epoch
-from tailrace.fetch_session.session import UNKNOWN, UNPROVEN, FetchSession, SessionOwner, SessionPartition
+from tailrace.fetch_session.session import (
+    DOES_NOT_EXIST,
+    UNKNOWN,
+    UNPROVEN,
+    FetchSession,
+    SessionOwner,
+    SessionPartition,
+)
 from tailrace.fetch_session.session_cache import FetchSessionCache
+from tailrace.fetch_session.session_places import Newcomer
 from tailrace.metadata.image import ClusterImage, ImageDelta
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, NodeEndpoint
-from tailrace.protocol.schema import positional
+from tailrace.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    ForgottenTopic,
+    NodeEndpoint,
+)
+from tailrace.protocol.rows import portions
+from tailrace.protocol.schema import positional, replace
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.server.callbacks import run_in_slices
@@ -35,6 +50,14 @@ IDLE_ANSWER_MS: Final = 5
 
 A stale high watermark goes out at once (KIP-392) if none has gone out just before. While records keep coming it goes
 with them, and a leader is not slowed by an exchange for each of its moves."""
+
+TOLD_AGAIN_MS: Final = 5_000
+"""The time after which an answer names the missing partitions of a session again.
+
+A reader that has asked for metadata since, at a broker that lags, would wait for ever for what another broker leads."""
+
+FEW: Final = 64
+"""A fetch of more partitions is carried out in steps of so many, in slices of several turns if it takes long."""
 
 _answered: Final[Callable[[int, tuple[FetchableTopicResponse, ...], tuple[NodeEndpoint, ...]], FetchResponse]] = (
     positional(FetchResponse, "session_id", "responses", "node_endpoints")
@@ -54,7 +77,11 @@ class FetchSessions:
         self.cache: Final = FetchSessionCache(slots=slots, random_bytes=random_bytes, on_removed=_removed)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Have the partitions due of which a changed broker has a replica, for readers that may be sent there."""
+        """Have the partitions due that have come, and those of which a changed broker has a replica, for readers that
+        may be sent there."""
+        waiting = [session for session in self.cache.sessions() if session.missing]
+        if waiting and (delta.created_topics or delta.changed_partitions):
+            run_in_slices(_partitions_came(waiting, delta), self._clock)
         changed = frozenset(delta.changed_brokers)
         if changed:
             concerned = [session for session in self.cache.sessions() if session.watches_candidates]
@@ -73,96 +100,168 @@ class FetchSessions:
 
     def will_open(self, params: FetchParams) -> bool:
         """Whether the answer to this full fetch can begin a session now."""
-        return params.request.session_epoch == INITIAL_EPOCH and self.cache.has_room(
-            sum(len(topic.partitions) for topic in params.request.topics),
-            is_privileged=_is_privileged(params),
-            now_ms=self._clock.monotonic_ms(),
-        )
+        if params.request.session_epoch != INITIAL_EPOCH:
+            return False
+        count = sum(len(topic.partitions) for topic in params.topics)
+        newcomer = Newcomer(_client(params), count, 0, _is_privileged(params))
+        return self.cache.has_room(newcomer, self._clock.monotonic_ms())
 
     def open(self, reading: FullReading) -> int:
         """Begin a session with this answer to a full fetch, if one was requested and there is room; its id, or 0."""
+        return [NO_SESSION, *self.open_in_steps(reading)][-1]
+
+    def open_in_steps(self, reading: FullReading) -> Iterator[int]:
+        """As `open`: the last element is the id."""
         params = reading.params
         request, context = params.request, params.context
         if request.session_epoch != INITIAL_EPOCH:
-            return NO_SESSION
+            return
+        codes = [data.error_code for topic in reading.topics for data in topic.partitions]
+        missing = sum(code in DOES_NOT_EXIST for code in codes)
         session = self.cache.open(
             SessionOwner(*_owner(params)),
-            sum(len(topic.partitions) for topic in request.topics),
-            is_privileged=_is_privileged(params),
+            Newcomer(_client(params), len(codes) - missing, missing, _is_privileged(params)),
             uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
             client_id=context.client_id or "",
             client_host=context.connection.peer_host.lstrip("/"),
             now_ms=self._clock.monotonic_ms(),
         )
         if session is None:
-            return NO_SESSION
-        named = session.name(request.topics, request.key_ranges)
-        session.opened(named, (data for topic in reading.topics for data in topic.partitions))
+            return
+        for topic, answered in zip(params.topics, reading.topics, strict=True):
+            wanted, found = portions(topic.partitions, FEW), portions(answered.partitions, FEW)
+            for portion, answers in zip(wanted, found, strict=True):
+                session.opened(session.name((replace(topic, partitions=portion),), request.key_ranges), answers)
+                yield NO_SESSION
         session.put_under(params.conditions)
         _adapt(session, params.reader)
-        self.cache.resized(session, 0)
-        if session.is_excessive:
+        if not self.cache.resized(session) or session.is_excessive:
             self.cache.remove(session)
-            return NO_SESSION
-        _logger.debug("event=fetch-session-opened session=%d partitions=%d", session.session_id, len(named))
-        return session.session_id
+        if session.is_open:  # another one may have taken its slot meanwhile
+            _logger.debug(
+                "event=fetch-session-opened session=%d partitions=%d", session.session_id, session.partition_count
+            )
+            yield session.session_id
+        else:
+            yield NO_SESSION
 
     # Incremental fetches
 
-    def begin(self, params: FetchParams) -> FetchSession:
-        """The session of an incremental fetch, with the changes of the request.
-
-        A session that has become empty, or too large, is closed: the answer then says so by its session id. Raises
-        KafkaError as `FetchSessionCache.check`; the session is as before then.
-        """
+    def find(self, params: FetchParams) -> FetchSession:
+        """The session of an incremental fetch. Raises KafkaError as `FetchSessionCache.check`."""
         request = params.request
-        session = self.cache.check(
+        return self.cache.check(
             request.session_id,
             request.session_epoch,
             _owner(params),
             uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
         )
-        listener, session.listener = session.listener, None
-        acknowledged = session.begin()
-        if listener is not None:
-            listener.changed(None, 0)  # the request before still waits: it is to be answered with an error
-        partitions_before = session.partition_count
+
+    def is_long(self, session: FetchSession, params: FetchParams) -> bool:
+        """Whether the request is carried out in steps: it concerns many partitions, or another one is under way."""
+        request = params.request
+        if session.is_busy or len(session.due) > FEW:
+            return True
+        if session.partition_count <= FEW and not (request.topics or request.forgotten_topics_data):
+            return False
+        if request.topics and sum(len(topic.partitions) for topic in request.topics) > FEW:
+            return True
+        if request.forgotten_topics_data and sum(len(one.partitions) for one in request.forgotten_topics_data) > FEW:
+            return True
+        return session.partition_count > FEW and (
+            session.conditions != params.conditions or (len(session.missing) > FEW and self._must_tell_again(session))
+        )
+
+    def begin(self, session: FetchSession, params: FetchParams) -> None:
+        """Take the changes of an incremental fetch.
+
+        A session that has become empty, or too large, is closed: the answer then says so by its session id.
+        """
+        request = params.request
+        acknowledged = _begin(session)
         if session.put_under(params.conditions):
             _unwatch_all(session)
             _adapt(session, params.reader)
-        named = session.name(request.topics, request.key_ranges) if request.topics else ()
-        for one in session.forget(request.forgotten_topics_data) if request.forgotten_topics_data else ():
-            if one.subject is not None:
-                params.reader.unsettle(one.subject, session.visits)
-            _unwatch(one)
+        if session.missing and self._must_tell_again(session):
+            session.tell_missing_again(self._clock.monotonic_ms())
+        named = len(session.name(request.topics, request.key_ranges)) if request.topics else 0
+        if request.forgotten_topics_data:
+            _forget(session, params, request.forgotten_topics_data)
         if acknowledged and params.reader.is_replica:
             params.reader.acknowledge((one.subject, one.known_high_watermark) for one in acknowledged if one.is_known)
-        fits = session.partition_count == partitions_before or self.cache.resized(session, partitions_before)
-        self.cache.used(session, self._clock.monotonic_ms())
-        session.saved_bytes += (session.partition_count - len(named)) * _REQUEST_BYTES
+        self._begun(session, params, named)
+
+    def begin_in_steps(self, session: FetchSession, params: FetchParams) -> Iterator[None]:
+        """As `begin`."""
+        request = params.request
+        acknowledged = _begin(session)
+        if session.put_under(params.conditions):
+            for place, one in enumerate(session):
+                _unwatch(one)
+                if not place % FEW:
+                    yield
+            _adapt(session, params.reader)
+        if self._must_tell_again(session):
+            session.tell_missing_again(self._clock.monotonic_ms())
+        named: list[SessionPartition] = []
+        for topic in request.topics:
+            for portion in portions(topic.partitions, FEW):
+                session.name((replace(topic, partitions=portion),), request.key_ranges, named)
+                yield
+        for gone in request.forgotten_topics_data:
+            for numbers in portions(gone.partitions, FEW):
+                _forget(session, params, (replace(gone, partitions=tuple(numbers)),))
+                yield
+        if params.reader.is_replica:
+            for known in portions(acknowledged, FEW):
+                params.reader.acknowledge((one.subject, one.known_high_watermark) for one in known if one.is_known)
+                yield
+        self._begun(session, params, len(named))
+
+    def _must_tell_again(self, session: FetchSession) -> bool:
+        return bool(session.missing) and self._clock.monotonic_ms() - session.missing_told_ms >= TOLD_AGAIN_MS
+
+    def _begun(self, session: FetchSession, params: FetchParams, named: int) -> None:
+        self.used(session)
+        session.saved_bytes += (session.partition_count - named) * _REQUEST_BYTES
         if _logger.isEnabledFor(logging.DEBUG):
-            _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, request.session_epoch)
-        if not (fits and session.partition_count) or session.is_excessive:
+            epoch = params.request.session_epoch
+            _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, epoch)
+        if named or params.request.forgotten_topics_data:
+            self.check_size(session)
+            if not session.partition_count or session.is_excessive:
+                self.cache.remove(session)
+
+    def check_size(self, session: FetchSession) -> None:
+        """Close the session if there is no room for what it has become."""
+        is_counted = session.counted == (session.existing_count, len(session.missing))
+        if session.is_open and not is_counted and not self.cache.resized(session):
             self.cache.remove(session)
-        return session
+
+    def now_ms(self) -> int:
+        """The time of the sessions."""
+        return self._clock.monotonic_ms()
 
     def read(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> SessionReading:
         """A pass over the session. One that breaks off closes it: its reader must not go on without what was read."""
         try:
-            return SessionReading(params, session, is_last)
+            reading = SessionReading(params, session, is_last).read()
         except Exception:
             self.cache.remove(session)
             raise
+        if len(session.missing) != session.counted[1]:
+            self.check_size(session)  # with the partitions that have come or gone
+        return reading
 
     def used(self, session: FetchSession) -> None:
         """A request of the session was taken, or answered after a wait."""
         if session.is_open:
             self.cache.used(session, self._clock.monotonic_ms())
 
-    def fetched(self, session: FetchSession) -> None:
-        """All that is due was read: the fetch counts for the clean partitions too."""
+    def fetched(self, session: FetchSession, began_ms: int) -> None:
+        """All that is due was read since that time: the fetch counts for the clean partitions too."""
         if session.visits is not None:
-            session.visits.fetched(self._clock.monotonic_ms())
+            session.visits.fetched(began_ms)
 
     def may_answer(self, session: FetchSession, reading: SessionReading) -> bool:
         """Whether the answer is sent now. If not, the session's listener is notified in time."""
@@ -197,6 +296,22 @@ class FetchSessions:
         return None
 
 
+def _begin(session: FetchSession) -> Sequence[SessionPartition]:
+    """Begin an incremental fetch; the partitions that it acknowledges."""
+    listener, session.listener = session.listener, None
+    acknowledged = session.begin()
+    if listener is not None:
+        listener.changed(None, 0)  # the request before still waits: it is to be answered with an error
+    return acknowledged
+
+
+def _forget(session: FetchSession, params: FetchParams, topics: Sequence[ForgottenTopic]) -> None:
+    for one in session.forget(topics):
+        if one.subject is not None:
+            params.reader.unsettle(one.subject, session.visits)
+        _unwatch(one)
+
+
 def _owner(params: FetchParams) -> tuple[str, str, int]:
     """The fields of the `SessionOwner`. As one, it would take longer to make than to compare."""
     connection, replica_id = params.context.connection, params.sender.replica_id
@@ -207,6 +322,17 @@ def _owner(params: FetchParams) -> tuple[str, str, int]:
     return connection.principal, connection.listener_name, replica_id
 
 
+def _client(params: FetchParams) -> Hashable:
+    """The client that a session counts for: its principal and address.
+
+    On this machine it is the connection: all clients have one address there, behind a proxy too.
+    """
+    connection = params.context.connection
+    host = connection.peer_host.lstrip("/")
+    is_local = host.startswith("127.") or host == "::1"
+    return connection.principal, id(connection) if is_local else host
+
+
 def _is_privileged(params: FetchParams) -> bool:
     """Whether a follower asks, in its present registration: a client that imitates one gets no priority."""
     return params.reader.is_registered
@@ -215,6 +341,18 @@ def _is_privileged(params: FetchParams) -> bool:
 def _changed_again(one: SessionPartition) -> None:
     if one.subject is not None and one in one.session.due:
         one.changed(one.subject, Change.HIGH_WATERMARK)
+
+
+def _partitions_came(sessions: Iterable[FetchSession], delta: ImageDelta) -> Iterator[None]:
+    for session in sessions:
+        by_id = session.uses_topic_ids
+        for topic in delta.created_topics:
+            for number in topic.partitions:
+                session.came(topic.topic_id if by_id else topic.name, number, Change.ROLE)
+        yield
+        for (name, number), state in delta.changed_partitions:
+            session.came(state.topic_id if by_id else name, number, Change.ROLE)
+        yield
 
 
 def _brokers_changed(sessions: Iterable[FetchSession], changed: frozenset[BrokerId]) -> Iterator[None]:

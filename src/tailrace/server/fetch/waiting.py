@@ -1,14 +1,29 @@
-"""Fetches that wait, as a `server.waiters.LongPoll`. They keep counts of readable bytes, and read again later."""
+"""Fetches that wait, as a `server.waiters.LongPoll`. They keep counts of readable bytes, and read again later.
 
-from collections.abc import Callable, Sequence
+A long pass is made in steps, in slices of several turns (`server.fetch.slices`). A change in between is kept: if the
+pass does not end the wait, the fetch reads again. If its time is over in between, the pass is finished, and then comes
+the last one.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Generic, TypeVar
 
 from tailrace.fetch_session.session import FetchSession
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
-from tailrace.replication.watchers import Watcher
+from tailrace.replication.watchers import Change, Watcher
+from tailrace.server.errors import error_response
 from tailrace.server.fetch.params import FetchParams
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
-from tailrace.server.fetch.sessions import FetchSessions
+from tailrace.server.fetch.sessions import FEW, FetchSessions
+from tailrace.server.fetch.slices import Slices
+
+_COUNTED: Final = Change.LOG_END | Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
+"""Changes that mean nothing but more bytes. Any other may be an error, or another replica to read from."""
+
+Moved = Mapping[Partition | None, int]
+"""The partitions that have changed, with the kinds of their changes. None: there is another reason to look."""
 
 
 class _Gain:
@@ -30,13 +45,13 @@ class _Gain:
                 if partition.last_stable_offset < partition.high_watermark:
                     self._stable_ends[partition] = partition.last_stable_offset
 
-    def may_be_enough(self, moved: Sequence[Partition]) -> bool:
-        """Whether another reading can have enough bytes, now that these have changed."""
+    def may_be_enough(self, moved: Moved) -> bool:
+        """Whether another reading can have enough bytes or be urgent, now that these have changed."""
         if self._has_key_ranges:
             return bool(moved)
         is_of_replica = self._params.reader.is_replica
-        for partition in moved:
-            if is_of_replica or not partition.is_leader:
+        for partition, kinds in moved.items():
+            if partition is None or is_of_replica or not partition.is_leader or kinds & ~_COUNTED:
                 return True
             if partition in self._stable_ends:
                 if partition.last_stable_offset != self._stable_ends[partition]:
@@ -51,30 +66,162 @@ class _Gain:
         return self._available_bytes >= self._params.wanted_bytes
 
 
-class WaitingFetch:
+R = TypeVar("R", FullReading, SessionReading)
+Answer = Callable[[R], None]
+AnswerInSteps = Callable[[R], Iterator[None]]
+
+
+class _WaitingRequest(Generic[R]):
+    """A fetch that waits, or is about to: if its first pass is a long one, it is parked before that."""
+
+    __slots__ = (
+        "_answer",
+        "_answer_in_steps",
+        "_gain",
+        "_has_answered",
+        "_is_over",
+        "_is_reading",
+        "_moved",
+        "_params",
+        "_slices",
+        "_watched_by",
+        "is_of_replica",
+        "watched",
+    )
+
+    def __init__(
+        self, params: FetchParams, first: R | None, answer: Answer[R], answer_in_steps: AnswerInSteps[R], slices: Slices
+    ) -> None:
+        """`first`: the first pass, which does not end the wait; None before it. `answer` sends the response of the
+        pass that ends the wait, `answer_in_steps` that of a long one."""
+        self._params = params
+        self._answer: Answer[R] = answer
+        self._answer_in_steps: AnswerInSteps[R] = answer_in_steps
+        self._slices = slices
+        self._gain = None if first is None else _Gain(first)
+        self._watched_by: Watcher | None = None
+        self._is_reading = False
+        """Whether a long pass is under way."""
+        self._is_over = False
+        """Whether its time is over meanwhile."""
+        self._moved: dict[Partition | None, int] = {}
+        """The changes meanwhile."""
+        self._has_answered = False
+        self.is_of_replica = params.reader.is_replica
+        self.watched = 0
+
+    def retry(self, moved: Moved, *, is_last: bool) -> bool:
+        """Answer if enough has become readable since the last pass, the answer is urgent, or the time is over.
+
+        A long pass answers later; True: it needs no changes any more.
+        """
+        if self._has_answered:
+            return True
+        if self._is_reading:
+            self._is_over |= is_last
+            for partition, kinds in moved.items():
+                self._moved[partition] = self._moved.get(partition, 0) | kinds
+            return is_last
+        if self._is_refused():
+            return True
+        if not (is_last or self._gain is None or self._gain.may_be_enough(moved)):
+            return False
+        if self._is_long():
+            self._slices.begin(self.read_in_steps(is_last=is_last))
+            return is_last or self._has_answered
+        reading = self._read_now(is_last=is_last)
+        if is_last or self._ends_wait(reading):
+            self._answer(reading)
+            return True
+        self._record(reading)
+        return False
+
+    def read_in_steps(self, *, is_last: bool) -> Iterator[None]:
+        """Make a long pass, and answer if it ends the wait. The connection has no other request meanwhile."""
+        connection, self._is_reading = self._params.context.connection, True
+        connection.suspend()
+        self._begin_pass()
+        try:
+            while True:
+                reading = self._new_reading(is_last=is_last)
+                for _ in reading.steps():
+                    if not connection.is_open:
+                        return
+                    yield
+                self._was_read()
+                if is_last or self._ends_wait(reading):
+                    yield from self._answer_in_steps(reading)
+                    self._has_answered = True
+                    return
+                self._record(reading)
+                is_last, moved, self._moved = self._is_over, self._moved, {}
+                if not (is_last or (moved and self._gain is not None and self._gain.may_be_enough(moved))):
+                    return
+        except Exception:
+            self._has_answered = True
+            self._broke_off()
+            raise
+        finally:
+            self._is_reading = False
+            self._end_pass()
+            connection.go_on()
+            if self._has_answered and self._watched_by is not None:
+                self._watched_by.changed(None, 0)  # the poll is over
+
+    # The parts in which full and incremental fetches differ
+
+    def _read_now(self, *, is_last: bool) -> R:
+        raise NotImplementedError
+
+    def _new_reading(self, *, is_last: bool) -> R:
+        raise NotImplementedError
+
+    def _is_long(self) -> bool:
+        raise NotImplementedError
+
+    def _ends_wait(self, reading: R) -> bool:
+        raise NotImplementedError
+
+    def _is_refused(self) -> bool:
+        return False
+
+    def _record(self, reading: R) -> None:
+        self._gain = _Gain(reading)
+
+    def _begin_pass(self) -> None:
+        pass
+
+    def _was_read(self) -> None:
+        self._params.reader.mark_recorded()
+
+    def _end_pass(self) -> None:
+        pass
+
+    def _broke_off(self) -> None:
+        """Answer, after a fault of this program."""
+        answer_fault(self._params)
+
+
+class WaitingFetch(_WaitingRequest[FullReading]):
     """A full fetch that waits: for changes of all partitions that it could read."""
 
-    __slots__ = ("_answer", "_gain", "_params", "_partitions", "_watched_by", "is_of_replica", "watched")
+    __slots__ = ("_partitions", "_reading", "_registered")
 
-    def __init__(self, first: FullReading, answer: Callable[[FullReading], None]) -> None:
-        """`first` has too few bytes. `answer` sends the response of the reading that ends the wait."""
-        self._params: FetchParams = first.params
-        self._answer = answer
-        self.is_of_replica = first.params.reader.is_replica
-        self._watched_by: Watcher | None = None
-        self._partitions: list[Partition] = []
-        self._record(first)
-        self.watched = len(self._partitions)
-
-    def _record(self, reading: FullReading) -> None:
-        partitions = [partition for partition, _ in reading.given]
-        watcher = self._watched_by
-        if partitions != self._partitions and watcher is not None:  # a topic was deleted, and made again
-            self.unwatch(watcher)
-            self._partitions = partitions
-            self.watch(watcher)
-        self._partitions = partitions
-        self._gain = _Gain(reading)
+    def __init__(
+        self,
+        params: FetchParams,
+        first: FullReading | None,
+        *,
+        answer: Answer[FullReading],
+        answer_in_steps: AnswerInSteps[FullReading],
+        slices: Slices,
+    ) -> None:
+        super().__init__(params, first, answer, answer_in_steps, slices)
+        self._partitions = [] if first is None else [partition for partition, _ in first.given]
+        self._reading: FullReading | None = None
+        self._registered: Watcher | None = None
+        """The watcher that the pass under way has registered."""
+        self.watched = len(self._partitions) if first is not None else _count(params)
 
     def watch(self, watcher: Watcher) -> None:
         if self._watched_by is not watcher:
@@ -88,61 +235,121 @@ class WaitingFetch:
             for partition in self._partitions:
                 partition.unwatch(watcher)
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
-        """Answer if enough has become readable since the last reading, the answer is urgent, or the time is over."""
-        if not (is_last or self._gain.may_be_enough(moved)):
-            return False
-        reading = FullReading(self._params, is_last=is_last)
-        if reading.ends_wait or is_last:
-            self._answer(reading)
-            return True
-        self._record(reading)
-        return False
+    def _read_now(self, *, is_last: bool) -> FullReading:
+        return FullReading(self._params, is_last=is_last).read()
+
+    def _new_reading(self, *, is_last: bool) -> FullReading:
+        self._end_pass()  # the pass before
+        self._registered = None if is_last else self._watched_by
+        self._reading = FullReading(self._params, is_last=is_last, watcher=self._registered)
+        return self._reading
+
+    def _is_long(self) -> bool:
+        return _count(self._params) > FEW
+
+    def _ends_wait(self, reading: FullReading) -> bool:
+        return reading.ends_wait
+
+    def _record(self, reading: FullReading) -> None:
+        super()._record(reading)
+        partitions, watcher = [partition for partition, _ in reading.given], self._watched_by
+        if partitions != self._partitions and watcher is not None:  # the first pass; or a topic was made again
+            gone, kinds = set(self._partitions).difference(partitions), self._params.watched_kinds
+            for partition in gone:
+                partition.unwatch(watcher)
+            if self._registered is None:
+                for partition in partitions:
+                    partition.watch(watcher, kinds)
+        self._partitions = partitions
+
+    def _end_pass(self) -> None:
+        """The poll may have ended during the pass, which has registered its watcher since."""
+        reading, registered = self._reading, self._registered
+        self._reading = self._registered = None
+        if reading is not None and registered is not None:
+            if self._watched_by is registered:
+                self._partitions = list({*self._partitions, *(partition for partition, _ in reading.given)})
+                return
+            for partition, _ in reading.given:
+                partition.unwatch(registered)
 
 
-class WaitingSession:
+class WaitingSession(_WaitingRequest[SessionReading]):
     """An incremental fetch that waits: for changes of its session, whose partitions stay watched.
 
     So it costs what has changed, however many partitions the session has.
     """
 
-    __slots__ = ("_end_wait", "_gain", "_params", "_session", "_sessions", "is_of_replica", "watched")
+    __slots__ = ("_began_ms", "_session", "_sessions")
 
     def __init__(
         self,
-        first: SessionReading,
+        params: FetchParams,
+        first: SessionReading | None,
         session: FetchSession,
         *,
         sessions: FetchSessions,
-        end_wait: Callable[[SessionReading], None],
+        answer: Answer[SessionReading],
+        answer_in_steps: AnswerInSteps[SessionReading],
+        slices: Slices,
     ) -> None:
-        """`first` is not to be answered now. `end_wait` sends the response of the reading that ends the wait."""
-        self._params: FetchParams = first.params
+        super().__init__(params, first, answer, answer_in_steps, slices)
         self._session = session
-        self._sessions = sessions
-        self._end_wait = end_wait
-        self.is_of_replica = first.params.reader.is_replica
-        self.watched = 0  # the cache of sessions bounds their number
-        self._gain = _Gain(first)
+        self._sessions = sessions  # the cache of sessions bounds the number of watches
+        self._began_ms = 0
 
     def watch(self, watcher: Watcher) -> None:
-        self._session.listener = watcher
+        self._watched_by = self._session.listener = watcher
 
     def unwatch(self, watcher: Watcher) -> None:
+        self._watched_by = None
         if self._session.listener is watcher:
             self._session.listener = None
 
-    def retry(self, moved: Sequence[Partition], *, is_last: bool) -> bool:
-        """As `WaitingFetch.retry`; and end the wait if the session is closed, or another request of it has come."""
+    def _read_now(self, *, is_last: bool) -> SessionReading:
+        return self._sessions.read(self._params, self._session, is_last=is_last)
+
+    def _new_reading(self, *, is_last: bool) -> SessionReading:
+        return SessionReading(self._params, self._session, is_last)
+
+    def _is_long(self) -> bool:
+        return len(self._session.due) > FEW
+
+    def _ends_wait(self, reading: SessionReading) -> bool:
+        return self._sessions.may_answer(self._session, reading)
+
+    def _is_refused(self) -> bool:
+        """Whether the session is closed, or another request of it has come: then that is the answer."""
         refusal = self._sessions.refusal(self._session, self._params.request)
         if refusal is not None:
             self._params.context.respond(refusal)
-            return True
-        if not (is_last or self._gain.may_be_enough(moved)):
-            return False
-        reading = self._sessions.read(self._params, self._session, is_last=is_last)
-        if is_last or self._sessions.may_answer(self._session, reading):
-            self._end_wait(reading)
-            return True
-        self._gain = _Gain(reading)
-        return False
+        return refusal is not None
+
+    def _begin_pass(self) -> None:
+        self._session.is_busy = True
+        self._began_ms = self._sessions.now_ms()
+
+    def _was_read(self) -> None:
+        if self._gain is None:  # the first pass: it counts as of its begin, since all that is due was read after that
+            super()._was_read()
+            self._sessions.fetched(self._session, self._began_ms)
+        self._sessions.check_size(self._session)
+
+    def _end_pass(self) -> None:
+        self._session.is_busy = False
+
+    def _broke_off(self) -> None:
+        super()._broke_off()
+        self._sessions.cache.remove(self._session)
+
+
+def answer_fault(params: FetchParams) -> None:
+    """Answer a request that a fault of this program has broken off, unless it has its answer."""
+    context = params.context
+    if context.connection.awaits_answer(context.slot):
+        error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
+        context.respond(error_response(params.request, context.api_version, error))
+
+
+def _count(params: FetchParams) -> int:
+    return sum(len(topic.partitions) for topic in params.topics)

@@ -1,5 +1,6 @@
 """The choice of a replica as the leader makes it. KIP-392, sentence by sentence: tests/scenarios/test_kip_392.py."""
 
+import asyncio
 import logging
 from typing import Any
 
@@ -97,6 +98,9 @@ class NotComparable:
         RuntimeError("no idea\nevent=forged"),
         AssertionError("not my fault"),
         Unprintable(),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        asyncio.CancelledError(),
         2,
         "broker 2",
         NotComparable(),
@@ -104,7 +108,20 @@ class NotComparable:
         lambda view: broker_of(2)(view).endpoint,
         lambda view: view,
     ],
-    ids=["raises", "asserts", "unprintable", "an id", "text", "garbage", "an altered view", "a node", "the whole view"],
+    ids=[
+        "raises",
+        "asserts",
+        "unprintable",
+        "exits",
+        "interrupts",
+        "is cancelled",
+        "an id",
+        "text",
+        "garbage",
+        "an altered view",
+        "a node",
+        "the whole view",
+    ],
 )
 def test_a_consumer_reads_from_the_leader_whatever_the_selector_does(
     result: Any, caplog: pytest.LogCaptureFixture

@@ -2,9 +2,11 @@
 
 import pytest
 
-from tailrace.fetch_session.session import UNPROVEN
+from tailrace.fetch_session.session import DOES_NOT_EXIST, UNPROVEN
+from tailrace.metadata.image import EMPTY_IMAGE, ChangedPartition, ImageDelta, TopicImage
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import BrokerId
+from tailrace.model.partitions import TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import (
     FetchPartition,
@@ -13,6 +15,7 @@ from tailrace.protocol.messages.fetch import (
 )
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
+from tailrace.server.fetch.sessions import TOLD_AGAIN_MS
 from tailrace.storage import ReadLimits
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, topic_id_of
@@ -217,6 +220,26 @@ def test_a_change_without_records_comes_with_the_next_answer_and_wakes_no_consum
     assert (data.partition_index, data.log_start_offset, data.records) == (1, 1, b"")
 
 
+@pytest.mark.parametrize("has_session", [True, False])
+def test_a_log_start_that_moves_with_the_high_watermark_ends_the_wait(node: DataPath, has_session: bool) -> None:
+    """Both change in one turn, and the bytes alone would not be enough."""
+    node.produce("orders", b"a", b"b", partition=1)
+    reader = SessionReader(node)
+    if has_session:
+        reader.open({1: 1})
+        reader.next()
+    else:
+        reader.epoch = -1
+    waiting = reader.send({1: 1}, max_wait_ms=500, min_bytes=100_000)
+    assert not waiting.is_answered
+    node.produce("orders", b"c", partition=1, same_turn=True)
+    node.table.write_staged()
+    node.table.get("orders", 1).delete_records(2)
+    node.end_turn()
+    (data,) = answers(waiting.response)
+    assert (data.error_code, data.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 2)
+
+
 def test_a_new_role_is_an_error_at_once_and_the_partition_is_news_afterwards(node: DataPath) -> None:
     reader = SessionReader(node, version=10)  # later ones may read from followers
     reader.open(ALL)
@@ -234,15 +257,123 @@ def test_a_new_role_is_an_error_at_once_and_the_partition_is_news_afterwards(nod
     assert reader.next() == []
 
 
-def test_a_partition_that_comes_to_exist_is_news(node: DataPath) -> None:
+def metadata_brings(node: DataPath, partition: int) -> None:
+    """The partition is created, and then the image names it."""
+    created = node.create(partition=partition)
+    assert created.state is not None
+    changed = ChangedPartition(TopicPartition("orders", partition), created.state)
+    node.broker.fetch_sessions.on_image(EMPTY_IMAGE, ImageDelta(changed_partitions=(changed,)))
+    node.end_turn()
+
+
+def test_a_missing_partition_is_an_error_once_and_clean_until_metadata_brings_it(node: DataPath) -> None:
     reader = SessionReader(node, version=12)
     found = reader.open({0: 0, 9: 0})
     assert [data.error_code for data in found] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert numbers(reader.next()) == [9]
-    node.create(partition=9)
+    (session,) = node.broker.fetch_sessions.cache.sessions()
+    assert reader.next() == reader.next() == []
+    assert not session.due
+    metadata_brings(node, 8)
+    assert not session.due, "of a partition that is not in the session"
+    metadata_brings(node, 9)
     (data,) = reader.next()
     assert (data.partition_index, data.error_code) == (9, 0)
     assert reader.next() == []
+
+
+def test_a_new_topic_reaches_readers_by_name_and_by_id(reader: SessionReader, node: DataPath) -> None:
+    reader.topic = "payments"
+    topic_id = topic_id_of("payments")
+    known = SessionReader(node, version=reader.version)
+    known.open(ALL)
+    (data,) = reader.open({0: 0})
+    assert data.error_code in DOES_NOT_EXIST
+    assert reader.next() == []
+    state = node.create("payments").state
+    assert state is not None
+    image = TopicImage(name="payments", topic_id=topic_id, partitions={0: state})
+    node.broker.fetch_sessions.on_image(EMPTY_IMAGE, ImageDelta(created_topics=(image,)))
+    (data,) = reader.next()
+    assert (data.partition_index, data.error_code) == (0, 0)
+    assert known.next() == []
+
+
+def test_a_missing_partition_ends_no_wait_while_others_are_read(node: DataPath) -> None:
+    reader = SessionReader(node, version=12)
+    full = reader.send({0: 0, 9: 0}, max_wait_ms=500)
+    assert not full.is_answered
+    node.clock.advance(500)
+    reader.session_id, reader.epoch = full.response.session_id, 1
+    assert [data.error_code for data in answers(full.response)] == [0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    waiting = reader.send({8: 0}, max_wait_ms=500)
+    assert not waiting.is_answered
+    node.clock.advance(499)
+    assert not waiting.is_answered
+    node.produce("orders", b"a", partition=0)
+    assert numbers(answers(waiting.response)) == [0, 8], "it comes with what ends the wait"
+
+
+def test_missing_partitions_alone_are_answered_at_once_and_then_wait(node: DataPath) -> None:
+    reader = SessionReader(node, version=12)
+    assert numbers(reader.open({8: 0, 9: 0}, max_wait_ms=500)) == [8, 9]
+    waiting = reader.send(max_wait_ms=500)
+    assert not waiting.is_answered
+    metadata_brings(node, 9)
+    node.produce("orders", b"a", partition=9)
+    assert numbers(answers(waiting.response)) == [9]
+
+
+def test_a_missing_partition_is_reported_again_when_it_is_named_again_and_after_5_s(node: DataPath) -> None:
+    reader = SessionReader(node, version=12)
+    reader.open({0: 0, 9: 0})
+    assert reader.next() == []
+    assert numbers(reader.next({9: 0})) == [9]
+    assert reader.next() == []
+    node.clock.advance(TOLD_AGAIN_MS)
+    assert numbers(reader.next()) == [9]
+    assert reader.next() == []
+
+
+def test_missing_partitions_take_no_places_and_a_topic_that_goes_gives_its_places_back(
+    node: DataPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tailrace.fetch_session.session_places.MAX_CONSUMER_PARTITIONS", 4)
+    reader = SessionReader(node)
+    other = SessionReader(node, connection=reader.connection)
+    reader.open({**ALL, **dict.fromkeys(range(4, 50), 0)})
+    assert other.send({0: 0}).response.session_id == 0
+    node.table.delete("orders", 3)
+    node.end_turn()
+    assert numbers(reader.next()) == [3]
+    other.open({0: 0})
+
+
+def test_a_partition_that_is_named_twice_counts_once(node: DataPath) -> None:
+    """Rule 3 of KIP-227 compares partitions, not names; a full fetch answers what is said last, at the first place."""
+    wanted = [
+        FetchPartition(partition=n, fetch_offset=o, partition_max_bytes=1 << 20) for n, o in ((1, 0), (2, 0), (1, 1))
+    ]
+    node.produce("orders", b"a", partition=1)
+    for partitions in ((tuple(wanted),), tuple((one,) for one in wanted)):
+        topics = tuple(FetchTopic(topic="orders", partitions=named) for named in partitions)
+        request = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=0, topics=topics)
+        found = answers(node.send(request, 12).response)
+        assert numbers(found) == [1, 2]
+        assert not found[0].records, "offset 1 is the end"
+    assert {session.partition_count for session in node.broker.fetch_sessions.cache.sessions()} == {2}
+
+
+def test_a_topic_that_is_named_twice_keeps_the_order_of_its_partitions(node: DataPath) -> None:
+    node.create("payments")
+    named = (("orders", 2), ("payments", 0), ("orders", 1))
+    topics = tuple(
+        FetchTopic(topic=name, partitions=(FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1),))
+        for name, n in named
+    )
+    response = node.send(FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1, topics=topics), 12).response
+    assert (
+        tuple((topic.topic, data.partition_index) for topic in response.responses for data in topic.partitions) == named
+    )
 
 
 def test_settings_reach_an_old_reader_of_a_clean_partition(node: DataPath) -> None:

@@ -1,0 +1,168 @@
+"""The places of fetch sessions: how many partitions all of them may have, and which sessions make room. Pure.
+
+Slots bound the number of sessions, as KIP-227 has it; places bound their memory, which is a limit of ours. A session
+takes a place for each partition that exists, however often a request names it. Partitions that do not exist take none,
+and are bounded apart: so no reader takes the places of others by names that it has made up.
+
+Where places are short, sessions make room in this order, as few of a kind as it takes:
+
+1. those that have been inactive for more than 120 s, by rule 2 of the text;
+2. for a follower those of consumers, by rule 1: followers may have the places of consumers too;
+3. those of the client that has the most places, if it has more than the new session's client would have with it: so no
+   client keeps all places for ever, and none has to give up more than an equal share;
+4. those that have existed for more than 120 s and have fewer partitions than the new one, by rule 3: the largest first.
+
+Partitions that do not exist make room for fewer of them.
+"""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from tailrace.fetch_session.session import FetchSession
+
+MIN_EVICTION_MS: Final = 120_000
+"""min.incremental.fetch.session.eviction.ms: a constant of the text, and no setting."""
+MAX_CONSUMER_PARTITIONS: Final = 400_000
+"""The most places of all sessions of consumers together: 60 consumers of 5,000 partitions each have room."""
+MAX_FOLLOWER_PARTITIONS: Final = 2_000_000
+"""The same for followers, which may have those of consumers too: consumers must not displace them."""
+MAX_MISSING: Final = 200_000
+"""The most partitions that do not exist in all sessions of consumers together, and in those of followers."""
+
+
+class Newcomer(NamedTuple):
+    """A session that is about to begin, or one that has grown."""
+
+    client: Hashable
+    """The client by which places are shared out."""
+    existing: int
+    """The distinct partitions that exist."""
+    missing: int
+    """The distinct partitions that do not exist."""
+    is_privileged: bool
+    is_counted: bool = False
+    """Whether these are counted already."""
+
+
+class SessionPlaces:
+    """The places that open sessions have."""
+
+    def __init__(self) -> None:
+        self._existing = {True: 0, False: 0}  # by `is_privileged`
+        self._missing = {True: 0, False: 0}
+        self._of_client: dict[tuple[Hashable, bool], int] = {}
+
+    @property
+    def partition_count(self) -> int:
+        """The partitions of all sessions together, also those that do not exist."""
+        return sum(self._existing.values()) + sum(self._missing.values())
+
+    def count(self, session: FetchSession) -> None:
+        """Count the session as it is now, in place of how it was counted before."""
+        self._add(session, session.existing_count, len(session.missing))
+
+    def remove(self, session: FetchSession) -> None:
+        """Count the session no longer."""
+        self._add(session, 0, 0)
+
+    def _add(self, session: FetchSession, existing: int, missing: int) -> None:
+        existing_before, missing_before = session.counted
+        session.counted = existing, missing
+        kind = session.is_privileged
+        self._existing[kind] += existing - existing_before
+        self._missing[kind] += missing - missing_before
+        key = session.client, kind
+        of_client = self._of_client.get(key, 0) + existing - existing_before
+        if of_client:
+            self._of_client[key] = of_client
+        else:
+            self._of_client.pop(key, None)
+
+    def victims(self, newcomer: Newcomer, sessions: Iterable[FetchSession], now_ms: int) -> list[FetchSession] | None:
+        """The sessions that make room for the newcomer's partitions; None if there can be no room.
+
+        `sessions`: all others, the one that was used last at the end.
+        """
+        excess = self._excess(newcomer)
+        missing = self._missing[newcomer.is_privileged] + (0 if newcomer.is_counted else newcomer.missing)
+        missing_excess = missing - MAX_MISSING
+        if excess <= 0 and missing_excess <= 0:
+            return []
+        found = _Victims(excess)
+        others = list(sessions)
+        if excess > 0 and not self._make_places(found, newcomer, others, now_ms):
+            return None
+        missing_excess -= sum(one.counted[1] for one in found.sessions)
+        if missing_excess > 0 and not _make_room_for_missing(found, missing_excess, newcomer, others):
+            return None
+        return found.sessions
+
+    def _excess(self, newcomer: Newcomer) -> int:
+        """The places that the newcomer lacks."""
+        everything = sum(self._existing.values()) - MAX_FOLLOWER_PARTITIONS - MAX_CONSUMER_PARTITIONS
+        if not newcomer.is_privileged:
+            everything = max(everything, self._existing[False] - MAX_CONSUMER_PARTITIONS)
+        return everything + (0 if newcomer.is_counted else newcomer.existing)
+
+    def _make_places(self, found: "_Victims", newcomer: Newcomer, others: Sequence[FetchSession], now_ms: int) -> bool:
+        privileged = newcomer.is_privileged
+        evictable = [one for one in others if privileged or not one.is_privileged]
+        found.take(one for one in evictable if one.listener is None and now_ms - one.last_used_ms > MIN_EVICTION_MS)
+        consumers = (one for one in evictable if privileged and not one.is_privileged)
+        found.take(sorted(consumers, key=_places_of))
+        peers = [one for one in evictable if one.is_privileged == privileged]
+        self._share(found, newcomer, peers)
+        wanted = newcomer.existing
+        older = (one for one in peers if now_ms - one.created_ms > MIN_EVICTION_MS and _places_of(one) < wanted)
+        found.take(sorted(older, key=_places_of, reverse=True))
+        return found.lacks <= 0
+
+    def _share(self, found: "_Victims", newcomer: Newcomer, peers: Sequence[FetchSession]) -> None:
+        """Take sessions of the client that has the most, for as long as that is more than the newcomer's has."""
+        kind = newcomer.is_privileged
+        left = {client: count for (client, privileged), count in self._of_client.items() if privileged == kind}
+        for one in found.sessions:
+            if one.is_privileged == kind:
+                left[one.client] -= _places_of(one)
+        own = left.pop(newcomer.client, 0) + (0 if newcomer.is_counted else newcomer.existing)
+        while found.lacks > 0 and left:
+            client = max(left, key=lambda one: left[one])
+            if left[client] <= own:
+                return
+            its = [one for one in peers if one.client == client and one not in found.sessions]
+            enough = (one for one in its if _places_of(one) >= found.lacks)
+            victim = min(enough, key=_places_of, default=None) or max(its, key=_places_of)
+            left[client] -= _places_of(victim)
+            found.take((victim,))
+
+
+class _Victims:
+    """The sessions that make room."""
+
+    def __init__(self, lacks: int) -> None:
+        self.sessions: list[FetchSession] = []
+        self.lacks = lacks
+        """The places that are still lacking."""
+
+    def take(self, candidates: Iterable[FetchSession]) -> None:
+        """Take sessions, in this order, for as long as places are lacking."""
+        for one in candidates:
+            if self.lacks <= 0:
+                return
+            if _places_of(one) and one not in self.sessions:
+                self.sessions.append(one)
+                self.lacks -= _places_of(one)
+
+
+def _make_room_for_missing(found: _Victims, excess: int, newcomer: Newcomer, others: Sequence[FetchSession]) -> bool:
+    peers = (one for one in others if one.is_privileged == newcomer.is_privileged and one not in found.sessions)
+    for one in sorted(peers, key=lambda peer: peer.counted[1], reverse=True):
+        if excess <= 0 or one.counted[1] <= newcomer.missing:
+            break
+        found.sessions.append(one)
+        excess -= one.counted[1]
+    return excess <= 0
+
+
+def _places_of(session: FetchSession) -> int:
+    return session.counted[0]
