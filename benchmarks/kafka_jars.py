@@ -14,6 +14,8 @@ JARS = Path(sys.prefix) / f"kafka-tools-{VERSION}"
 """The server and the command-line tools. Fetched once, some 45 MB."""
 SHELL_JARS = Path(sys.prefix) / f"kafka-shell-{VERSION}"
 """The metadata shell, which brings a server of its own: 45 MB more."""
+PROGRAM_JARS = Path(sys.prefix) / f"kafka-programs-{VERSION}"
+"""Connect with its file connectors, MirrorMaker 2 and Streams: 110 MB, most of it RocksDB for many machines."""
 
 CONNECTOR = "spark-sql-kafka-0-10_2.13"
 CONNECTOR_VERSION = "4.2.0"
@@ -60,6 +62,36 @@ _SHELL_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   </dependencies>
 </project>
 """
+_PROGRAM_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>tailrace</groupId>
+  <artifactId>kafka-programs</artifactId>
+  <version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>connect-file</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>connect-mirror</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId>
+      <artifactId>kafka-streams</artifactId>
+      <version>{VERSION}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId>
+      <artifactId>slf4j-simple</artifactId>
+      <version>1.7.36</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
 _CONNECTOR_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>tailrace</groupId>
@@ -95,6 +127,11 @@ def absent() -> str | None:
 def shell_absent() -> str | None:
     """The same for the metadata shell."""
     return _absent(SHELL_JARS, _SHELL_POM, f"org.apache.kafka:kafka-shell:{VERSION}")
+
+
+def programs_absent() -> str | None:
+    """The same for Connect, MirrorMaker 2 and Streams."""
+    return _absent(PROGRAM_JARS, _PROGRAM_POM, f"org.apache.kafka:connect-mirror:{VERSION}")
 
 
 def connector_absent() -> str | None:

@@ -6,8 +6,9 @@ from types import FunctionType
 import pytest
 
 from benchmarks.fetching import alone
-from benchmarks.kafka_jars import SHELL_JARS
+from benchmarks.kafka_jars import PROGRAM_JARS, SHELL_JARS, programs_absent
 from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs, rack_consumers
+from interop.programs import quix
 from tailrace.testing import Cluster
 
 PROGRAMS = {
@@ -17,6 +18,8 @@ PROGRAMS = {
     kafka_python_suite.absent: kafka_python_suite.HOME,
     go_modules.franz_go_absent: go_modules.FRANZ_GO.home,
     go_modules.kafka_go_absent: go_modules.KAFKA_GO.home,
+    programs_absent: PROGRAM_JARS,
+    quix.absent: quix.HOME,
 }
 """Their places, by the function that returns the reason for their absence."""
 
