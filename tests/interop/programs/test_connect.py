@@ -45,7 +45,7 @@ def _connect() -> None:
         pytest.skip(why)
 
 
-class Worker:
+class ConnectWorker:
     """The settings of a worker, and its REST interface."""
 
     def __init__(self, bootstrap: str, directory: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_file_is_copied_exactly_once_though_the_worker_is_killed(tmp_path: Pat
         bootstrap = cluster.bootstrap_servers
         with Admin(bootstrap) as admin:
             admin.create_topics({LINES.topic: 1})
-        worker = Worker(bootstrap, tmp_path)
+        worker = ConnectWorker(bootstrap, tmp_path)
         program = worker.start(stack)
         worker.put(
             program,
