@@ -112,6 +112,8 @@ class LongPoll(Hashable, Protocol):
 
     is_of_replica: bool
     """Whether it is a follower's."""
+    replica_id: int
+    """The follower's number; negative for a client."""
     watched: int
     """The number of watches that it needs. After a try there may be others, but not more."""
 
@@ -269,11 +271,11 @@ class LongPolls:
         waiting = [parked for of_connection in self._by_connection.values() for parked in of_connection]
         call_each(self.expired, waiting)
 
-    def end_of_replica(self, connection: ServerConnection) -> None:
-        """Answer the follower's poll that waits on this connection, if one does, as if its time were over: another
+    def end_of_replica(self, connection: ServerConnection, replica_id: int) -> None:
+        """Answer this follower's poll that waits on the connection, if one does, as if its time were over: another
         request of the follower has come behind it, whose answer cannot leave before."""
         for parked in tuple(self._by_connection.get(connection, ())):
-            if parked.poll.is_of_replica:
+            if parked.poll.is_of_replica and parked.poll.replica_id == replica_id:
                 self.expired(parked)
 
     def expired(self, parked: _Parked) -> None:

@@ -37,6 +37,7 @@ class Poll:
         self.partitions = list(partitions)
         self.watched = len(partitions)
         self.is_of_replica = False
+        self.replica_id = -1
         self.tries: list[bool] = []
         self.moved: list[Partition | None] = []
         self.tries_needed = tries_needed
@@ -376,6 +377,16 @@ def test_followers_have_a_limit_of_their_own(bench: LongPollsBench) -> None:
     assert fetch.tries == [], "it waits as long as it wants"
     bench.node.produce("a", b"1")
     assert fetch.tries == [False]
+
+
+def test_another_request_of_a_follower_ends_its_poll_and_no_other(bench: LongPollsBench) -> None:
+    fetches = [Poll(bench.a) for _ in range(3)]
+    for replica_id, fetch in zip((2, 3), fetches, strict=False):
+        fetch.is_of_replica, fetch.replica_id = True, replica_id
+    for fetch in fetches:
+        assert bench.polls.park(fetch, bench.connection, 60_000)
+    bench.polls.end_of_replica(bench.connection, 3)
+    assert [fetch.tries for fetch in fetches] == [[], [True], []]
 
 
 def test_followers_do_not_count_against_the_limit_of_clients(bench: LongPollsBench) -> None:

@@ -86,7 +86,7 @@ class FetchHandler:
         sender = sender_of(request, version)
         is_consumer = sender.replica_id < 0
         if not is_consumer:
-            self._polls.end_of_replica(context.connection)
+            self._polls.end_of_replica(context.connection, sender.replica_id)
         reader = self._consumer(sender, request, context) if is_consumer else self._followers.reader(sender)
         params = FetchParams(request, context, sender, reader, table, self._fetch_max_bytes, self._views)
         if is_full(request.session_epoch):

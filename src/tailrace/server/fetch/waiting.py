@@ -86,6 +86,7 @@ class _WaitingRequest(Generic[R]):
         "_slices",
         "_watched_by",
         "is_of_replica",
+        "replica_id",
         "watched",
     )
 
@@ -108,6 +109,7 @@ class _WaitingRequest(Generic[R]):
         """The changes meanwhile."""
         self._has_answered = False
         self.is_of_replica = params.reader.is_replica
+        self.replica_id = params.sender.replica_id
         self.watched = 0
 
     def retry(self, moved: Moved, *, is_last: bool) -> bool:
