@@ -1,6 +1,6 @@
 """Batches with wrong fields, produced to Apache Kafka and to a node: the same codes, or a listed reason.
 
-The batches that the node takes are read by Java, by librdkafka, by our consumer and as the Arrow columns of Spark's tasks.
+The batches that the node takes are read by Java, by librdkafka, by our consumer and as the columns of Spark's tasks.
 
 SEED=7 WRONG_BATCHES=5000 pytest tests/interop/differential/test_wrong_batches.py     draws other pairs of faults
 """
