@@ -98,6 +98,20 @@ _PRODUCE = (
     ),
     Difference(
         "Produce",
+        (
+            "a batch with a key longer than its record",
+            "a batch with a null header key",
+            "a batch with a record longer than its batch",
+            "a batch with a record shorter than its content",
+            "a batch with fewer records than counted*",
+            "a batch with headers counted below 0",
+            "a batch with more headers counted than there are",
+        ),
+        {f"{_PART}.record_errors": ONLY_HERE},
+        "the record at fault is named (KIP-467); Kafka names records of its other rules alone",
+    ),
+    Difference(
+        "Produce",
         ("a batch with gzip that is not",),
         {f"{_PART}.error_code": ("INVALID_RECORD (87)", _UNKNOWN)},
         "the batch is wrong, not the server",

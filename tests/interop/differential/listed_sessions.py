@@ -60,25 +60,8 @@ SESSIONS = (
     Difference(
         "Fetch",
         ("a session of faults alone in v*: *", "a topic to come in v*: *", "a topic to go in v*: *", "faults in v*: *"),
-        {"responses": MISSING, "responses.partitions": MISSING},
+        {"responses": MISSING},
         "a partition that does not exist is reported once (docs/decisions/0074-a-long-fetch-is-made-in-slices.md)",
-    ),
-    Difference(
-        "Fetch",
-        (
-            "a topic to go in v*: it has gone",
-            "a topic to go in v*: it has gone for good",
-            "a topic to go in v*: the other one has gone",
-            "a topic to go in v*: it leaves",
-        ),
-        {"responses.partitions.error_code": ("UNKNOWN_TOPIC_ID (100)", "UNKNOWN_TOPIC_OR_PARTITION (3)")},
-        "a session by ids knows no name of a topic that is gone; Kafka's has kept it",
-    ),
-    Difference(
-        "Fetch",
-        ("a topic to go in v*: another one has come",),
-        {"responses.partitions.error_code": ("UNKNOWN_TOPIC_ID (100)", "INCONSISTENT_TOPIC_ID (103)")},
-        "a session by ids knows no name of a topic that is gone; Kafka's finds another topic of the name",
     ),
     Difference(
         "Fetch",

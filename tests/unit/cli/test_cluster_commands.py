@@ -1,6 +1,7 @@
 """`brokers`, `quorum`, and the moves and elections of `topics`, with a cluster of two brokers."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -78,11 +79,12 @@ def test_a_broker_is_described_with_its_directories_and_settings(server: AdminSe
     here, other = json.loads(run("brokers", "describe", "-o", "json").out)
     (directory,) = here["LOG-DIRS"]
     assert (directory["PARTITIONS"], directory["ERROR"]) == (1, None)
-    assert here["CONFIGS"] == {"log.retention.ms": "5000"}
+    assert here["CONFIGS"] == {"broker.id": "1", "node.id": "1", "log.retention.ms": "5000"}
     assert (other["LOG-DIRS"], other["CONFIGS"]) == ([], {}), "a fenced broker is not asked"
     described = run("brokers", "describe", str(BROKER)).out
     assert "LOG-DIR " in described
-    assert "Configs: log.retention.ms=5000\n" in described
+    (configs,) = re.findall(r"Configs: (.*)\n", described)
+    assert "log.retention.ms=5000" in configs.split(",")
     done = run("brokers", "describe", "7")
     assert (done.code, done.out) == (1, "")
     assert done.err == "tailrace: there is no broker 7 (`tailrace brokers list` shows which there are)\n"
@@ -262,7 +264,9 @@ def lose(server: AdminServer, *, good_end: int) -> None:
         in_sync_replicas=(),
         leaving=LeaveReason.LOST,
     )
-    server.submit(AlterPartition(broker_id=BROKER, broker_epoch=broker_epoch, changes=(change,)))
+    server.submit(
+        AlterPartition(broker_id=BROKER, broker_epoch=broker_epoch, changes=(change,), secret=server.node.secret)
+    )
 
 
 def test_an_unclean_election_shows_the_losses_and_is_held_when_it_is_forced(server: AdminServer, run: Run) -> None:

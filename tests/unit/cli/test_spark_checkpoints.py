@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tailrace.cli.spark.checkpoint_directory import move_checkpoint, read_checkpoint
+from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking import Admin, Producer
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId, format_topic_id
@@ -38,7 +39,8 @@ def admin(tailrace_cluster: Cluster) -> Iterator[Admin]:
 def topic(admin: Admin, tailrace_cluster: Cluster) -> str:
     """A topic of two partitions; the first has ten records, the one at offset N of day N since 1970."""
     name = f"checkpoints-{next(_numbers)}"
-    admin.create_topics({name: 2})
+    forever = {"retention.ms": "-1"}  # also records of 1970
+    admin.create_topics([NewTopic(name=name, partitions=2, configs=forever)])
     fill(tailrace_cluster, name, 10)
     return name
 

@@ -58,7 +58,14 @@ def take_into_sync(server: AdminServer, broker_id: BrokerId) -> None:
         in_sync_replicas=tuple(InSyncReplica(broker_id=each) for each in (*state.in_sync_replicas, broker_id)),
     )
     leader = image.brokers[state.leader]
-    server.submit(AlterPartition(broker_id=leader.broker_id, broker_epoch=leader.broker_epoch, changes=(change,)))
+    server.submit(
+        AlterPartition(
+            broker_id=leader.broker_id,
+            broker_epoch=leader.broker_epoch,
+            changes=(change,),
+            secret=server.node.secret,
+        )
+    )
 
 
 def test_fenced_brokers_are_listed_and_can_be_unregistered(server: AdminServer, admin: Admin) -> None:

@@ -173,7 +173,7 @@ def test_a_request_that_fits_at_a_broker_fits_at_a_controller_in_an_envelope(tmp
     seen: list[int] = []
     settings = {"listeners": "127.0.0.1:0,CONTROLLER://127.0.0.1:0", "controller_listener_names": "CONTROLLER"}
     serve(tmp_path, look, **settings)
-    serve(tmp_path, look, socket_request_max_bytes=str(1 << 20), **settings)
+    serve(tmp_path, look, socket_request_max_bytes=str(1 << 20), message_max_bytes=str(1 << 20), **settings)
     assert len(seen) == 2
 
 

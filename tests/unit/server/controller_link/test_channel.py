@@ -134,6 +134,7 @@ def test_brokers_and_controllers_are_registered_and_heard(nodes: ChannelBench) -
         incarnation_id=own.incarnation_id,
         endpoints=own.endpoints,
         log_directories=own.log_directories,
+        directory_secret=nodes.node.directory_secret,
     )
     assert nodes.answer(again) == BrokerRegistered(broker_epoch=own.broker_epoch)
     heartbeat = BrokerHeartbeat(broker_id=nodes.broker_id, broker_epoch=nodes.broker_epoch, metadata_offset=1_000)

@@ -11,6 +11,7 @@ from tailrace.metadata.image import full_delta
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.protocol.records.record import Record
+from tailrace.replication import staging
 from tailrace.replication.partition import Partition
 from tailrace.server.coordination.coordinator_log import CoordinatorLog
 from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, HostState
@@ -211,7 +212,8 @@ def test_an_answer_waits_for_the_records_it_may_rest_on(
     assert counters.answers == [2, 2]
 
 
-def test_an_answer_fails_with_any_write_that_it_may_rest_on(node: GroupPath) -> None:
+def test_an_answer_fails_with_any_write_that_it_may_rest_on(node: GroupPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "LARGEST_OWN_BATCH", 1 << 20)
     counters = CountersService(node)
     node.clock.advance(0)
     host = counters.host_of(ONE)
