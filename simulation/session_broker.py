@@ -408,7 +408,7 @@ class SessionBroker:
     def get_by_id(self, topic_id: bytes, index: int) -> SmallPartition:
         return self.partitions[index]
 
-    def end_of_replica(self, connection: object) -> None:
+    def end_of_replica(self, connection: object, replica_id: int) -> None:
         """End no wait: requests arrive in any order here, as from connections of their own."""
 
     def park(self, poll: Any, connection: object, timeout_ms: int) -> bool:

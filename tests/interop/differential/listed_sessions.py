@@ -65,6 +65,12 @@ SESSIONS = (
     ),
     Difference(
         "Fetch",
+        ("a topic to go in v*: it has gone",),
+        {"responses.partitions.error_code": ("UNKNOWN_TOPIC_ID (100)", "UNKNOWN_TOPIC_OR_PARTITION (3)")},
+        "a session by ids knows no name of a topic that is gone; Kafka's has kept it",
+    ),
+    Difference(
+        "Fetch",
         ("turns in v*: one comes and has no room",),
         {"responses": MISSING},
         "a full answer to a consumer has nothing of the partitions behind, as the text says; they come the next time",
