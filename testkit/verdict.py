@@ -175,7 +175,8 @@ def _group_faults(history: History, end: AtTheEnd, compacted: str) -> Iterator[s
         for (topic, partition), records in history.logs.items()
         if topic != compacted
     }
-    committed: dict[int, int] = defaultdict(int)
+    committed: dict[int, int] = {}
+    """By partition, the offset of the last commit that was acknowledged: none at all is no promise of offset 0."""
     possible: dict[int, int] = defaultdict(int)
     position: dict[tuple[str, int], int | None] = {}
     for event in history.group:
@@ -186,8 +187,8 @@ def _group_faults(history: History, end: AtTheEnd, compacted: str) -> Iterator[s
             case "polled":
                 first, last = event["records"][0][0], event["records"][-1][0]
                 expected = position.get((event["member"], partition))
-                if expected is None and not committed[partition] <= first <= possible[partition]:
-                    yield f"group: partition {partition} went on at {first}, committed was {committed[partition]}"
+                if expected is None and not committed.get(partition, 0) <= first <= possible[partition]:
+                    yield f"group: partition {partition} went on at {first}, committed was {committed.get(partition)}"
                 elif expected is not None and first != expected:
                     yield f"group: partition {partition} jumped from {expected} to {first}"
                 if last - first + 1 != len(event["records"]):
@@ -199,9 +200,10 @@ def _group_faults(history: History, end: AtTheEnd, compacted: str) -> Iterator[s
                 possible[partition] = max(possible[partition], event["offset"])
             case "commit-unknown":
                 possible[partition] = max(possible[partition], event["offset"])
-    for partition, offset in committed.items():
-        if not offset <= end.committed.get(partition, -1) <= possible[partition]:
-            yield f"group: {offset} was committed for {partition}, {end.committed.get(partition)} is there"
+    for partition in sorted(committed.keys() | end.committed.keys()):
+        if not committed.get(partition, 0) <= end.committed.get(partition, -1) <= possible[partition]:
+            last, there = committed.get(partition), end.committed.get(partition)
+            yield f"group: {last} was committed for {partition}, {there} is there"
 
 
 def _misread(partition: int, records: Sequence[Sequence[Any]], log: Mapping[int, Record]) -> Iterator[str]:

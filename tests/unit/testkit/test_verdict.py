@@ -78,6 +78,17 @@ def test_a_write_with_an_unknown_outcome_may_have_happened() -> None:
     assert judge(WHOLE, AtTheEnd(topics={"a": 4, "d": 2, "e": 2}, committed={0: 2}, setting=7)) == []
 
 
+def test_a_partition_without_an_acknowledged_commit_needs_no_offset_at_the_end() -> None:
+    """Its members may have read it all the same: the node dies between their answer and their commit."""
+    events = without(op="committed")
+    for there in ({}, {0: 2}, {0: 3}):
+        assert judge(events, AtTheEnd(topics={"a": 4}, committed=there, setting=8)) == []
+    (fault,) = judge(events, AtTheEnd(topics={"a": 4}, committed={0: 4}, setting=8))
+    assert fault == "group: None was committed for 0, 4 is there", "nor has any member asked for it"
+    (fault,) = judge(WHOLE, AtTheEnd(topics={"a": 4}, committed={0: 3, 1: 1}, setting=8))
+    assert fault == "group: None was committed for 1, 1 is there"
+
+
 @pytest.mark.parametrize(
     ("kind", "events"),
     [
