@@ -238,7 +238,10 @@ async def commit_sink(
     rows: RowsDigest | None = None,
     timeout_ms: int | None = None,
 ) -> CommittedBatch:
-    """Commit the batch: all of these members, and nothing else that was written for it. Returns when readers see it.
+    """Commit the batch: all of these members, and nothing else that was written for it.
+
+    Returns when every member is committed in its partitions. Other members of the batch are aborted, which may end
+    later: until then readers of committed data stand where such a member begins.
 
     `origin` says where the writer keeps its progress, such as its checkpoint and the id of its query; another one than
     the sink's is refused unless it `takes_over`. `rows` is kept with the batch: if it comes again with other rows it is
