@@ -536,9 +536,12 @@ def test_a_batch_planned_before_its_topic_was_created_again_is_cut_to_the_new_lo
 
 @pytest.mark.parametrize("loss", ["a topic is deleted", "a topic is made anew"])
 def test_an_idle_stream_pauses_although_a_topic_was_deleted_or_created_again(
-    bootstrap: str, admin: Admin, topic: str, send: Send, loss: str
+    bootstrap: str, admin: Admin, topic: str, send: Send, monkeypatch: pytest.MonkeyPatch, loss: str
 ) -> None:
     """Positions that will never be equal to the ends of the logs must not make it ask without pause."""
+    clock = Clock()
+    for module in (planning, stream_reader):
+        monkeypatch.setattr(module, "time", clock)
     admin.create_topics({f"{topic}-more": 1})
     options = {
         "kafka.bootstrap.servers": bootstrap,
@@ -552,13 +555,13 @@ def test_an_idle_stream_pauses_although_a_topic_was_deleted_or_created_again(
     admin.delete_topics([topic])
     if loss == "a topic is made anew":
         admin.create_topics({topic: 3})
-    began = time.monotonic()
+    began = clock.monotonic()
     after = reader.latestOffset(at, ReadAllAvailable())
     assert after == at or loss == "a topic is made anew"  # then the positions are those of the new one
-    assert time.monotonic() - began >= ROUND_S
-    began = time.monotonic()
+    assert clock.monotonic() - began >= ROUND_S
+    began = clock.monotonic()
     assert reader.latestOffset(after, ReadAllAvailable()) == after
-    assert time.monotonic() - began >= ROUND_S
+    assert clock.monotonic() - began == pytest.approx(ROUND_S)
     reader.stop()
 
 

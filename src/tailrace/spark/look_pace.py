@@ -49,7 +49,7 @@ class IdleWait:
     def __init__(self) -> None:
         self._wait = ROUND_S
         self._answered_at: float | None = None
-        """The end of the last wait, if it was a whole one."""
+        """The time of the last answer, if a whole wait came before it."""
         self._is_busy = False
 
     def batch_was_planned(self) -> None:
@@ -57,7 +57,7 @@ class IdleWait:
         self._is_busy = True
 
     def begin(self, now: float) -> float:
-        """The longest wait of the question that comes now."""
+        """The longest wait of the question that comes now. Called before the question does anything else."""
         is_busy, self._is_busy = self._is_busy, False
         answered_at, self._answered_at = self._answered_at, None
         if is_busy:
@@ -69,5 +69,5 @@ class IdleWait:
         return self._wait
 
     def ended(self, now: float) -> None:
-        """The question waited for its whole time, and is answered without records."""
+        """The question waited for its whole time, and is answered now, without records."""
         self._answered_at = now

@@ -143,21 +143,29 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> dict[str, dict[str, int]]:
         """The end of the next batch; `start` if there are no records."""
+        longest_wait_s = self._idle.begin(time.monotonic())
         before = Positions.from_json_dict(start)
         self._show_progress(before.offsets)
-        now = self._wait_for_records(before.offsets)
+        now, has_waited = self._wait_for_records(before.offsets, longest_wait_s)
+        end = self._next_end(before, now, limit)
+        if has_waited:  # said last: the requests behind the wait are no wait of another source
+            self._idle.ended(time.monotonic())
+        return end.to_json_dict()
+
+    def _next_end(self, before: Positions, now: Positions, limit: ReadLimit) -> Positions:
+        """The end of the next batch by the ends of the logs; `before`, or its place in new logs, without records."""
         at = self._plan_with.check_topics(before, now)
         if at is None:
-            return before.to_json_dict()
+            return before
         at = at._replace(offsets=self._plan_with.check_end(at.offsets, now.offsets))
         end = self._end_of_batch(at.offsets, now.offsets)
         if not self._is_enough(at.offsets, end):
-            return at.to_json_dict()
+            return at
         self._waiting_since = time.monotonic()
         end = self._limited(at.offsets, end, limit)
         # Ids that are new alone are no reason for a batch.
         topic_ids = at.topic_ids if end == at.offsets else {**at.topic_ids, **now.topic_ids}
-        return Positions(end, topic_ids).to_json_dict()
+        return Positions(end, topic_ids)
 
     def _limited(self, at: Offsets, end: dict[TopicPartition, int], limit: ReadLimit) -> dict[TopicPartition, int]:
         """The end of the batch within the limits; without any, a large first batch is warned of."""
@@ -186,11 +194,11 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
         found = self._plan_with.earliest(tp for tp in now if tp not in at)
         return {**at, **{tp: max(offset, at[tp]) for tp, offset in now.items() if tp in at}, **found}
 
-    def _wait_for_records(self, at: Offsets) -> Positions:
+    def _wait_for_records(self, at: Offsets, longest_s: float) -> tuple[Positions, bool]:
+        """The ends of the logs, and whether it has waited for its whole time without finding records."""
         if self._target is not None:
-            return self._target
-        now = time.monotonic()
-        deadline = now + self._idle.begin(now)
+            return self._target, False
+        deadline = time.monotonic() + longest_s
         while (look := self._pace.next_look) <= deadline:
             time.sleep(max(0.0, look - time.monotonic()))
             self._latest = self._plan_with.ends()
@@ -199,11 +207,9 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
             has_news = is_ahead and self._is_enough(at, latest)
             self._pace.looked(time.monotonic(), has_news=has_news)
             if has_news:
-                return self._latest
+                return self._latest, False
         time.sleep(max(0.0, deadline - time.monotonic()))
-        if deadline > now:
-            self._idle.ended(time.monotonic())
-        return self._latest
+        return self._latest, longest_s > 0
 
     def _is_enough(self, at: Offsets, end: Offsets) -> bool:
         """Whether minOffsetsPerTrigger is met, or maxTriggerDelay has passed since the last batch of this run."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark import stream_reader
 from tailrace.spark.look_pace import MOST_SOURCES, ROUND_S, IdleWait
@@ -105,12 +106,60 @@ class SleptClock:
         self.now += seconds
 
 
-def test_the_reader_of_a_stream_answers_at_once_behind_sparks_plan_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SleptClock:
     clock = SleptClock()
     monkeypatch.setattr(stream_reader, "time", clock)
+    return clock
+
+
+def quiet_reader(**options: str) -> stream_reader.TailraceStreamReader:
+    base = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+    return stream_reader.TailraceStreamReader(ROW, parse_source_options({**base, **options}, streaming=True))
+
+
+def test_the_time_in_which_a_reader_asks_for_a_topics_id_is_no_wait_of_another_source(
+    clock: SleptClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that was made anew is asked for several times before a stream believes it."""
+
+    class DoubtfulPlanner(QuietPlanner):
+        def check_topics(self, before: Positions, now: Positions) -> Positions:
+            clock.sleep(0.6)
+            return before
+
+    monkeypatch.setattr(stream_reader, "Planner", DoubtfulPlanner)
+    reader = quiet_reader()
+    for _ in range(3):
+        began = clock.now
+        reader.latestOffset({"t": {"0": 5}}, ReadAllAvailable())
+        assert clock.now - began == pytest.approx(ROUND_S + 0.6)
+
+
+def test_the_time_in_which_a_reader_shows_its_progress_is_no_wait_of_another_source(
+    clock: SleptClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group that cannot be updated is tried again after a rest, in the middle of a quiet time."""
+    monkeypatch.setattr(stream_reader, "REST_S", 0.0)
+
+    class SlowPlanner(QuietPlanner):
+        def show_progress(self, group: str, offsets: Offsets) -> None:
+            clock.sleep(2.0)
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
+
+    monkeypatch.setattr(stream_reader, "Planner", SlowPlanner)
+    reader = quiet_reader(**{"kafka.group.id": "watchers"})
+    for _ in range(3):
+        began = clock.now
+        reader.latestOffset({"t": {"0": 5}}, ReadAllAvailable())
+        assert clock.now - began == pytest.approx(ROUND_S + 2.0)
+
+
+def test_the_reader_of_a_stream_answers_at_once_behind_sparks_plan_of_a_batch(
+    clock: SleptClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream_reader, "Planner", QuietPlanner)
-    options = parse_source_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}, streaming=True)
-    reader = stream_reader.TailraceStreamReader(ROW, options)
+    reader = quiet_reader()
     start = {"t": {"0": 5}}
     took = []
     for is_planned in (False, True, True, False):
