@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from functools import wraps
 from types import TracebackType
@@ -39,6 +39,11 @@ class LoopThread:
         self.loop.run_forever()
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the interpreter ends: nothing runs on the loop any more."""
+        return self._is_stopped
+
+    @property
     def is_current(self) -> bool:
         """Whether the caller runs on this thread, and so must not wait for it."""
         return threading.current_thread() is self._thread
@@ -46,16 +51,19 @@ class LoopThread:
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """The result of the coroutine, run on the loop. An interrupted wait cancels it.
 
-        Raises KafkaError(NETWORK_EXCEPTION) after `stop`.
+        Raises KafkaError(NETWORK_EXCEPTION) after `stop`, and when that cancels the coroutine.
         """
         assert not self.is_current, "a blocking call inside the loop would never return"
         if self._is_stopped:
             coroutine.close()
-            detail = "the interpreter ends, and the clients' background loop has stopped: close them before"
-            raise KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
+            raise _stopped()
         future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
         try:
             return future.result()
+        except CancelledError:
+            if self._is_stopped:
+                raise _stopped() from None
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -71,6 +79,11 @@ class LoopThread:
             asyncio.run_coroutine_threadsafe(_cancel_all_tasks(), self.loop).result(_STOP_S)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(_STOP_S)
+
+
+def _stopped() -> KafkaError:
+    detail = "the interpreter ends, and the clients' background loop has stopped: close them before"
+    return KafkaError(ErrorCode.NETWORK_EXCEPTION, detail)
 
 
 async def _cancel_all_tasks() -> None:
@@ -165,12 +178,22 @@ class PerProcess(Generic[C]):
         return self._make()
 
     def close(self) -> None:
-        """Close this process's client, if it has one. May be called again."""
+        """Close this process's client, if it has one. May be called again.
+
+        When the interpreter ends there is nothing left to close. A daemon thread may still come here then, out of its
+        `with` block: it must not print a traceback.
+        """
         with self._lock:
             self._is_closed = True
             client, self._client = self.existing(), None
-        if client is not None:
-            loop_thread().call(client.close())
+        thread = loop_thread()
+        if client is None or thread.is_stopped:
+            return
+        try:
+            thread.call(client.close())
+        except KafkaError:
+            if not thread.is_stopped:
+                raise
 
 
 _all: "weakref.WeakSet[PerProcess[Any]]" = weakref.WeakSet()

@@ -12,8 +12,10 @@ from uuid import uuid4
 import pytest
 
 from tailrace.client import blocking, ranged_fetch
+from tailrace.client import loop_thread as loop_thread_module
 from tailrace.client.blocking import Admin, Producer, RangedFetch
-from tailrace.client.loop_thread import LoopThread, loop_thread
+from tailrace.client.loop_thread import Facade, LoopThread, loop_thread
+from tailrace.client.loop_thread import blocking as as_blocking
 from tailrace.client.ranged_fetch import Chunk
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -163,3 +165,50 @@ def test_a_call_after_the_end_of_the_thread_is_refused_and_what_ran_is_cancelled
         thread.call(asyncio.sleep(0))
     assert refusal.value.code is ErrorCode.NETWORK_EXCEPTION
     thread.loop.close()
+
+
+class IdleClient:
+    """The double of an asyncio client that waits for an answer which never comes."""
+
+    def __init__(self, asked: threading.Event) -> None:
+        self._asked = asked
+
+    async def ask(self) -> None:
+        self._asked.set()
+        await asyncio.sleep(1000)
+
+    async def close(self) -> None:
+        raise AssertionError("the loop runs no more")
+
+
+class IdleFacade(Facade[IdleClient]):
+    ask = as_blocking(IdleClient.ask)
+
+
+def test_a_daemon_thread_at_work_when_the_interpreter_ends_gets_an_error_of_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It leaves its `with` block by the fault of its call, which it knows to take, and not by one of `close`."""
+    thread = LoopThread()
+    monkeypatch.setattr(loop_thread_module, "loop_thread", lambda: thread)
+    asked = threading.Event()
+    faults: list[KafkaError] = []
+    unhandled: list[object] = []
+
+    def work() -> None:
+        with IdleFacade(lambda: IdleClient(asked)) as client:
+            try:
+                client.ask()
+            except KafkaError as fault:
+                faults.append(fault)
+
+    monkeypatch.setattr(threading, "excepthook", lambda fault: unhandled.append(fault.exc_value))
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
+    assert asked.wait(SECONDS)
+    thread.stop()
+    working.join(SECONDS)
+    thread.loop.close()
+    assert unhandled == []
+    assert [fault.code for fault in faults] == [ErrorCode.NETWORK_EXCEPTION]
+    assert "the interpreter ends" in str(faults[0])
