@@ -251,14 +251,17 @@ class GroupMember:
 
     def _commit(self, partition: int, offset: int) -> None:
         place = confluent_kafka.TopicPartition(TOPIC, partition, offset)
+        fault: object
         try:
-            results = self._client.commit(offsets=[place], asynchronous=False)
-        except confluent_kafka.KafkaException as fault:
+            (result,) = self._client.commit(offsets=[place], asynchronous=False)
+            fault = result.error
+        except confluent_kafka.KafkaException as raised:
+            fault = raised
+        if fault is not None:
             self._program.note("commit-unknown", partition=partition, offset=offset, why=str(fault))
             return
-        if results[0].error is None:
-            self._program.done += 1
-            self._program.note("committed", partition=partition, offset=offset)
+        self._program.done += 1
+        self._program.note("committed", partition=partition, offset=offset)
 
     def close(self) -> None:
         self._client.close()
