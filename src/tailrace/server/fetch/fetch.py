@@ -124,7 +124,7 @@ class FetchHandler:
         if sum(len(topic.partitions) for topic in params.topics) > FEW:
             waiting = self._waiting_fetch(params, None)
             is_parked = may_wait and self._polls.park(waiting, context.connection, timeout_ms)
-            self._slices.begin(waiting.read_in_steps(is_last=not is_parked))
+            waiting.read_in_slices(is_last=not is_parked)
             return None
         reading = FullReading(params, is_last=not may_wait).read()
         params.reader.mark_recorded()

@@ -102,7 +102,7 @@ class _WaitingRequest(Generic[R]):
         self._gain = None if first is None else _Gain(first)
         self._watched_by: Watcher | None = None
         self._is_reading = False
-        """Whether a long pass is under way."""
+        """Whether a long pass is under way, or waits for its first slice."""
         self._is_over = False
         """Whether its time is over meanwhile."""
         self._moved: dict[Partition | None, int] = {}
@@ -129,7 +129,7 @@ class _WaitingRequest(Generic[R]):
         if not (is_last or self._gain is None or self._gain.may_be_enough(moved)):
             return False
         if self._is_long():
-            self._slices.begin(self.read_in_steps(is_last=is_last))
+            self.read_in_slices(is_last=is_last)
             return is_last or self._has_answered
         reading = self._read_now(is_last=is_last)
         if is_last or self._ends_wait(reading):
@@ -137,6 +137,19 @@ class _WaitingRequest(Generic[R]):
             return True
         self._record(reading)
         return False
+
+    def read_in_slices(self, *, is_last: bool) -> None:
+        """Make a long pass as `read_in_steps`, which may have to wait for its first slice."""
+        self._is_reading, self._is_over = True, is_last
+        self._slices.begin(self._read_late())
+
+    def _read_late(self) -> Iterator[None]:
+        if not self._is_refused():
+            yield from self.read_in_steps(is_last=self._is_over)
+            return
+        self._is_reading, self._has_answered = False, True
+        if self._watched_by is not None:
+            self._watched_by.changed(None, 0)  # the poll is over
 
     def read_in_steps(self, *, is_last: bool) -> Iterator[None]:
         """Make a long pass, and answer if it ends the wait. The connection has no other request meanwhile."""

@@ -7,6 +7,7 @@ import pytest
 
 from tailrace.model.errors import ErrorCode
 from tailrace.replication.partition import Partition
+from tailrace.replication.watchers import Change
 from tailrace.server.ports import Clock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange
@@ -230,3 +231,61 @@ def test_rows_and_sequences_come_in_portions() -> None:
         taken: list[Sequence[FetchPartition]] = list(portions(structs, 40))
         assert [len(portion) for portion in taken] == [40, 40, 20]
         assert [one.partition for portion in taken for one in portion] == list(range(100))
+
+
+@pytest.mark.parametrize("has_session", [True, False])
+@pytest.mark.parametrize("event", ["expires", "wakes again", "hangs up", "sends another"])
+def test_a_pass_that_waits_for_its_first_slice_is_answered_once(
+    bench: LongFetchBench, has_session: bool, event: str
+) -> None:
+    other, reader = SessionReader(bench.node), bench.reader
+    if has_session:
+        reader.open(ALL)
+        reader.next()
+        reader.next()
+    else:
+        reader.epoch = -1
+    waiting: list[Exchange] = [reader.send(ALL if not has_session else {}, max_wait_ms=500)]
+    assert not waiting[0].is_answered
+
+    def wake() -> None:
+        for number in ALL:
+            bench.node.table.get("orders", number).notify(Change.ROLE)
+        bench.node.polls._retry_woken()
+
+    def interfere() -> None:
+        bench.append(3)
+        wake()
+        if event == "expires":
+            bench.node.polls.answer_all()
+        elif event == "wakes again":
+            wake()
+        elif event == "hangs up":
+            reader.connection.hang_up()
+        else:
+            reader.epoch += has_session
+            waiting.append(reader.send(ALL, same_turn=True))
+
+    bench.before_step(2, lambda: bench.node.clock.call_soon(interfere))
+    other.open(ALL)
+    bench.node.clock.advance(500)
+    bench.node.end_turn()
+    assert [exchange.is_answered for exchange in waiting] == [event != "hangs up"] * len(waiting)
+    assert (len(bench.node.polls), len(bench.node.deadlines), len(bench.node.broker.slices)) == (0, 0, 0)
+    assert not any(session.is_busy for session in bench.node.broker.fetch_sessions.cache.sessions())
+    assert not reader.connection.is_suspended
+
+
+def test_a_full_fetch_whose_time_is_over_before_its_first_slice_is_answered_once(bench: LongFetchBench) -> None:
+    bench.reader.epoch = -1
+    second: list[Exchange] = []
+
+    def send() -> None:
+        second.append(bench.reader.send(ALL, max_wait_ms=500, same_turn=True))
+        bench.append(5)
+        bench.node.polls.answer_all()
+
+    bench.before_step(2, lambda: bench.node.clock.call_soon(send))
+    SessionReader(bench.node).open(ALL)
+    bench.node.clock.advance(500)
+    assert numbers(answers(second[0].response)) == [*ALL]
