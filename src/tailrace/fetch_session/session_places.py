@@ -15,7 +15,9 @@ Where places are short, sessions make room in this order, as few of a kind as it
 Partitions that do not exist make room for fewer of them.
 """
 
-from collections.abc import Hashable, Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable, KeysView, Sequence
+from heapq import heapify, heapreplace
 from typing import Final, NamedTuple
 
 from tailrace.fetch_session.session import FetchSession
@@ -95,7 +97,7 @@ class SessionPlaces:
         missing_excess -= sum(one.counted[1] for one in found.sessions)
         if missing_excess > 0 and not _make_room_for_missing(found, missing_excess, newcomer, others):
             return None
-        return found.sessions
+        return list(found.sessions)
 
     def _excess(self, newcomer: Newcomer) -> int:
         """The places that the newcomer lacks."""
@@ -125,14 +127,19 @@ class SessionPlaces:
             if one.is_privileged == kind:
                 left[one.client] -= _places_of(one)
         own = left.pop(newcomer.client, 0) + (0 if newcomer.is_counted else newcomer.existing)
-        while found.lacks > 0 and left:
-            client = max(left, key=lambda one: left[one])
-            if left[client] <= own:
+        of_client: dict[Hashable, list[FetchSession]] = {}
+        for one in sorted(peers, key=_places_of):
+            if _places_of(one) and one not in found.sessions:
+                of_client.setdefault(one.client, []).append(one)
+        most = [(-count, order, client) for order, (client, count) in enumerate(left.items())]
+        heapify(most)
+        while found.lacks > 0 and most:
+            count, order, client = most[0]
+            if -count <= own:
                 return
-            its = [one for one in peers if one.client == client and one not in found.sessions]
-            enough = (one for one in its if _places_of(one) >= found.lacks)
-            victim = min(enough, key=_places_of, default=None) or max(its, key=_places_of)
-            left[client] -= _places_of(victim)
+            its = of_client[client]
+            victim = its.pop(min(bisect_left(its, found.lacks, key=_places_of), len(its) - 1))
+            heapreplace(most, (count + _places_of(victim), order, client))
             found.take((victim,))
 
 
@@ -140,18 +147,27 @@ class _Victims:
     """The sessions that make room."""
 
     def __init__(self, lacks: int) -> None:
-        self.sessions: list[FetchSession] = []
+        self._found: dict[FetchSession, None] = {}
         self.lacks = lacks
         """The places that are still lacking."""
+
+    @property
+    def sessions(self) -> KeysView[FetchSession]:
+        """In the order in which they were taken."""
+        return self._found.keys()
 
     def take(self, candidates: Iterable[FetchSession]) -> None:
         """Take sessions, in this order, for as long as places are lacking."""
         for one in candidates:
             if self.lacks <= 0:
                 return
-            if _places_of(one) and one not in self.sessions:
-                self.sessions.append(one)
+            if _places_of(one) and one not in self._found:
+                self._found[one] = None
                 self.lacks -= _places_of(one)
+
+    def take_for_missing(self, session: FetchSession) -> None:
+        """Take this session for its partitions that do not exist."""
+        self._found[session] = None
 
 
 def _make_room_for_missing(found: _Victims, excess: int, newcomer: Newcomer, others: Sequence[FetchSession]) -> bool:
@@ -159,7 +175,7 @@ def _make_room_for_missing(found: _Victims, excess: int, newcomer: Newcomer, oth
     for one in sorted(peers, key=lambda peer: peer.counted[1], reverse=True):
         if excess <= 0 or one.counted[1] <= newcomer.missing:
             break
-        found.sessions.append(one)
+        found.take_for_missing(one)
         excess -= one.counted[1]
     return excess <= 0
 

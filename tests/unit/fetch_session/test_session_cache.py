@@ -332,3 +332,23 @@ def test_a_session_that_grows_takes_places_of_the_client_with_the_most(monkeypat
     greedy = bench.must_open(6, client="greedy")
     greedy.name([FetchTopic(topic="u", partitions=(wanted,))])
     assert not bench.cache.resized(greedy), "it has the most itself"
+
+
+def test_a_large_session_displaces_hundreds_of_small_ones_without_looking_at_all_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    places(monkeypatch, consumers=1_000)
+    bench = Bench(slots=1_000)
+    for _ in range(500):
+        bench.must_open(2, client="many small ones")
+    looks: list[FetchSession] = []
+    places_of = session_places._places_of
+
+    def counted(session: FetchSession) -> int:
+        looks.append(session)
+        return places_of(session)
+
+    monkeypatch.setattr(session_places, "_places_of", counted)
+    bench.must_open(490, client="another")
+    assert len(bench.removed) == 245
+    assert len(looks) < 10_000
