@@ -208,6 +208,7 @@ def _answer(key: PartitionKey, data: PartitionData) -> FetchAnswer:
         data.log_start_offset,
         b"" if data.records is None else data.records,
         diverging,
+        None if data.checked_from < 0 else data.checked_from,
     )
 
 

@@ -46,6 +46,8 @@ class FetchAnswer(NamedTuple):
     """Views, perhaps: valid for as long as the step that they cause is carried out."""
     diverging: OffsetAndEpoch | None = None
     """The end of the largest epoch that both logs may share; there is nothing else in the answer then."""
+    checked_from: int | None = None
+    """The leader has compared the headers of batches from here on with their records; None: it does not say so."""
 
 
 # Events

@@ -12,6 +12,7 @@ from tailrace.replication.replica import Replica
 from tailrace.replication.watchers import Change
 from tailrace.storage import AppendBatch, ReadLimits
 from tailrace.storage.epoch_cache import EpochCache
+from tailrace.storage.times.checked import UNCHECKED
 
 
 def may_cut(offset: int, *, high_watermark: int, agreed_epoch: int, unclean_epoch: int) -> bool:
@@ -128,8 +129,11 @@ class FollowerReplica:
         self._leader_has_gaps = False
         self._doubted_offset = -1
 
-    def append(self, records: Buffer) -> None:
+    def append(self, records: Buffer, *, checked_from: int | None = None) -> None:
         """Append the leader's batches unchanged; `flush` stores them.
+
+        The leader vouches for the headers of batches from `checked_from` on; None: for none, as in older releases. The
+        times of all others are those of their records.
 
         Offsets may be missing in a compacted topic, and in one that was compacted once: there a gap is accepted when
         the leader has sent it twice, since the checksum does not cover a batch's base offset.
@@ -152,9 +156,10 @@ class FollowerReplica:
             batches = self._sent_by_leader(records, may_have_gaps=True)
         if batches:
             size_bytes = log.size_bytes
+            vouched = UNCHECKED if checked_from is None else checked_from
             if batches[0].header.base_offset < log.log_end_offset:
-                log.begin_within(batches.pop(0))
-            log.append(batches, may_have_gaps=may_have_gaps)
+                log.begin_within(batches.pop(0), checked_from=vouched)
+            log.append(batches, may_have_gaps=may_have_gaps, checked_from=vouched)
             self._doubted_offset = -1
             replica.written_bytes += log.size_bytes - size_bytes
             replica.high_watermark.note_write(log.log_end_offset, replica.written_bytes)

@@ -72,7 +72,7 @@ class Staging:
             log = replica.log
             size_bytes = log.size_bytes
             try:
-                log.append(batches)
+                log.append(batches, checked_from=0)
             except KafkaError as failure:
                 log.producers.discard_staged()
                 self._note_unwritten(batches, failure)

@@ -10,10 +10,11 @@ have the flushed offset. Every `SYNC_INTERVAL` flushes it is synced with the bat
 
 One line of ours beside Kafka's files, always of the same length:
 
-    0 00000000000000000500 1b2c3d4e 5f607182
+    1 00000000000000000500 1b2c3d4e 00000000000000000020 5f607182
 
-These are a version, the offset, the CRC-32C of `leader-epoch-checkpoint` at that time (Kafka's format has none), and
-the CRC-32C of all that precedes it.
+These are a version, the offset, the CRC-32C of `leader-epoch-checkpoint` at that time (Kafka's format has none), the
+offset from which on the headers of the batches were checked (decision 0069), and the CRC-32C of all that precedes it.
+Version 0, of older releases, has no such offset; a number that is not known is written as dashes.
 """
 
 from typing import Final, NamedTuple
@@ -26,9 +27,11 @@ from tailrace.storage.file_system import FileSystem, Note, join
 FLUSHED_OFFSET: Final = "flushed-offset-checkpoint"
 SYNC_INTERVAL: Final = 128
 """The number of flushes of a log after which its note is synced too."""
-_VERSION: Final = "0"
+_VERSION: Final = "1"
+_VERSION_WITHOUT_CHECKED: Final = "0"
 _UNKNOWN: Final = "--------"
-_LINE_BYTES: Final = 41
+_UNCHECKED: Final = "-" * 20
+_LINE_BYTES: Final = {_VERSION_WITHOUT_CHECKED: 41, _VERSION: 62}
 
 
 class FlushedEnd(NamedTuple):
@@ -38,12 +41,15 @@ class FlushedEnd(NamedTuple):
     """Everything below it is durable."""
     epochs_crc: int | None
     """The checksum of the file of leader epochs at that time; None if it was not known."""
+    checked_from: int | None = None
+    """The headers of all batches from this offset on were checked; None if that is not known of any."""
 
 
 def format_note(end: FlushedEnd) -> bytes:
     """The line of a note."""
     epochs_crc = _UNKNOWN if end.epochs_crc is None else f"{end.epochs_crc:08x}"
-    content = f"{_VERSION} {end.offset:020d} {epochs_crc}".encode("ascii")
+    checked_from = _UNCHECKED if end.checked_from is None else f"{end.checked_from:020d}"
+    content = f"{_VERSION} {end.offset:020d} {epochs_crc} {checked_from}".encode("ascii")
     return content + b" %08x\n" % crc32c(content)
 
 
@@ -51,12 +57,15 @@ def parse_note(line: bytes) -> FlushedEnd | None:
     """The content of a line; None for one that is torn, damaged or of another version."""
     content, _, checksum = line.rpartition(b" ")
     try:
-        if len(line) != _LINE_BYTES or checksum != b"%08x\n" % crc32c(content):
+        version, offset, epochs_crc, *rest = content.decode("ascii").split(" ")
+        if len(line) != _LINE_BYTES.get(version) or checksum != b"%08x\n" % crc32c(content):
             return None
-        version, offset, epochs_crc = content.decode("ascii").split(" ")
-        if version != _VERSION:
-            return None
-        return FlushedEnd(int(offset), None if epochs_crc == _UNKNOWN else int(epochs_crc, 16))
+        checked_from = rest[0] if rest else _UNCHECKED
+        return FlushedEnd(
+            int(offset),
+            None if epochs_crc == _UNKNOWN else int(epochs_crc, 16),
+            None if checked_from == _UNCHECKED else int(checked_from),
+        )
     except ValueError:
         return None
 
@@ -70,7 +79,7 @@ def read_note(files: FileSystem, directory: str) -> FlushedEnd | None:
 class FlushedNote:
     """The note of one open log."""
 
-    __slots__ = ("_count", "_directory", "_files", "_note", "_noted")
+    __slots__ = ("_count", "_directory", "_files", "_note", "_noted", "checked_from")
 
     def __init__(self, directory: str, *, files: FileSystem) -> None:
         self._directory = directory
@@ -78,10 +87,28 @@ class FlushedNote:
         self._note: Note | None = None
         self._noted: FlushedEnd | None = None
         self._count = 0
+        self.checked_from: int | None = None
+        """As in `FlushedEnd`, for all notes that are written from now on."""
+
+    def read_checked_from(self) -> int | None:
+        """The offset that the note has, which this process has not written yet. Raises StorageError."""
+        found = read_note(self._files, self._directory)
+        return None if found is None else found.checked_from
+
+    def doubt(self) -> None:
+        """Note, durably, that no header is known to have been checked: one that was not is about to be appended.
+
+        Nothing if there is no note. Raises StorageError.
+        """
+        self.checked_from = None
+        noted = self._noted or read_note(self._files, self._directory)
+        if noted is not None and noted.checked_from is not None:
+            self._overwrite(noted._replace(checked_from=None))
+            self._files.sync_file(join(self._directory, FLUSHED_OFFSET))
 
     def write(self, offset: int, epochs_crc: int | None) -> None:
         """Note that all below this offset is durable. A note that cannot be written stays as it was: it is true."""
-        end = FlushedEnd(offset, epochs_crc)
+        end = FlushedEnd(offset, epochs_crc, self.checked_from)
         if end == self._noted:
             return
         try:
@@ -112,7 +139,7 @@ class FlushedNote:
             found = read_note(self._files, self._directory)
             if found is not None and found.offset <= offset:
                 return
-        self._overwrite(FlushedEnd(offset, None))
+        self._overwrite(FlushedEnd(offset, None, self.checked_from))
         self._files.sync_file(path)
 
     def _overwrite(self, end: FlushedEnd) -> None:

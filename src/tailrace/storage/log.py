@@ -38,6 +38,8 @@ from tailrace.storage.retention import NoSegment, Reason, StoredSegment, expired
 from tailrace.storage.scrub import Scrub, ScrubSlice
 from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
+from tailrace.storage.times.checked import UNCHECKED, CheckedHeaders
+from tailrace.storage.times.time_check import TimeCheck, first_doubtful
 
 _STEP_BYTES: Final = 1 << 20
 
@@ -56,6 +58,7 @@ class Log(ReadableLog):
     """The log of one partition. Made by `Log.open`."""
 
     __slots__ = (
+        "_checked",
         "_compactions",
         "_failure",
         "_files",
@@ -67,6 +70,7 @@ class Log(ReadableLog):
         "_note",
         "_on_offline",
         "_on_write_outcome",
+        "_time_check",
         "_writes_fail",
         "checkpoint",
         "first_dirty_offset",
@@ -118,10 +122,13 @@ class Log(ReadableLog):
             unsynced_files=loaded.unsynced_files,
         )
         self._note = FlushedNote(directory, files=files)
+        self._checked = CheckedHeaders(self._note, loaded.limits, end_at_open=loaded.log_end_offset)
+        self._time_check = TimeCheck()
         self._key_ends: KeyEnds | None = None
         self.checkpoint: LogCheckpoint | None = None
         """Of a coordinator; None for all other logs."""
         if damage is None and not loaded.report.clean and self.flushed_offset > 0:
+            self._checked.settle()
             self._note.write(self.flushed_offset, loaded.epochs_crc)  # recovery has made it durable: no flush follows
         # After a crash the caches of a clean close are still to be written, even if nothing else happens.
         self._is_changed = not loaded.report.clean and loaded.log_end_offset > loaded.segments[0].base_offset
@@ -179,6 +186,7 @@ class Log(ReadableLog):
             raise DamagedLog(loaded.report.damage)
         log = cls(directory, loaded, files=files, config=config)
         if loaded.report.damage is None and loaded.noted_end_offset > log.log_end_offset:
+            log._checked.settle()
             log._note.lower(log.log_end_offset)  # another program has cut it, or an operator has, perhaps to nothing
         if log.log_start_offset < first_dirty_offset <= log.log_end_offset:
             log.first_dirty_offset = first_dirty_offset
@@ -264,6 +272,53 @@ class Log(ReadableLog):
             self.condemn(fault.detail, offset=limits.offset)
             raise StorageError(fault.detail) from fault
 
+    @property
+    def checked_from(self) -> int:
+        """The headers of batches below this offset are not known to agree with their records."""
+        if not self._checked.is_settled:
+            self._checked.settle()
+        return self._limits.checked_from
+
+    @property
+    def has_doubtful_times(self) -> bool:
+        """Whether a lookup by time may be wrong: some headers were not checked, and their records not looked at yet.
+
+        That is done by `check_times_on`.
+        """
+        return self.checked_from > self._segments.all[0].base_offset and (
+            first_doubtful(self._segments, self.log_start_offset) is not None
+        )
+
+    def check_times_on(self, monotonic_ms: Callable[[], int]) -> bool:
+        """Look at the records of batches whose headers were not checked: 4 MiB as stored, or 10 ms, and at most one
+        batch more.
+
+        Whether there is more to do. The errors are those of `read`.
+        """
+        if self._failure:
+            self.refuse()
+        if not self.has_doubtful_times:
+            return False
+        self._is_changed = True
+        try:
+            return self._time_check.step(self._segments, StepWork(monotonic_ms), log_start_offset=self.log_start_offset)
+        except CorruptRecords as fault:
+            self.condemn(fault.detail)
+            raise StorageError(fault.detail) from fault
+
+    def awaits_times(self, now_ms: int) -> bool:
+        """Whether retention would let the oldest segment go by the times of headers that were not checked, or by that
+        of its file. Raises StorageError."""
+        segments, config = self._segments.all, self._config
+        if len(segments) == 1 or not segments[0].base_offset < self.checked_from or config.retention_ms < 0:
+            return False
+        oldest, expired_ms = segments[0], now_ms - config.retention_ms
+        return (
+            "delete" in config.cleanup_policy
+            and oldest.has_doubtful_times
+            and (oldest.written_ms < expired_ms or oldest.age_timestamp < expired_ms)
+        )
+
     def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
         """As `ReadableLog.offset_for_timestamp`, with the errors of `read`."""
         try:
@@ -346,6 +401,7 @@ class Log(ReadableLog):
         if self._failure:
             return None
         try:
+            self._checked.settle()
             part = scrub.next_slice(
                 self._segments.all,
                 flushed_offset=self.flushed_offset,
@@ -396,8 +452,13 @@ class Log(ReadableLog):
             return self.flushed_offset < self._segments.active.base_offset
         return self.size_bytes > 0  # another program may have compacted this log
 
-    def append(self, batches: Sequence[AppendBatch], *, may_have_gaps: bool = False) -> None:
+    def append(
+        self, batches: Sequence[AppendBatch], *, may_have_gaps: bool = False, checked_from: int = UNCHECKED
+    ) -> None:
         """Write whole batches, stamped with contiguous offsets from `log_end_offset` on: all of them or none.
+
+        Their sender vouches that the headers of batches from `checked_from` on agree with their records; the times of
+        all others are those of their records, which are looked at.
 
         With `may_have_gaps` they only have to ascend: they come from a leader whose log may have been compacted, under
         settings of an earlier time. In a compacted log they always may.
@@ -414,6 +475,12 @@ class Log(ReadableLog):
         saved_epochs = epochs.entries
         active = self._segments.active
         try:
+            checked = self._checked
+            if not checked.is_settled:
+                checked.settle()
+            first_offset = batches[0].header.base_offset
+            if checked_from > first_offset or self._limits.checked_from > first_offset:
+                checked.append(first_offset, checked_from)
             if not active.knows_aborted:
                 self._segments.aborted_of(active)  # before anything is written: its file may not be readable
             end_offset = self._check_offsets(batches, may_have_gaps=may_have_gaps)
@@ -580,6 +647,8 @@ class Log(ReadableLog):
         """Take the result of `ticket.sync`; it is ignored if the log was truncated meanwhile."""
         if self._flushes.finish(ticket, self.epochs):
             self.flushed_offset = max(self.flushed_offset, ticket.end_offset)
+            if not self._checked.is_settled:
+                self._checked.settle()
             # After the sync, and before any callback.
             self._note.write(self.flushed_offset, self._flushes.epochs_crc)
         self._compactions.mark_synced(frozenset(ticket.files))
@@ -622,6 +691,7 @@ class Log(ReadableLog):
                 return
             if self.checkpoint is not None:
                 self.checkpoint.cut(end_offset)
+            self._checked.settle()
             self._note.lower(min(end_offset, self.flushed_offset))
             self._segments.remove_after(at + 1)
             segment.remove_index_files()
@@ -666,6 +736,7 @@ class Log(ReadableLog):
         try:
             if self.checkpoint is not None:
                 self.checkpoint.cut(-1)
+            self._checked.settle()
             self._note.lower(0)
             self._log_producers.remove_snapshots_above(-1)
             self._flushes.forget_removed_files()
@@ -682,8 +753,10 @@ class Log(ReadableLog):
         """Whether there is no batch, not even one below the log start."""
         return self.log_start_offset == self.log_end_offset and not self.size_bytes and self.segment_count == 1
 
-    def begin_within(self, first: AppendBatch) -> None:
+    def begin_within(self, first: AppendBatch, *, checked_from: int = UNCHECKED) -> None:
         """Begin an empty log with this batch, which contains the log start; the start stays. For a replica.
+
+        `checked_from` is as for `append`.
 
         The batch is durable when this returns, and a crash leaves either the empty log or this one: no recovery point
         has to be lowered. Raises StorageError; if the log is not offline then, it is as it was.
@@ -696,6 +769,8 @@ class Log(ReadableLog):
         assert is_within, f"{self._directory}: batch at {base_offset} begun at {self.log_end_offset}"
         self.abort_compaction()
         self._is_changed = True
+        self._checked.settle()
+        self._checked.append(base_offset, checked_from)
         self._segments.write_cleaned(first)
         try:
             self._log_producers.remove_snapshots_above(-1)
@@ -745,6 +820,7 @@ class Log(ReadableLog):
         """
         if self._failure:
             self.refuse()
+        self._checked.settle()
         segments = self._segments
         segments.unlink_retired(now_ms)
         kept: Sequence[StoredSegment] = segments.all

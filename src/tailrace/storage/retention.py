@@ -36,12 +36,18 @@ class StoredSegment(Protocol):
         """The largest timestamp, or the file's without timestamps. Only asked for where time decides."""
         ...
 
+    @property
+    def has_doubtful_times(self) -> bool:
+        """Whether its records must be looked at before time decides."""
+        ...
+
 
 class NoSegment:
     """The segment that would follow the active one: with it behind, the active segment may go too."""
 
     size_bytes = 0
     age_timestamp = 0
+    has_doubtful_times = False
 
     def __init__(self, base_offset: int) -> None:
         self.base_offset = base_offset
@@ -67,7 +73,12 @@ def expired_segments(
             reason = Reason.START_OFFSET
         elif may_delete and config.retention_bytes >= 0 and excess >= segment.size_bytes:
             reason = Reason.SIZE
-        elif may_delete and config.retention_ms >= 0 and segment.age_timestamp < now_ms - config.retention_ms:
+        elif (
+            may_delete
+            and config.retention_ms >= 0
+            and not segment.has_doubtful_times
+            and segment.age_timestamp < now_ms - config.retention_ms
+        ):
             reason = Reason.TIME
         else:
             break

@@ -15,15 +15,16 @@ from typing import Final
 from crc32c import crc32c
 
 from tailrace.model.errors import CorruptRecords, KafkaError, StorageError
-from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET
+from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, read_header
+from tailrace.protocol.records.record_times import largest_time
 from tailrace.storage.batch_file import Expected
 from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.file_system import Buffer
 from tailrace.storage.index import OffsetIndex, TimeIndex
 from tailrace.storage.segment import Segment
 
-_CHECKED: Final = Struct(">qi5xI2xi8xq14xi")
-"""Base offset, length, checksum, last offset delta, largest timestamp and count of records."""
+_CHECKED: Final = Struct(">qi5xI")
+"""Base offset, length and checksum."""
 _CRC_START: Final = 21
 """The checksum covers the bytes of a batch from here on."""
 
@@ -34,6 +35,7 @@ class IndexCheck:
     __slots__ = (
         "_at_offset",
         "_at_time",
+        "_checked_from",
         "_interval",
         "_largest",
         "_offsets",
@@ -44,9 +46,10 @@ class IndexCheck:
         "is_right",
     )
 
-    def __init__(self, segment: Segment, *, interval_bytes: int) -> None:
+    def __init__(self, segment: Segment) -> None:
         self._segment = segment
-        self._interval = interval_bytes
+        self._interval = segment.index_interval_bytes
+        self._checked_from = segment.checked_from
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
         self._at_offset = self._at_time = 0
@@ -69,9 +72,12 @@ class IndexCheck:
                 raise
         self.is_right = self._offsets is not None and self._times is not None
 
-    def note(self, position: int, size_bytes: int, last_offset: int, timestamp: int) -> None:
-        """The next batch; `timestamp` is -1 if it has no records."""
-        relative = last_offset - self._segment.base_offset
+    def note(self, position: int, batch: Buffer) -> None:
+        """The next batch, whole. Its records are read if its header was not checked."""
+        header = read_header(batch)
+        relative = header.last_offset - self._segment.base_offset
+        is_checked = header.base_offset >= self._checked_from
+        timestamp = largest_time(batch, header, is_checked=is_checked) if header.records_count else -1
         if timestamp > self._largest[0]:
             self._largest = timestamp, relative
         if self.is_right:
@@ -81,7 +87,7 @@ class IndexCheck:
             if self._largest[0] >= 0:
                 self.fresh[1].append(*self._largest)
             self._since_entry = 0
-        self._since_entry += size_bytes
+        self._since_entry += header.size_bytes
 
     def _hold(self, position: int, relative: int) -> None:
         """Entries lead to batches, in their order: one that was passed over leads nowhere."""
@@ -167,13 +173,13 @@ class ScrubSlice:
             self.next_offset = self._expected.end_offset  # what follows is not flushed
         view, at = memoryview(data), 0
         while at < end:
-            base_offset, length, crc, delta, timestamp, count = _CHECKED.unpack_from(data, at)
+            base_offset, length, crc = _CHECKED.unpack_from(data, at)
             after = at + length + LENGTH_OFFSET
             if crc32c(view[at + _CRC_START : after]) != crc:
                 self.next_offset = base_offset
                 raise segment.corrupt(start + at, f"the batch at offset {base_offset} has another checksum than stated")
             if self._index is not None:
-                self._index.note(start + at, after - at, base_offset + delta, timestamp if count else -1)
+                self._index.note(start + at, view[at:after])
             at = after
             self.end = start + at
 
@@ -256,7 +262,7 @@ class Scrub:
         self._segment = segment
         self._base_offset = self._next_offset = base_offset
         self._position = 0
-        self._index = IndexCheck(segment, interval_bytes=segment.index_interval_bytes) if is_sealed else None
+        self._index = IndexCheck(segment) if is_sealed else None
 
     def _finish(self, segment: Segment) -> None:
         index, self._index = self._index, None
@@ -268,6 +274,8 @@ class Scrub:
             elif not index.is_right:
                 segment.take_indexes(*index.fresh)
                 self.indexes_rebuilt += 1
+            if index.is_right:
+                segment.confirm_times()
 
     def finish_slice(self, done: ScrubSlice, segments: Sequence[Segment], *, generation: int) -> CorruptRecords | None:
         """Take a slice back; the damage that it has found, if the log has not changed under it."""

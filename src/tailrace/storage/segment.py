@@ -19,21 +19,14 @@ from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHea
 from tailrace.protocol.records.record_times import largest_time
 from tailrace.storage.batch_file import MAX_RELATIVE_OFFSET, AppendBatch, BatchFile
 from tailrace.storage.epoch_cache import LAST_OFFSET
-from tailrace.storage.file_names import (
-    INDEX_SUFFIX,
-    KEY_INDEX_SUFFIX,
-    LOG_SUFFIX,
-    TIME_INDEX_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
-    segment_name,
-)
-from tailrace.storage.file_system import File, FileSystem, append_all
+from tailrace.storage.file_names import SegmentPaths, segment_name
+from tailrace.storage.file_system import Buffer, File, FileSystem, append_all
 from tailrace.storage.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, OffsetIndex, TimeIndex
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.transaction_index import CompletedTransaction, TransactionIndex
 
 
-class Segment(BatchFile):
+class Segment(BatchFile, SegmentPaths):
     """One segment. Its file opens at the first use, its indexes load when they are needed."""
 
     __slots__ = (
@@ -48,6 +41,7 @@ class Segment(BatchFile):
         "_stem",
         "_suffix",
         "_time_index",
+        "has_true_times",
         "unsynced_files",
     )
 
@@ -80,31 +74,10 @@ class Segment(BatchFile):
         self._max_timestamp_offset = -1
         self._first_timestamp = -1
         self._bytes_since_entry = 0
+        self.has_true_times = create
+        """Whether the time index is made of the times of the records, also where the headers were not checked."""
         self.unsynced_files: tuple[File, ...] = ()
         """The files of a rolled segment that are still to be synced."""
-
-    @property
-    def log_path(self) -> str:
-        return self._stem + LOG_SUFFIX + self._suffix
-
-    @property
-    def index_paths(self) -> tuple[str, str]:
-        return self._stem + INDEX_SUFFIX + self._suffix, self._stem + TIME_INDEX_SUFFIX + self._suffix
-
-    @property
-    def index_names(self) -> set[str]:
-        """The names of all index files that a segment may have."""
-        stem = segment_name(self.base_offset)
-        suffixes = INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, KEY_INDEX_SUFFIX
-        return {stem + suffix + self._suffix for suffix in suffixes}
-
-    @property
-    def transaction_index_path(self) -> str:
-        return self._stem + TRANSACTION_INDEX_SUFFIX + self._suffix
-
-    @property
-    def key_index_path(self) -> str:
-        return self._stem + KEY_INDEX_SUFFIX + self._suffix
 
     @property
     def aborted(self) -> TransactionIndex:
@@ -135,6 +108,19 @@ class Segment(BatchFile):
         aborted.is_dirty = True
 
     @property
+    def has_doubtful_times(self) -> bool:
+        """Whether its times are those of headers, some of which were not checked: no record may be judged by them."""
+        return self.base_offset < self._limits.checked_from and not self.has_true_times
+
+    def largest_time_at(self, position: int, header: BatchHeader) -> int:
+        if header.base_offset >= self._limits.checked_from or self.has_doubtful_times:
+            return super().largest_time_at(position, header)
+        return self._time_of(self.file.pread(header.size_bytes, position), header)
+
+    def _time_of(self, batch: Buffer, header: BatchHeader) -> int:
+        return largest_time(batch, header, is_checked=header.base_offset >= self._limits.checked_from)
+
+    @property
     def max_timestamp(self) -> int:
         """The largest timestamp of all records, -1 if there is none."""
         self._load_max_timestamp()
@@ -144,7 +130,12 @@ class Segment(BatchFile):
     def age_timestamp(self) -> int:
         """The time for retention: the largest timestamp or, if no record has one, the time of the last write."""
         timestamp = self.max_timestamp
-        return timestamp if timestamp >= 0 else self._files.modified_ms(self.log_path)
+        return timestamp if timestamp >= 0 else self.written_ms
+
+    @property
+    def written_ms(self) -> int:
+        """The time of the last write, by the file."""
+        return self._files.modified_ms(self.log_path)
 
     @property
     def max_timestamp_offset(self) -> int:
@@ -190,14 +181,14 @@ class Segment(BatchFile):
                 return count
             if size:
                 timestamp = header.max_timestamp
-                if timestamp < header.base_timestamp:
-                    timestamp = largest_time(buffer, header)
+                if timestamp < header.base_timestamp or header.base_offset < limits.checked_from:
+                    timestamp = self._time_of(buffer, header)
                 if size + len(buffer) > limits.segment_bytes or (
                     first_timestamp >= 0 and timestamp - first_timestamp > limits.segment_ms
                 ):
                     return count
             else:
-                first_timestamp = largest_time(buffer, header)
+                first_timestamp = self._time_of(buffer, header)
             size += len(buffer)
             count += 1
         return count
@@ -224,7 +215,7 @@ class Segment(BatchFile):
             raise StorageError(fault, errno.ENOSPC)
         position = self.size_bytes
         for buffer, header in batches:
-            self.note(position, header)
+            self.note(position, header, buffer)
             position += len(buffer)
         self.size_bytes = position
 
@@ -234,12 +225,12 @@ class Segment(BatchFile):
         # Batches of an append that was answered with an error must not come back after others have been written there.
         self.file.sync()
 
-    def note(self, position: int, header: BatchHeader) -> None:
-        """Add a batch at this position to the indexes, which are loaded."""
+    def note(self, position: int, header: BatchHeader, batch: Buffer | None = None) -> None:
+        """Add a batch at this position to the indexes, which are loaded. It is read if need be, unless it is given."""
         last_offset = header.base_offset + header.last_offset_delta
         timestamp = header.max_timestamp
-        if timestamp < header.base_timestamp:
-            timestamp = self.largest_time_at(position, header)
+        if timestamp < header.base_timestamp or header.base_offset < self._limits.checked_from:
+            timestamp = self.largest_time_at(position, header) if batch is None else self._time_of(batch, header)
         if timestamp > self._max_timestamp and header.records_count:  # a compaction may have left none
             self._max_timestamp = timestamp
             self._max_timestamp_offset = last_offset
@@ -288,7 +279,7 @@ class Segment(BatchFile):
         if offset_index is not None and time_index is not None:
             self._offset_index, self._time_index = offset_index, time_index
             try:
-                self._load_timestamps()
+                self._load_timestamps(is_whole=self.has_true_times)
                 return offset_index
             except CorruptRecords:
                 pass  # An entry leads into the middle of a batch, or the batches are damaged: the rebuild finds out.
@@ -302,16 +293,33 @@ class Segment(BatchFile):
         offset_index = OffsetIndex.from_bytes(self._files.read_bytes(offset_path), log_size_bytes=self.size_bytes)
         return offset_index, TimeIndex.from_bytes(self._files.read_bytes(time_path))
 
-    def take_indexes(self, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
-        """Replace wrong indexes by these, and write new files, which are still to be synced."""
+    def take_indexes(self, offset_index: OffsetIndex, time_index: TimeIndex, *, is_sealed: bool = True) -> None:
+        """Replace wrong indexes by these; those of a sealed segment are written, to files that are still to be
+        synced."""
+        self.has_true_times = True
         self._offset_index, self._time_index = offset_index, time_index
-        self._load_timestamps()
-        self.write_indexes()
+        self._load_timestamps(is_whole=True)
+        if is_sealed:
+            self.write_indexes()
 
     @property
     def index_interval_bytes(self) -> int:
         """The bytes between two index entries."""
         return self._limits.index_interval_bytes
+
+    def confirm_times(self) -> None:
+        """Take the index files for those of the records' times: all batches were compared with them."""
+        if not self.has_true_times:
+            self.has_true_times = True
+            if self._offset_index is None:
+                self._max_timestamp = -1  # it is read again
+            else:
+                self._load_timestamps(is_whole=True)
+
+    @property
+    def checked_from(self) -> int:
+        """The headers of batches below this offset were not checked."""
+        return self._limits.checked_from
 
     def rebuild_indexes(self) -> OffsetIndex:
         """Make both indexes anew from the batches. Returns that of offsets."""
@@ -327,8 +335,11 @@ class Segment(BatchFile):
         self._max_timestamp = self._max_timestamp_offset = self._first_timestamp = -1
         self._bytes_since_entry = 0
 
-    def _load_timestamps(self) -> None:
-        """The first and the largest timestamp, from the time index and the batches behind its last entry."""
+    def _load_timestamps(self, *, is_whole: bool = False) -> None:
+        """The first and the largest timestamp, from the time index and the batches behind its last entry.
+
+        `is_whole`: that entry is known to be the largest of the segment.
+        """
         assert self._offset_index is not None
         assert self._time_index is not None
         self._max_timestamp = self._max_timestamp_offset = self._first_timestamp = -1
@@ -343,7 +354,7 @@ class Segment(BatchFile):
             self._max_timestamp, relative_offset = last
             self._max_timestamp_offset = self.base_offset + relative_offset
             position, _ = self._offset_index.floor(relative_offset)
-        for at, header in self.headers(position):
+        for at, header in self.headers(self.size_bytes if is_whole else position):
             timestamp = self.largest_time_at(at, header)
             if timestamp > self._max_timestamp and header.records_count:
                 self._max_timestamp = timestamp

@@ -1,4 +1,4 @@
-"""When a segment is full, by its topic's settings."""
+"""When a segment is full, by its topic's settings, and the batches whose headers it believes."""
 
 from typing import Final
 
@@ -15,6 +15,7 @@ class SegmentLimits:
 
     __slots__ = (
         "_jitter_seed",
+        "checked_from",
         "index_entries",
         "index_interval_bytes",
         "segment_bytes",
@@ -25,6 +26,8 @@ class SegmentLimits:
     def __init__(self, config: TopicConfig, *, name: str) -> None:
         """`name` is the log's: from it comes its share of segment.jitter.ms, the same after each start."""
         self._jitter_seed = crc32c(name.encode())
+        self.checked_from = 0
+        """The headers of batches below this offset were not compared with their records (`storage.times.checked`)."""
         self.update(config)
 
     def update(self, config: TopicConfig) -> None:

@@ -227,9 +227,9 @@ class Segments:
         for segment in going:
             segment.close()
         swap_in(self._files, self._directory, base_offset, [segment.base_offset for segment in going])
-        self._segments[at : at + count] = [
-            Segment(self._directory, base_offset, files=self._files, limits=self._limits)
-        ]
+        swapped = Segment(self._directory, base_offset, files=self._files, limits=self._limits)
+        swapped.has_true_times = True  # each batch was noted as it was written
+        self._segments[at : at + count] = [swapped]
         self._settle()
 
     def unlink_retired(self, now_ms: int | None) -> None:

@@ -80,11 +80,11 @@ class CopyBench:
     def fetch(self, replica: int, offset: int, *, may_join: bool = True) -> bool:
         return self.partition.in_sync.take_fetch(BrokerId(replica), FollowerFetch(offset, 0, -1, may_join))
 
-    def receive(self, base_offset: int, *values: bytes, epoch: int = 0) -> None:
+    def receive(self, base_offset: int, *values: bytes, epoch: int = 0, checked_from: int | None = None) -> None:
         """Append as a follower."""
         batch = bytearray(batch_of(*values))
         stamp(batch, 0, base_offset, epoch)
-        self.partition.following.append(batch)
+        self.partition.following.append(batch, checked_from=checked_from)
 
     @property
     def marks(self) -> tuple[int, int, int]:
@@ -607,3 +607,22 @@ def test_a_follower_below_the_high_watermark_is_sent_no_bytes_with_a_wrong_check
     with pytest.raises(StorageError, match="checksum"):
         bench.partition.read_for_replica(ReadLimits(0, 1000))
     assert bench.partition.log.is_damaged
+
+
+def test_a_follower_believes_headers_from_where_its_leader_vouches_for_them() -> None:
+    bench = CopyBench(state(1, 2, leader=2))
+    bench.receive(0, b"a", b"b")
+    log = bench.partition.log
+    assert log.checked_from > 2, "a leader of an older release says nothing"
+    bench.receive(2, b"c", checked_from=3)
+    assert log.checked_from > 3
+    bench.receive(3, b"d", checked_from=3)
+    assert log.checked_from == 3
+    bench.receive(4, b"e", checked_from=0)
+    assert log.checked_from == 3
+    bench.take(state(1, 2, epoch=1))
+    bench.produce(b"f")
+    assert log.checked_from == 3
+    bench.take(state(1, 2, leader=2, epoch=2))
+    bench.receive(6, b"g", epoch=2)
+    assert log.checked_from > 6

@@ -180,4 +180,5 @@ def test_the_notes_of_a_log_that_is_used_again_vouch_for_its_file_of_epochs() ->
     log.append([stored_batch(9)])
     log.flush()
     note = read_note(disk, DIRECTORY)
-    assert note == (10, crc32c(disk.read_bytes(f"{DIRECTORY}/{LEADER_EPOCHS}")))
+    assert note is not None
+    assert note[:2] == (10, crc32c(disk.read_bytes(f"{DIRECTORY}/{LEADER_EPOCHS}")))

@@ -13,7 +13,8 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record_times import is_doubtful, largest_time
-from tailrace.storage import AppendBatch, Log
+from tailrace.storage import AppendBatch, Log, Scrub
+from tailrace.storage.flushed_note import FLUSHED_OFFSET
 from tailrace.testing.disk import SimulatedDisk
 from testkit.raw_batches import raw_batch, raw_bytes, raw_record
 
@@ -87,6 +88,10 @@ def test_retention_keeps_records_that_are_young_and_takes_those_that_are_old(cod
     count = log.segment_count
     assert count >= 3
     assert log.apply_retention(NOW_MS + HOUR_MS - 60_000, log.log_end_offset) == []
+    assert log.apply_retention(NOW_MS + 2 * HOUR_MS, log.log_end_offset) == []
+    assert log.awaits_times(NOW_MS + 2 * HOUR_MS)
+    while log.check_times_on(lambda: 0):
+        pass
     assert len(log.apply_retention(NOW_MS + 2 * HOUR_MS, log.log_end_offset)) == count - 1
 
 
@@ -128,3 +133,148 @@ def test_a_header_that_may_be_right_is_believed_without_a_look_at_the_records() 
 def test_a_batch_that_no_reader_can_parse_has_the_time_of_its_header() -> None:
     batch = raw_batch(b"junk", count=1, base_timestamp=NOW_MS, max_timestamp=-1)
     assert largest_time(batch, read_header(batch)) == -1
+
+
+# Headers that are possible and wrong
+
+
+def mixed(disk: SimulatedDisk, codec: int, *, stated_ms: int, count: int = 30, **how: Any) -> Log:
+    """Batches of an old record and one of now, as some clients send them; their headers state another largest time."""
+    log = open_log(disk)
+    for _ in range(count):
+        offset = log.log_end_offset
+        log.append([stored(offset, (NOW_MS - 2 * HOUR_MS, NOW_MS + offset), codec=codec, stated=stated_ms)], **how)
+    return log
+
+
+def of_older_release(disk: SimulatedDisk, codec: int, *, stated_ms: int) -> Log:
+    """The same log as a release left it that believed the headers: its index files are made of them."""
+    mixed(disk, codec, stated_ms=stated_ms, checked_from=0).close(clean=True)
+    disk.unlink(f"/data/orders-0/{FLUSHED_OFFSET}")
+    return open_log(disk, clean=True)
+
+
+def check_all(log: Log) -> int:
+    steps = 1
+    while log.check_times_on(lambda: 0):
+        steps += 1
+    assert not log.has_doubtful_times
+    return steps
+
+
+OLD_MS = NOW_MS - 2 * HOUR_MS
+STATED = pytest.mark.parametrize("stated_ms", [OLD_MS, OLD_MS + 5, NOW_MS + HOUR_MS], ids=["first", "old", "late"])
+
+
+@CODECS
+@STATED
+def test_a_log_of_an_older_release_is_looked_through_before_a_lookup(codec: Codec, stated_ms: int) -> None:
+    disk = SimulatedDisk()
+    log = of_older_release(disk, codec, stated_ms=stated_ms)
+    assert log.segment_count >= 3
+    assert log.has_doubtful_times
+    check_all(log)
+    for offset in (0, 28, 58):
+        found = log.offset_for_timestamp(NOW_MS + offset)
+        assert found is not None
+        assert (found.offset, found.timestamp) == (offset + 1, NOW_MS + offset)
+    largest = log.max_timestamp_offset()
+    assert largest is not None
+    assert (largest.offset, largest.timestamp) == (59, NOW_MS + 58)
+    assert log.offset_for_timestamp(NOW_MS + 59) is None
+
+
+@CODECS
+@STATED
+def test_retention_looks_at_the_records_before_a_segment_goes(codec: Codec, stated_ms: int) -> None:
+    disk = SimulatedDisk()
+    log = of_older_release(disk, codec, stated_ms=stated_ms)
+    now_ms, end = NOW_MS + HOUR_MS // 2, log.log_end_offset
+    assert log.apply_retention(now_ms, end) == []
+    disk.modified_at_ms = NOW_MS
+    is_old_by_header = stated_ms < NOW_MS
+    assert log.awaits_times(now_ms) == is_old_by_header
+    disk.modified_at_ms = OLD_MS
+    assert log.awaits_times(now_ms), "the file is old: the header may be of a time that has not come"
+    check_all(log)
+    assert not log.awaits_times(now_ms)
+    assert log.apply_retention(now_ms, end) == []
+    assert len(log.apply_retention(NOW_MS + HOUR_MS + 1_000, end)) >= 2
+    assert log.segment_count == 1
+
+
+@STATED
+def test_a_batch_whose_sender_does_not_vouch_has_the_time_of_its_records_at_once(stated_ms: int) -> None:
+    log = mixed(SimulatedDisk(), 0, stated_ms=stated_ms)
+    assert log.checked_from > log.log_end_offset
+    assert not log.has_doubtful_times
+    found = log.offset_for_timestamp(NOW_MS + 20)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (21, NOW_MS + 20)
+
+
+def test_a_header_for_which_a_leader_vouches_is_believed_also_after_a_restart() -> None:
+    disk = SimulatedDisk()
+    log = mixed(disk, 0, stated_ms=OLD_MS, checked_from=0)
+    assert log.checked_from == 0
+    assert log.offset_for_timestamp(NOW_MS) is None
+    log = reopened(disk, log, keeps_indexes=True)
+    assert log.checked_from == 0
+    assert not log.has_doubtful_times
+    assert not log.awaits_times(NOW_MS + 9 * HOUR_MS)
+    assert log.apply_retention(NOW_MS, log.log_end_offset)
+
+
+def test_batches_are_checked_from_the_first_one_on_for_which_the_leader_vouches() -> None:
+    disk = SimulatedDisk()
+    log = mixed(disk, 0, stated_ms=NOW_MS, checked_from=0, count=2)
+    log.flush()
+    log.append([stored(4, (NOW_MS,), stated=NOW_MS)])
+    assert log.checked_from > log.log_end_offset
+    crashed = open_log(disk)  # before the next flush: the note says so already
+    assert crashed.checked_from == crashed.log_end_offset == 5
+    log.append([stored(5, (NOW_MS,), stated=NOW_MS)], checked_from=6)
+    assert log.checked_from > log.log_end_offset
+    log.append([stored(6, (NOW_MS,), stated=NOW_MS)], checked_from=6)
+    assert log.checked_from == 6
+    log.flush()
+    assert open_log(disk).checked_from == 6
+
+
+def test_a_check_is_done_in_steps_beside_appends() -> None:
+    disk = SimulatedDisk()
+    log = of_older_release(disk, 0, stated_ms=OLD_MS)
+    time_ms, steps = 0, 0
+
+    def clock() -> int:
+        nonlocal time_ms
+        time_ms += 20
+        return time_ms
+
+    while log.check_times_on(clock):
+        steps += 1
+        if steps < 20:
+            offset = log.log_end_offset
+            log.append([stored(offset, (NOW_MS + offset, NOW_MS + offset), stated=NOW_MS + offset)], checked_from=0)
+    assert steps > 20
+    assert not log.has_doubtful_times
+    for offset in (0, 28, 58):
+        found = log.offset_for_timestamp(NOW_MS + offset)
+        assert found is not None
+        assert found.offset == offset + 1
+    largest = log.max_timestamp_offset()
+    assert largest is not None
+    assert largest.offset == log.log_end_offset - 2
+
+
+@CODECS
+def test_the_scrubber_makes_time_indexes_of_records(codec: Codec) -> None:
+    disk = SimulatedDisk()
+    log = of_older_release(disk, codec, stated_ms=OLD_MS)
+    for _ in range(2):
+        scrub = Scrub(mends=True)
+        while (part := log.next_scrub_slice(scrub, max_bytes=1000)) is not None:
+            part.run()
+            log.finish_scrub_slice(scrub, part)
+    assert not scrub.indexes_rebuilt
+    assert sum(segment.has_doubtful_times for segment in log._segments.all) == 1

@@ -16,6 +16,7 @@ class AgedSegment:
     base_offset: int
     size_bytes: int = 100
     age_timestamp: int = 1000
+    has_doubtful_times: bool = False
 
 
 SEGMENTS = [

@@ -126,7 +126,8 @@ class PartitionData:
     """The answer for one partition. v11 adds the replica to read from instead (KIP-392).
 
     `records` are batches, from the one that holds the fetch offset on; other brokers may cut the last. For key ranges
-    they are parts of these, and all records of the ranges below `scanned_to` are here or were before.
+    they are parts of these, and all records of the ranges below `scanned_to` are here or were before. `checked_from`:
+    to a follower, its leader vouches for the headers of batches from this offset on (decision 0069).
     """
 
     partition_index: Int32
@@ -142,6 +143,7 @@ class PartitionData:
     records: Records = None
     applied_key_ranges: tuple[WireKeyRange, ...] = field(versions="12+", tag=10000, default=())
     scanned_to: Int64 = field(versions="12+", tag=10001, default=-1)
+    checked_from: Int64 = field(versions="12+", tag=10002, default=-1)
 
 
 @struct

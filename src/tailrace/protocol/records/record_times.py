@@ -3,7 +3,7 @@
 A leader of today corrects each header before it stores the batch (`replication.admission`). Logs of older releases,
 directories of other programs and batches of a leader of an older release hold headers as producers wrote them: some
 clients state -1 beside records with times. A largest time below the batch's own first time is such a header, and the
-records decide then (decision 0069).
+records decide then; of batches that no leader is known to have checked, the records decide in any case (decision 0069).
 """
 
 from tailrace.model.errors import CorruptRecords
@@ -15,19 +15,23 @@ from tailrace.protocol.records.kernels import check_records
 
 def is_doubtful(header: BatchHeader) -> bool:
     """Whether the largest time of the header lies below the first time, which no header of one clock has."""
-    return (
-        header.max_timestamp < header.base_timestamp
-        and header.records_count > 0
-        and not (header.is_control or header.has_log_append_time or header.has_delete_horizon)
+    return header.max_timestamp < header.base_timestamp and _has_times_of_records(header)
+
+
+def _has_times_of_records(header: BatchHeader) -> bool:
+    """Whether the times are those that a producer gave its records: not the broker's, and no delete horizon."""
+    return header.records_count > 0 and not (
+        header.is_control or header.has_log_append_time or header.has_delete_horizon
     )
 
 
-def largest_time(batch: Buffer, header: BatchHeader) -> int:
-    """The largest timestamp of the records of this whole batch, -1 for none; as the header has it if it may be right.
+def largest_time(batch: Buffer, header: BatchHeader, *, is_checked: bool = True) -> int:
+    """The largest timestamp of the records of this whole batch, -1 for none.
 
-    A batch that cannot be parsed has the time of its header.
+    As the header has it if it may be right, and `is_checked`: a leader has compared it with the records. A batch that
+    cannot be parsed has the time of its header.
     """
-    if not is_doubtful(header):
+    if not (is_doubtful(header) if is_checked else _has_times_of_records(header)):
         return header.max_timestamp
     section: Buffer = memoryview(batch)[HEADER_SIZE : header.size_bytes]
     try:

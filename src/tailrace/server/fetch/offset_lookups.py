@@ -15,6 +15,9 @@ A follower gets the log end. Any other client is a consumer, with any replica id
 the replica id is -2 (KIP-392): then the replica that is asked answers for its own log, from its log start to its high
 watermark, so that a consumer that reads from a follower finds that one's first offset.
 
+A lookup by time in a log with headers that were not checked waits until its records were looked at (decision 0069);
+after ten seconds its answer is 78, too.
+
 A view partition (decision 0057) has an end of its own: 1 + the offset of its last record, not known (78, or 5) while
 the keys are being indexed. All other answers are those of the partition that it is a part of.
 """
@@ -75,6 +78,34 @@ class ListOffsetsHandler:
         self._ends = ends
 
     def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | None:
+        doubtful = self._doubtful(request)
+        if doubtful and self._partitions.time_checks.wait(doubtful, lambda: self._respond(request, context)):
+            return None
+        return self._answer_when_ends_are_known(request, context)
+
+    def _respond(self, request: ListOffsetsRequest, context: RequestContext) -> None:
+        response = self._answer_when_ends_are_known(request, context)
+        if response is not None:
+            context.respond(response)
+
+    def _doubtful(self, request: ListOffsetsRequest) -> list[Partition]:
+        """The partitions that are asked for a time, and must be looked through before."""
+        found: dict[Partition, None] = {}
+        for topic in request.topics:
+            for wanted in topic.partitions:
+                if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
+                    try:
+                        named = _NamedTopic(topic.name, self._views.named(topic.name))
+                        partition = named.partition(wanted.partition_index, self._partitions, self._views)
+                    except KafkaError:
+                        continue  # the answer says it
+                    if not partition.log.is_offline and partition.log.has_doubtful_times:
+                        found[partition] = None
+        return list(found)
+
+    def _answer_when_ends_are_known(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse | None:
         named = (
             (topic.name, partition.partition_index)
             for topic in request.topics
@@ -212,6 +243,10 @@ def _look_up(partition: Partition, timestamp: int, end_offset: int, *, is_consum
             _check_end_is_known(partition)
         return TimestampOffset(_UNKNOWN, end_offset, partition.leader_epoch)
     log = partition.log
+    if not log.is_offline and log.has_doubtful_times:
+        raise KafkaError(
+            ErrorCode.OFFSET_NOT_AVAILABLE, f"the times of {partition.topic_partition} are being looked at; ask again"
+        )
     found = log.max_timestamp_offset() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
     if found is None:
         return _NOT_FOUND

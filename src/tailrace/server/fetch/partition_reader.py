@@ -13,7 +13,6 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     WireKeyRange,
 )
-from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.schema import positional
 from tailrace.replication.outcomes import READ_COMMITTED, NotLeader
 from tailrace.replication.partition import Partition
@@ -28,18 +27,18 @@ FIRST_WITH_OFFSET_NOT_AVAILABLE: Final = 11
 
 _UNKNOWN: Final = -1
 
-_read_data: Final[Callable[[int, int, int, int, tuple[AbortedTransaction, ...] | None, Buffer], PartitionData]] = (
-    positional(
-        PartitionData,
-        "partition_index",
-        "high_watermark",
-        "last_stable_offset",
-        "log_start_offset",
-        "aborted_transactions",
-        "records",
-    )
+_READ: Final = (
+    "partition_index",
+    "high_watermark",
+    "last_stable_offset",
+    "log_start_offset",
+    "aborted_transactions",
+    "records",
 )
+_read_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_READ)
 """The answer of a partition that was read."""
+_vouched_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_READ, "checked_from")
+"""The same, with records for a follower."""
 
 
 class FetchedPartition:
@@ -131,13 +130,15 @@ class PartitionReader:
             budget.spend(size_bytes)
         elif not got.reaches_end:
             budget.leave_out(limit_bytes)
-        data = _read_data(
+        vouched = (partition.log.checked_from,) if reader.is_replica and size_bytes else ()
+        data = (_vouched_data if vouched else _read_data)(
             wanted.partition,
             got.high_watermark,
             got.last_stable_offset,
             got.log_start_offset,
             _aborted(got.aborted) if isolation == READ_COMMITTED else None,
             got.records,
+            *vouched,
         )
         return FetchedPartition(
             data,

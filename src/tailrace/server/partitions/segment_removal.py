@@ -12,6 +12,7 @@ from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.deletion_log import DeletionLog
+from tailrace.server.partitions.time_checks import TimeChecks
 from tailrace.server.ports import Clock
 
 _logger = logging.getLogger("tailrace.server")
@@ -20,8 +21,9 @@ _logger = logging.getLogger("tailrace.server")
 class SegmentRemoval:
     """The old segments of one table's partitions."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, time_checks: TimeChecks) -> None:
         self._clock = clock
+        self._time_checks = time_checks
         self._deletions = DeletionLog(clock)
         self._retired: dict[Partition, None] = {}
         """The partitions with renamed files that are not removed yet."""
@@ -41,15 +43,24 @@ class SegmentRemoval:
         self._retired.clear()
 
     def retire(self, partition: Partition) -> None:
-        """Retire the segments of a partition that its settings do not keep. Logs a fault, and raises none."""
+        """Retire the segments of a partition that its settings do not keep. Logs a fault, and raises none.
+
+        Where headers that were not checked would decide, the records are looked at first, and the segments go then.
+        """
         try:
             if not partition.is_closed:
                 log_start_offset = partition.log.log_start_offset
                 retired = partition.apply_retention(self._clock.now_ms(), frees_all=self.is_short)
                 self._deletions.retired(partition, log_start_offset, retired)
+                if partition.is_leader and partition.log.awaits_times(self._clock.now_ms()):
+                    self._time_checks.check(partition, lambda: self._retire_checked(partition))
         except KafkaError as fault:
             _logger.warning("event=retention-failed partition=%s fault=%s", partition.topic_partition, fault)
         self._note(partition)
+
+    def _retire_checked(self, partition: Partition) -> None:
+        if not partition.is_closed and not partition.log.is_offline and not partition.log.has_doubtful_times:
+            self.retire(partition)
 
     def _note(self, partition: Partition) -> None:
         due_ms = None if partition.is_closed else partition.log.next_removal_ms

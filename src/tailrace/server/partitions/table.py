@@ -25,6 +25,7 @@ from tailrace.server.partitions.partition_checkpoints import PartitionCheckpoint
 from tailrace.server.partitions.partition_maps import EMPTY_LOG, AwakePartitions, Dormant, DormantPartitions
 from tailrace.server.partitions.removals import DamagedLogs, Removals
 from tailrace.server.partitions.segment_removal import SegmentRemoval
+from tailrace.server.partitions.time_checks import TimeChecks
 from tailrace.server.ports import Clock, Disk
 from tailrace.storage import Log
 
@@ -98,7 +99,9 @@ class PartitionTable:
             directory, self._removals, self.offline, awake=self._awake, dormant=self.dormant, clock=clock
         )
         """Renames, cuts and removes damaged logs."""
-        self.segment_removal: Final = SegmentRemoval(clock)
+        self.time_checks: Final = TimeChecks(clock)
+        """Looks at records whose batches' headers were not checked."""
+        self.segment_removal: Final = SegmentRemoval(clock, self.time_checks)
         """Retires the segments that are not kept, and removes their files."""
         self._staged: list[Staging] = []
         self._held_back = HeldHighWatermarks(clock)

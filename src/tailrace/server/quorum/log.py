@@ -181,7 +181,7 @@ class QuorumLog:
             for value in batch.records:
                 builder.append(now_ms, None, value)
             built = builder.build()
-        self._log.append([AppendBatch(built, read_header(built))])
+        self._log.append([AppendBatch(built, read_header(built))], checked_from=0)
 
     def append_fetched(self, fetched: AppendFetched) -> LogAppended | AppendRejected:
         """Check and append records of a leader. Raises StorageError; records that do not fit are rejected."""
@@ -200,7 +200,7 @@ class QuorumLog:
                 raise CorruptRecords("no whole batch was sent")
         except CorruptRecords as fault:
             return AppendRejected(fault.detail)
-        self._log.append([batch for batch, _, _ in batches])
+        self._log.append([batch for batch, _, _ in batches], checked_from=0)
         return LogAppended(self.end_offset, self.last_epoch, tuple(voters))
 
     def _checked(self, records: Buffer, leader_epoch: int) -> Iterator[tuple[AppendBatch, int, BatchHeader]]:

@@ -109,7 +109,7 @@ class FollowerLogs:
     def _store(self, effect: Store, partition: Partition) -> None:
         answer = effect.answer
         if len(answer.records):
-            partition.following.append(answer.records)
+            partition.following.append(answer.records, checked_from=answer.checked_from)
 
         def flushed(fault: KafkaError | None) -> None:
             if not _follows(partition, effect.leader_epoch):

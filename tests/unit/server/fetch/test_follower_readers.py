@@ -334,3 +334,13 @@ def test_a_rate_and_a_list_that_are_taken_away_hold_back_nothing() -> None:
     bench.size_for(3)
     bench.throttles.load(replace(bench.controller.image, configs={}))
     assert bench.size_for(3) > 5_000
+
+
+def test_a_leader_vouches_to_followers_alone_and_only_with_records() -> None:
+    bench = FollowerReadersBench()
+    bench.produce(b"a")
+    bench.disk.run()
+    bench.node.end_turn()
+    assert bench.fetch(0).fetched.checked_from == 0
+    assert bench.fetch(1).fetched.checked_from == -1
+    assert bench.fetch(0, replica=-1, broker_epoch=-1).fetched.checked_from == -1

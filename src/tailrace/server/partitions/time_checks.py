@@ -1,0 +1,116 @@
+"""The look at records whose batches' headers were not checked, before a lookup or retention goes by their times.
+
+Logs of older releases, and batches of leaders that do not vouch, hold headers as producers wrote them (decision 0069).
+A log is looked through once after its opening, in steps between other work, when the first lookup by time or retention
+needs it. A lookup waits for that, MAX_WAIT_MS at most; then its answer is OFFSET_NOT_AVAILABLE (78), and the work goes
+on for the next one.
+"""
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from tailrace.model.errors import KafkaError
+from tailrace.replication.partition import Partition
+from tailrace.server.callbacks import call_each, run_in_slices
+from tailrace.server.ports import Clock, Timer
+
+MAX_WAIT_MS: Final = 10_000
+"""The longest wait of a request: a third of what most clients give it."""
+MOST_WAITING: Final = 1_000
+"""Requests that may wait at once; any other is answered at once."""
+
+
+class TimeChecks:
+    """The looks at the logs of one table, each a step in turn."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._callbacks: dict[Partition, list[Callable[[], None]]] = {}
+        self._waiting = 0
+        self._is_running = False
+
+    def check(self, partition: Partition, on_done: Callable[[], None]) -> None:
+        """Look through this log; then call `on_done`, also if that has failed or the partition was closed."""
+        self._callbacks.setdefault(partition, []).append(on_done)
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._is_running:
+            self._is_running = True
+            self._clock.call_soon(lambda: run_in_slices(self._steps(), self._clock))
+
+    def wait(self, partitions: Collection[Partition], on_ready: Callable[[], None]) -> bool:
+        """Call `on_ready` once, later, when these logs are looked through, or the time is over.
+
+        False: there is nothing to wait for, or no room, and `on_ready` is not called. One step is taken at once: it is
+        enough for most logs.
+        """
+        if not partitions or self._waiting >= MOST_WAITING:
+            return False
+        self._goes_on(next(iter(partitions)))
+        left = [partition for partition in partitions if _is_doubtful(partition)]
+        if not left:
+            return False
+        self._waiting += 1
+        waiting = _TimesWait(len(left), on_ready, self._ended)
+        waiting.timer = self._clock.call_at(self._clock.monotonic_ms() + MAX_WAIT_MS, waiting.expire)
+        for partition in left:
+            self.check(partition, waiting.checked)
+        return True
+
+    def _ended(self) -> None:
+        self._waiting -= 1
+
+    def _steps(self) -> Iterator[None]:
+        try:
+            while self._callbacks:
+                partition, callbacks = next(iter(self._callbacks.items()))
+                del self._callbacks[partition]
+                if self._goes_on(partition):
+                    self._callbacks[partition] = callbacks  # behind the others
+                else:
+                    call_each(lambda callback: callback(), callbacks)
+                yield
+        finally:
+            self._is_running = False
+            if self._callbacks:
+                self._begin()  # a callback has raised
+
+    def _goes_on(self, partition: Partition) -> bool:
+        """Do one step, and return whether there are more."""
+        try:
+            return not partition.is_closed and partition.log.check_times_on(self._clock.monotonic_ms)
+        except KafkaError:
+            return False  # a reader gets the error of its own lookup
+
+
+class _TimesWait:
+    """The wait of one request."""
+
+    def __init__(self, count: int, on_ready: Callable[[], None], on_end: Callable[[], None]) -> None:
+        self._open = count
+        self._on_ready = on_ready
+        self._on_end = on_end
+        self.timer: Timer | None = None
+
+    def checked(self) -> None:
+        """A log was looked through."""
+        self._open -= 1
+        if not self._open:
+            assert self.timer is not None
+            self.timer.cancel()
+            self._end()
+
+    def expire(self) -> None:
+        """The time is over."""
+        if self._open > 0:
+            self._open = 0
+            self._end()
+
+    def _end(self) -> None:
+        self._on_end()
+        self._on_ready()
+
+
+def _is_doubtful(partition: Partition) -> bool:
+    return not partition.is_closed and not partition.log.is_offline and partition.log.has_doubtful_times
