@@ -19,6 +19,7 @@ from benchmarks.lines import (
     key_filter,
     key_readers,
     lanes,
+    large_requests,
     latency,
     partitions,
     racks,
@@ -58,6 +59,9 @@ class Line(NamedTuple):
 LINES = {
     records.NAME: Line("produce and consume with librdkafka, 100 B and 1 KB", records.measure),
     frames.NAME: Line("produce of 1 MB frames and fetch of 1 MiB, beside the raw loopback", frames.measure),
+    large_requests.NAME: Line(
+        "produce of 90 MB by franz-go's default producer, in requests of up to 40 MB", large_requests.measure
+    ),
     transactional_produce.NAME: Line(
         "transactions with librdkafka, of 100 and of 10,000 records", transactional_produce.measure, warm_ups=2
     ),

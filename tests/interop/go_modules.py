@@ -12,15 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.fetching import fetched, put_in_place
+from benchmarks.franz_go import CACHE, ENVIRONMENT
+from benchmarks.franz_go import VERSION as FRANZ_GO_VERSION
 
-_CACHE = Path(sys.prefix) / "go"
-_ENVIRONMENT = {
-    "GOPATH": f"{_CACHE}/path",
-    "GOCACHE": f"{_CACHE}/build",
-    "GOFLAGS": "-mod=mod -modcacherw -buildvcs=false",  # read-only modules could neither be changed nor removed
-    "GOTOOLCHAIN": "local",  # no other Go is fetched
-    "CGO_ENABLED": "0",
-}
 _BUILD_TIMEOUT_S = 900
 """A minute on two idle cores, all of Go's own packages included."""
 _BINARY = "module.test"
@@ -45,7 +39,7 @@ class GoModule(NamedTuple):
         return Path(sys.prefix) / f"{self.path.rpartition('/')[2]}-{self.version}"
 
 
-FRANZ_GO = GoModule("github.com/twmb/franz-go", "v1.22.2", (1, 26), "./pkg/kgo", "TestTxnEtl")
+FRANZ_GO = GoModule("github.com/twmb/franz-go", FRANZ_GO_VERSION, (1, 26), "./pkg/kgo", "TestTxnEtl")
 KAFKA_GO = GoModule(
     "github.com/segmentio/kafka-go", "v0.4.48", (1, 18), ".", "TestReaderReadCompactedMessage", "localhost:9092"
 )
@@ -76,7 +70,7 @@ def _absent(module: GoModule) -> str | None:
 
 @cache
 def _go_version() -> tuple[int, int]:
-    environment = {**os.environ, **_ENVIRONMENT}
+    environment = {**os.environ, **ENVIRONMENT}
     output = subprocess.run(
         ["go", "version"], env=environment, capture_output=True, text=True, check=True, timeout=60
     ).stdout
@@ -86,13 +80,13 @@ def _go_version() -> tuple[int, int]:
 
 @cache
 def _build(module: GoModule) -> bool:
-    go = ["env", *(f"{name}={value}" for name, value in _ENVIRONMENT.items()), "go"]
+    go = ["env", *(f"{name}={value}" for name, value in ENVIRONMENT.items()), "go"]
     with tempfile.TemporaryDirectory(dir=sys.prefix, prefix="go-module-") as work:
         source, made = Path(work, "source"), Path(work, "made")
         Path(work, "go.mod").write_text("module fetching\n")
         if not fetched([*go, "mod", "download", f"{module.path}@{module.version}"], directory=Path(work)):
             return False
-        shutil.copytree(_CACHE / "path" / "pkg" / "mod" / f"{module.path}@{module.version}", source)
+        shutil.copytree(CACHE / "path" / "pkg" / "mod" / f"{module.path}@{module.version}", source)
         if module.fixed_address:
             _take_address_from_environment(source / module.package, module.fixed_address)
         made.mkdir()

@@ -1,8 +1,11 @@
-"""Tests that franz-go and kafka-go have for themselves, against a node: the two that Tailrace did not pass once."""
+"""franz-go and kafka-go: the tests of their own that Tailrace did not pass once, and a producer's large requests."""
 
 import pytest
 
+from benchmarks import franz_go
+from benchmarks.franz_go import absent as producer_absent
 from interop.go_modules import FRANZ_GO, KAFKA_GO, franz_go_absent, kafka_go_absent, run_test
+from tailrace.client.blocking import Admin
 from tailrace.testing import Cluster
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
@@ -30,3 +33,18 @@ def test_kafka_go_reads_a_topic_while_it_is_compacted() -> None:
     cleaner = {"log.cleaner.backoff.ms": "100", "log.cleaner.min.cleanable.ratio": "0.01"}
     with Cluster(config=cleaner) as cluster:
         run_test(KAFKA_GO, cluster.bootstrap_servers, {}, timeout_s=TIMEOUT_S)
+
+
+def test_franz_gos_default_producer_fills_its_requests_and_none_is_refused() -> None:
+    """9,000 records of 10 KB over 40 partitions go in requests of up to 40 MB: the client fills one up to 100 MiB."""
+    if why := producer_absent():
+        pytest.skip(why)
+    with Cluster() as cluster:
+        with Admin(cluster.bootstrap_servers) as admin:
+            admin.create_topics({"large": 40})
+        rounds = franz_go.produce(
+            cluster.bootstrap_servers, "large", partitions=40, records=9_000, size=10_000, rounds=2
+        )
+        assert [(done.acked, done.is_troubled) for done in rounds] == [(9_000, False), (9_000, False)], rounds
+        assert max(done.largest_bytes for done in rounds) > 16 << 20
+        assert "connection-closed" not in cluster.log_text()
