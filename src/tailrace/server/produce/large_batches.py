@@ -3,17 +3,21 @@
 A leader walks the records of a compressed batch (decision 0068), and a megabyte can unfold to 128. In one turn that
 takes 0.1 s with zstd and 0.6 s with gzip, in which no other client is served. The connection of such a batch takes no
 later request meanwhile, so that a producer's batches stay in order. All large batches of a node wait for each other:
-the memory is that of one of them.
+the memory is that of one of them. Connections take turns, and the batches of a client that has gone are dropped: their
+bytes are not counted any more when its connection is closed.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
-from tailrace.model.errors import KafkaError
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.primitives import Buffer
 from tailrace.replication.admission import LargeBatch
 from tailrace.server.ports import Clock, ServerConnection
+
+_logger = logging.getLogger("tailrace.server")
 
 OnUnfolded = Callable[[Buffer | KafkaError], None]
 """Called once, with the plain records or the refusal of the batch."""
@@ -43,7 +47,6 @@ class Suspensions:
 
 class _Unfolding(NamedTuple):
     batch: LargeBatch
-    connection: ServerConnection
     on_unfolded: OnUnfolded
 
 
@@ -53,36 +56,52 @@ class LargeBatches:
     def __init__(self, clock: Clock, suspensions: Suspensions) -> None:
         self._clock = clock
         self._suspensions = suspensions
-        self._waiting: deque[_Unfolding] = deque()
+        self._waiting: dict[ServerConnection, deque[_Unfolding]] = {}
+        """The batches of each connection; the one that is being unfolded is the first of the first."""
         self._steps: Generator[int, None, Buffer] | None = None
 
     def unfold(self, batch: LargeBatch, connection: ServerConnection, on_unfolded: OnUnfolded) -> None:
         """Unfold the batch in later turns, then call `on_unfolded`. The connection is suspended until then."""
         self._suspensions.suspend(connection)
-        self._waiting.append(_Unfolding(batch, connection, on_unfolded))
-        if len(self._waiting) == 1:
+        if not self._waiting:
             self._clock.call_soon(self._step)
+        self._waiting.setdefault(connection, deque()).append(_Unfolding(batch, on_unfolded))
 
     def _step(self) -> None:
         """Take one step of the first batch."""
-        first = self._waiting[0]
-        if self._steps is None:
-            self._steps = first.batch.steps()
-        outcome: Buffer | KafkaError
-        try:
-            next(self._steps)
-        except StopIteration as end:
-            outcome = end.value
-        except KafkaError as refusal:
-            outcome = refusal
-        else:
+        connection, batches = next(iter(self._waiting.items()))
+        outcome = self._outcome(batches[0].batch, connection)
+        if outcome is None:
             self._clock.call_soon(self._step)
             return
         self._steps = None
-        self._waiting.popleft()
+        first = batches.popleft()
+        del self._waiting[connection]
+        if batches:
+            self._waiting[connection] = batches  # behind all others
         if self._waiting:
             self._clock.call_soon(self._step)
         try:
             first.on_unfolded(outcome)
         finally:
-            self._suspensions.go_on(first.connection)
+            self._suspensions.go_on(connection)
+
+    def _outcome(self, batch: LargeBatch, connection: ServerConnection) -> Buffer | KafkaError | None:
+        """The outcome of the batch after its next step; None if it has another one."""
+        if not connection.is_open:
+            return KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer has gone")
+        try:
+            if self._steps is None:
+                self._steps = batch.steps()
+            next(self._steps)
+        except StopIteration as end:
+            plain: Buffer = end.value
+            return plain
+        except KafkaError as refusal:
+            return refusal
+        except AssertionError:
+            raise
+        except Exception as fault:  # of memory, or of a codec: the batches behind have their turn
+            _logger.error("event=large-batch-failed", exc_info=fault)
+            return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch could not be unfolded")
+        return None

@@ -12,10 +12,11 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, seal
 from tailrace.protocol.records.compression import Codec
-from tailrace.replication.admission import INLINE_BYTES
+from tailrace.replication.admission import INLINE_BYTES, LargeBatch
 from tailrace.replication.partition import Partition
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of
+from testkit.ports import RecordingConnection
 
 CODECS = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
 Later = deque[Callable[[], None]]
@@ -42,10 +43,10 @@ def large_batch(node: DataPath, codec: Codec, mib: int = 8) -> bytes:
     return batch_of(*[bytes(1 << 20)] * mib, codec=codec, now=node.clock.now_ms)
 
 
-def produce(node: DataPath, *batches: bytes, acks: int = -1) -> Exchange:
+def produce(node: DataPath, *batches: bytes, acks: int = -1, connection: RecordingConnection | None = None) -> Exchange:
     data = tuple(PartitionProduceData(index=index, records=records) for index, records in enumerate(batches))
     topic = TopicProduceData(name="orders", partition_data=data)
-    return node.send(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=(topic,)), 9)
+    return node.send(ProduceRequest(acks=acks, timeout_ms=1000, topic_data=(topic,)), 9, connection=connection)
 
 
 def turns(node: DataPath, later: Later) -> int:
@@ -53,11 +54,15 @@ def turns(node: DataPath, later: Later) -> int:
     count = 0
     while later:
         assert node.connection.is_suspended
-        later.popleft()()
-        node.end_turn()
-        count += 1
+        count += a_turn(node, later)
     assert not node.connection.is_suspended
     return count
+
+
+def a_turn(node: DataPath, later: Later) -> int:
+    later.popleft()()
+    node.end_turn()
+    return 1
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -148,3 +153,47 @@ def test_a_topic_with_another_codec_takes_a_large_batch(node: DataPath, later: L
     turns(node, later)
     assert exchange.produced.error_code == 0
     assert node.values("orders") == [bytes(1 << 20)] * 8
+
+
+def test_connections_take_turns_with_their_large_batches(
+    node: DataPath, partitions: list[Partition], later: Later
+) -> None:
+    batch = large_batch(node, Codec.ZSTD)
+    other = RecordingConnection()
+    greedy = [produce(node, batch, connection=other) for _ in range(3)]
+    modest = produce(node, batch)
+    while later:
+        a_turn(node, later)
+    assert [exchange.produced.base_offset for exchange in greedy] == [0, 16, 24]
+    assert modest.produced.base_offset == 8
+    assert not other.is_suspended
+
+
+def test_the_large_batches_of_a_client_that_has_gone_are_dropped(
+    node: DataPath, partitions: list[Partition], later: Later
+) -> None:
+    gone = RecordingConnection()
+    for _ in range(3):
+        produce(node, large_batch(node, Codec.GZIP, 64), connection=gone)
+    exchange = produce(node, large_batch(node, Codec.ZSTD))
+    gone.hang_up()
+    assert sum(a_turn(node, later) for _ in iter(lambda: bool(later), False)) < 20
+    assert exchange.produced.base_offset == 0
+    assert len(node.values("orders")) == 8
+
+
+def test_a_fault_of_a_codec_holds_up_no_other_batch(
+    node: DataPath, partitions: list[Partition], later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+
+        def steps(_: LargeBatch) -> None:
+            raise MemoryError
+
+        broken.setattr(LargeBatch, "steps", steps)
+        failed = produce(node, large_batch(node, Codec.GZIP))
+        turns(node, later)
+    assert failed.produced.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+    exchange = produce(node, large_batch(node, Codec.ZSTD))
+    turns(node, later)
+    assert exchange.produced.error_code == 0
