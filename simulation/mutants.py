@@ -40,6 +40,14 @@ RELOADED_FOR_LOGS = (
     "tailrace.testing.disk",
     "simulation",
 )
+RELOADED_FOR_HEADERS = (
+    "tailrace.protocol.records",
+    "tailrace.storage",
+    "tailrace.replication",
+    "tailrace.server",
+    "testkit",
+    "simulation",
+)
 RELOADED_FOR_TRANSACTIONS = ("tailrace.coordinators", *RELOADED_FOR_NODES)
 RELOADED_FOR_COMMITS = ("tailrace.coordinators", "tailrace.model.committed_progress", "simulation")
 RELOADED_FOR_SINKS = ("tailrace.coordinators", "tailrace.server.transactions", "simulation")
@@ -51,6 +59,7 @@ WORLDS = {
     "silence": ("replica_cluster.run_silence", RELOADED_FOR_REPLICAS),
     "forgetful": ("forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
     "log": ("damaged_log.run_seed", RELOADED_FOR_LOGS),
+    "headers": ("wrong_headers.run_seed", RELOADED_FOR_HEADERS),
     "sessions": ("session_walks.run_seed", RELOADED_FOR_REPLICAS),
     "session scope": ("session_scopes.run_scope", RELOADED_FOR_REPLICAS),
     "commits": ("commit_scopes.run_scope", RELOADED_FOR_COMMITS),

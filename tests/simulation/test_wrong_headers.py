@@ -1,0 +1,17 @@
+"""Batches whose headers contradict their records: no law of them is broken, from produce to retention.
+
+SEEDS=2000 pytest tests/simulation/test_wrong_headers.py     tries more seeds
+"""
+
+import os
+
+import pytest
+
+from simulation.wrong_headers import run_seed
+
+SEEDS = int(os.environ.get("WRONG_HEADERS_SEEDS", "20"))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_wrong_headers_mislead_no_reader(seed: int) -> None:
+    run_seed(seed)
