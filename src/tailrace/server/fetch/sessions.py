@@ -10,6 +10,7 @@ an id, an epoch    an incremental fetch, if both are right: else an error, and n
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -74,7 +75,9 @@ class FetchSessions:
     def __init__(self, *, clock: Clock, slots: int, random_bytes: Callable[[int], bytes]) -> None:
         """`slots` is max.incremental.fetch.session.cache.slots."""
         self._clock = clock
-        self.cache: Final = FetchSessionCache(slots=slots, random_bytes=random_bytes, on_removed=_removed)
+        self._removed: deque[FetchSession] = deque()
+        """Sessions that have gone, whose partitions they still watch."""
+        self.cache: Final = FetchSessionCache(slots=slots, random_bytes=random_bytes, on_removed=self._on_removed)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Have the partitions due that have come, and those of which a changed broker has a replica, for readers that
@@ -86,6 +89,20 @@ class FetchSessions:
         if changed:
             concerned = [session for session in self.cache.sessions() if session.watches_candidates]
             run_in_slices(_brokers_changed(concerned, changed), self._clock)
+
+    def _on_removed(self, session: FetchSession) -> None:
+        if session.listener is not None:
+            session.listener.changed(None, 0)  # its request is to be answered with an error
+        self._removed.append(session)
+        if len(self._removed) == 1:
+            run_in_slices(self._unwatch_removed(), self._clock)  # 200,000 partitions take half a second
+
+    def _unwatch_removed(self) -> Iterator[None]:
+        while self._removed:
+            for one in tuple(self._removed[0]):  # a request that is under way may still name others
+                _unwatch(one)
+                yield
+            self._removed.popleft()
 
     # Full fetches
 
@@ -368,12 +385,6 @@ def _brokers_changed(sessions: Iterable[FetchSession], changed: frozenset[Broker
 def _adapt(session: FetchSession, reader: Reader) -> None:
     session.visits = reader.new_visits()
     session.watches_candidates = reader.choice is not None
-
-
-def _removed(session: FetchSession) -> None:
-    _unwatch_all(session)
-    if session.listener is not None:
-        session.listener.changed(None, 0)  # its request is to be answered with an error
 
 
 def _unwatch_all(session: FetchSession) -> None:

@@ -204,6 +204,23 @@ def test_a_fault_in_a_later_turn_is_an_error_and_ends_the_session(
     assert ErrorCode.UNKNOWN_SERVER_ERROR.to_bytes(2, "big", signed=True) in answer
 
 
+def test_sessions_that_have_gone_end_their_watches_in_steps_all_together(
+    bench: LongFetchBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = SessionReader(bench.node)
+    for reader in (bench.reader, other):
+        reader.open(ALL)
+        reader.next()
+    assert bench.watchers == 2 * len(ALL)
+    later: list[Iterator[object]] = []
+    monkeypatch.setattr("tailrace.server.fetch.sessions.run_in_slices", lambda steps, _: later.append(steps))
+    for session in tuple(bench.node.broker.fetch_sessions.cache.sessions()):
+        bench.node.broker.fetch_sessions.cache.remove(session)
+    (steps,) = later
+    left = [bench.watchers for _ in steps]
+    assert left == [*reversed(range(2 * len(ALL)))]
+
+
 def test_many_partitions_are_forgotten_in_steps(bench: LongFetchBench) -> None:
     bench.reader.open(ALL)
     bench.reader.next()
