@@ -275,7 +275,7 @@ class Log(ReadableLog):
     @property
     def checked_from(self) -> int:
         """The headers of batches below this offset are not known to agree with their records."""
-        if not self._checked.is_settled:
+        if not self._limits.has_read_note:
             self._checked.settle()
         return self._limits.checked_from
 
@@ -476,7 +476,7 @@ class Log(ReadableLog):
         active = self._segments.active
         try:
             checked = self._checked
-            if not checked.is_settled:
+            if not self._limits.has_read_note:
                 checked.settle()
             first_offset = batches[0].header.base_offset
             if checked_from > first_offset or self._limits.checked_from > first_offset:
@@ -647,7 +647,7 @@ class Log(ReadableLog):
         """Take the result of `ticket.sync`; it is ignored if the log was truncated meanwhile."""
         if self._flushes.finish(ticket, self.epochs):
             self.flushed_offset = max(self.flushed_offset, ticket.end_offset)
-            if not self._checked.is_settled:
+            if not self._limits.has_read_note:
                 self._checked.settle()
             # After the sync, and before any callback.
             self._note.write(self.flushed_offset, self._flushes.epochs_crc)

@@ -77,7 +77,9 @@ class IndexCheck:
         header = read_header(batch)
         relative = header.last_offset - self._segment.base_offset
         is_checked = header.base_offset >= self._checked_from
-        timestamp = largest_time(batch, header, is_checked=is_checked) if header.records_count else -1
+        timestamp = -1
+        if header.records_count:
+            timestamp = header.max_timestamp if is_checked else largest_time(batch, header)
         if timestamp > self._largest[0]:
             self._largest = timestamp, relative
         if self.is_right:

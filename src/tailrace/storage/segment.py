@@ -113,12 +113,16 @@ class Segment(BatchFile, SegmentPaths):
         return self.base_offset < self._limits.checked_from and not self.has_true_times
 
     def largest_time_at(self, position: int, header: BatchHeader) -> int:
-        if header.base_offset >= self._limits.checked_from or self.has_doubtful_times:
+        limits = self._limits
+        if header.base_offset >= limits.checked_from and limits.has_read_note:
+            return header.max_timestamp
+        if header.base_offset >= limits.checked_from or self.has_doubtful_times:
             return super().largest_time_at(position, header)
-        return self._time_of(self.file.pread(header.size_bytes, position), header)
+        return largest_time(self.file.pread(header.size_bytes, position), header)
 
-    def _time_of(self, batch: Buffer, header: BatchHeader) -> int:
-        return largest_time(batch, header, is_checked=header.base_offset >= self._limits.checked_from)
+    def _time_to_be(self, batch: Buffer, header: BatchHeader) -> int:
+        """The largest time of a batch that is about to be appended."""
+        return header.max_timestamp if header.base_offset >= self._limits.checked_from else largest_time(batch, header)
 
     @property
     def max_timestamp(self) -> int:
@@ -180,15 +184,13 @@ class Segment(BatchFile, SegmentPaths):
             if header.base_offset + header.last_offset_delta > last_possible:
                 return count
             if size:
-                timestamp = header.max_timestamp
-                if timestamp < header.base_timestamp or header.base_offset < limits.checked_from:
-                    timestamp = self._time_of(buffer, header)
+                timestamp = self._time_to_be(buffer, header)
                 if size + len(buffer) > limits.segment_bytes or (
                     first_timestamp >= 0 and timestamp - first_timestamp > limits.segment_ms
                 ):
                     return count
             else:
-                first_timestamp = self._time_of(buffer, header)
+                first_timestamp = self._time_to_be(buffer, header)
             size += len(buffer)
             count += 1
         return count
@@ -228,9 +230,7 @@ class Segment(BatchFile, SegmentPaths):
     def note(self, position: int, header: BatchHeader, batch: Buffer | None = None) -> None:
         """Add a batch at this position to the indexes, which are loaded. It is read if need be, unless it is given."""
         last_offset = header.base_offset + header.last_offset_delta
-        timestamp = header.max_timestamp
-        if timestamp < header.base_timestamp or header.base_offset < self._limits.checked_from:
-            timestamp = self.largest_time_at(position, header) if batch is None else self._time_of(batch, header)
+        timestamp = self.largest_time_at(position, header) if batch is None else self._time_to_be(batch, header)
         if timestamp > self._max_timestamp and header.records_count:  # a compaction may have left none
             self._max_timestamp = timestamp
             self._max_timestamp_offset = last_offset

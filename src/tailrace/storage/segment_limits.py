@@ -16,6 +16,7 @@ class SegmentLimits:
     __slots__ = (
         "_jitter_seed",
         "checked_from",
+        "has_read_note",
         "index_entries",
         "index_interval_bytes",
         "segment_bytes",
@@ -28,6 +29,8 @@ class SegmentLimits:
         self._jitter_seed = crc32c(name.encode())
         self.checked_from = 0
         """The headers of batches below this offset were not compared with their records (`storage.times.checked`)."""
+        self.has_read_note = False
+        """Whether that offset is the one in the log's note, and not a guess before the note is read."""
         self.update(config)
 
     def update(self, config: TopicConfig) -> None:

@@ -1,6 +1,6 @@
 """Logs that hold headers as producers wrote them: of older releases, of other programs, from older leaders.
 
-No leader of today stores a batch whose largest time is below its first. Each reader of times asks the records then.
+A largest time below the first one cannot be believed there: each reader of times asks the records then.
 """
 
 from collections.abc import Sequence
@@ -24,13 +24,16 @@ CODECS = pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.n
 CONFIG = TopicConfig(retention_ms=HOUR_MS, segment_bytes=1000, index_interval_bytes=100)
 
 
-def stored(offset: int, times: Sequence[int], *, codec: int = 0, stated: int = -1, **fields: Any) -> AppendBatch:
-    """A batch with records of these times, and a header that states another largest time."""
-    records = [raw_record(index, time - times[0], value=raw_bytes(b"v" * 40)) for index, time in enumerate(times)]
+def stored(
+    offset: int, times: Sequence[int], *, codec: int = 0, stated: int = -1, first: int | None = None, **fields: Any
+) -> AppendBatch:
+    """A batch with records of these times, and a header that states another largest time, and perhaps first time."""
+    first = times[0] if first is None else first
+    records = [raw_record(index, time - first, value=raw_bytes(b"v" * 40)) for index, time in enumerate(times)]
     batch = raw_batch(
         records,
         codec=codec,
-        base_timestamp=times[0],
+        base_timestamp=first,
         max_timestamp=stated,
         base_offset=offset,
         partition_leader_epoch=0,
@@ -278,3 +281,29 @@ def test_the_scrubber_makes_time_indexes_of_records(codec: Codec) -> None:
             log.finish_scrub_slice(scrub, part)
     assert not scrub.indexes_rebuilt
     assert sum(segment.has_doubtful_times for segment in log._segments.all) == 1
+
+
+@pytest.mark.parametrize("is_reopened", [True, False])
+def test_a_checked_batch_is_not_unpacked_although_its_largest_time_is_below_its_first(
+    monkeypatch: pytest.MonkeyPatch, is_reopened: bool
+) -> None:
+    """A producer can send it, and a batch may unfold to 128 MiB."""
+    disk = SimulatedDisk()
+    log = open_log(disk)
+    unpacked: list[object] = []
+    if not is_reopened:
+        monkeypatch.setattr("tailrace.protocol.records.record_times.check_records", unpacked.append)
+    for _ in range(30):
+        begin, times = log.log_end_offset, (NOW_MS - 500, NOW_MS - 400)
+        batch = stored(begin, times, codec=Codec.GZIP, stated=NOW_MS - 400, first=NOW_MS)
+        log.append([batch], checked_from=0)
+    if is_reopened:
+        log.flush()
+        log = reopened(disk, log, keeps_indexes=True)
+        assert log.checked_from == 0
+        monkeypatch.setattr("tailrace.protocol.records.record_times.check_records", unpacked.append)
+    found = log.offset_for_timestamp(NOW_MS - 450)
+    assert found is not None
+    assert (found.offset, found.timestamp) == (1, NOW_MS - 400)
+    assert log.max_timestamp_offset() is not None
+    assert unpacked == []

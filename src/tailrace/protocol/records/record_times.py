@@ -4,6 +4,7 @@ A leader of today corrects each header before it stores the batch (`replication.
 directories of other programs and batches of a leader of an older release hold headers as producers wrote them: some
 clients state -1 beside records with times. A largest time below the batch's own first time is such a header, and the
 records decide then; of batches that no leader is known to have checked, the records decide in any case (decision 0069).
+A producer may send records whose times all lie below the first time of the batch: so no checked header is doubted.
 """
 
 from tailrace.model.errors import CorruptRecords
@@ -25,13 +26,12 @@ def _has_times_of_records(header: BatchHeader) -> bool:
     )
 
 
-def largest_time(batch: Buffer, header: BatchHeader, *, is_checked: bool = True) -> int:
+def largest_time(batch: Buffer, header: BatchHeader) -> int:
     """The largest timestamp of the records of this whole batch, -1 for none.
 
-    As the header has it if it may be right, and `is_checked`: a leader has compared it with the records. A batch that
-    cannot be parsed has the time of its header.
+    A batch that cannot be parsed has the time of its header.
     """
-    if not (is_doubtful(header) if is_checked else _has_times_of_records(header)):
+    if not _has_times_of_records(header):
         return header.max_timestamp
     section: Buffer = memoryview(batch)[HEADER_SIZE : header.size_bytes]
     try:

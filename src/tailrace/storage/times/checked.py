@@ -20,24 +20,25 @@ UNCHECKED: Final = LAST_OFFSET
 class CheckedHeaders:
     """The offset of one log, which its segments see in their limits."""
 
-    __slots__ = ("_end_at_open", "_limits", "_note", "is_settled")
+    __slots__ = ("_end_at_open", "_limits", "_note")
 
     def __init__(self, note: FlushedNote, limits: SegmentLimits, *, end_at_open: int) -> None:
         self._note = note
         self._limits = limits
         self._end_at_open = end_at_open
-        self.is_settled = False
-        """Whether the note was read. It is at the first use: a node that starts reads none of 100,000 notes."""
 
     def settle(self) -> None:
-        """Read the note, once. One that cannot be read says nothing."""
-        if not self.is_settled:
+        """Read the note, once, at the first use: a node that starts reads none of 100,000 notes.
+
+        One that cannot be read says nothing.
+        """
+        if not self._limits.has_read_note:
             try:
                 noted = self._note.read_checked_from()
             except StorageError:
                 noted = None
             self._set(self._end_at_open if noted is None else min(noted, self._end_at_open))
-            self.is_settled = True
+            self._limits.has_read_note = True
 
     def append(self, first_offset: int, vouched_from: int) -> None:
         """Batches from the first offset on are about to be appended; their sender vouches for those from the other on.
