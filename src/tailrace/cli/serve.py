@@ -46,6 +46,9 @@ def command(
     """Run one node, broker and controller, until SIGTERM or SIGINT.
 
     Prints `tailrace ready: HOST:PORT` when it answers requests, and again after a restart because of a failed disk.
+
+    Settings, the strongest first: --set and the other options; environment variables, as TAILRACE_NODE_ID for node.id;
+    the file of --config.
     """
     with quick_imports():
         from tailrace.node.process import run

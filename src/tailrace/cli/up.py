@@ -56,6 +56,9 @@ def command(
 
     Prints `tailrace ready: HOST:PORT,HOST:PORT...` when all nodes answer requests. A directory that has a cluster is
     used again as it is.
+
+    Settings of every node, the strongest first: --set and the other options; environment variables, as
+    TAILRACE_NUM_PARTITIONS for num.partitions.
     """
     with quick_imports():
         from tailrace.node.local.cluster import ClusterWish

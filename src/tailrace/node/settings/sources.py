@@ -2,7 +2,7 @@
 
 An unknown name is refused, with the nearest known one; a setting of Kafka's that protects a node, with the way out. In
 the environment a name may be a user's own, or one that Kubernetes has made of a Service: it is refused only where it is
-nearly a setting's.
+nearly a setting's. A variable without a text is not set: Docker Compose passes variables so that its host lacks.
 """
 
 import difflib
@@ -34,9 +34,11 @@ _NOT_SETTINGS = frozenset(
 
 _OF_A_SERVICE: Final = re.compile(
     r"TAILRACE_(?:NAME|ENV_\w+"
-    r"|(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?))"
+    r"|(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|ADDR|(?:PORT_)?(?:START|END)|PORT))?)?))"
 )
 """The variables that Kubernetes makes of a Service, and Docker of a link, whose name begins with `tailrace`."""
+_PLAIN_PORT: Final = re.compile(r"\s*\d+\s*")
+"""The text of TAILRACE_PORT that a user has set: Kubernetes makes tcp://10.0.0.1:9092."""
 _NEARLY: Final = 0.88
 """The likeness from which on a name is taken for a misspelt setting: NODE_IDD for NODE_ID has 0.93, NODE_IP 0.86."""
 _WORDS_OF_PROTECTION: Final = 3
@@ -134,17 +136,18 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The settings among environment variables: TAILRACE_NODE_ID is node.id.
 
     Other names are ignored, with one line of the log for all that are not a Service's. Raises
-    KafkaError(INVALID_CONFIG) for a name that is nearly a setting's, or that of one by which Kafka protects a node.
+    KafkaError(INVALID_CONFIG) for a name that is nearly a setting's, in whatever case, or that of one by which Kafka
+    protects a node.
     """
     names = {ENVIRONMENT_PREFIX + attribute_name(name).upper(): name for name in BROKER_SETTINGS}
     given: dict[str, str] = {}
     ignored = []
     for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS:
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS or not text.strip():
             continue
         if variable in names:
             given[names[variable]] = text
-        elif not _OF_A_SERVICE.fullmatch(variable):
+        elif not _is_of_a_service(variable, text):
             _refuse_misspelt(variable, names)
             ignored.append(variable)
     if ignored:
@@ -152,8 +155,17 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+def _is_of_a_service(variable: str, text: str) -> bool:
+    if _OF_A_SERVICE.fullmatch(variable) is None:
+        return False
+    is_address = variable.endswith("_PORT") and not variable.endswith(
+        ("_SERVICE_PORT", "_TCP_PORT", "_UDP_PORT", "_SCTP_PORT")
+    )
+    return not (is_address and _PLAIN_PORT.fullmatch(text))
+
+
 def _refuse_misspelt(variable: str, names: Iterable[str]) -> None:
-    word = variable.removeprefix(ENVIRONMENT_PREFIX)
+    word = variable[len(ENVIRONMENT_PREFIX) :].upper()
     near = difflib.get_close_matches(word, [name.removeprefix(ENVIRONMENT_PREFIX) for name in names], 1, _NEARLY)
     if near:
         raise _refusal(

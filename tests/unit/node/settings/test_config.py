@@ -85,6 +85,8 @@ def test_an_unknown_name_refuses_the_start_and_offers_the_nearest(tmp_path: Path
         "LOG_DIR_SERVICE_HOST",
         "NODE_ID_PORT",
         "SSL_CLIENT_SERVICE_PORT",
+        "PORT_9092_TCP_PORT_START",
+        "PORT_9092_TCP_END",
         "NAME",
         "ENV_PATH",
     ],
@@ -100,6 +102,26 @@ def test_variables_of_the_users_own_are_ignored_with_one_line(caplog: pytest.Log
     assert read_environment({**own, "TAILRACE_NODE_ID": "5"}) == {"node.id": "5"}
     (record,) = caplog.records
     assert record.getMessage().startswith("event=environment-ignored variables=TAILRACE_BOOTSTRAP_SERVERS,")
+
+
+def test_a_variable_without_a_text_is_not_set(caplog: pytest.LogCaptureFixture) -> None:
+    """Docker Compose passes `${UNSET}` so."""
+    empty = dict.fromkeys(
+        ("NODE_ID", "LISTENERS", "DEV_MODE", "PROCESS_ROLES", "PORT", "NODE_IDD", "SSL_KEY_PASSWORD"), ""
+    )
+    assert read_environment({f"TAILRACE_{name}": text for name, text in empty.items()}) == {}
+    assert read_environment({"TAILRACE_NODE_ID": " "}) == {}
+    assert not caplog.records
+
+
+def test_a_port_that_is_no_address_of_a_service_is_a_users_own(caplog: pytest.LogCaptureFixture) -> None:
+    assert read_environment({"TAILRACE_PORT": "9092", "TAILRACE_SERVICE_PORT": "9092"}) == {}
+    assert "variables=TAILRACE_PORT reason=" in caplog.text
+
+
+@pytest.mark.parametrize("variable", ["TAILRACE_node_id", "tailrace_node_id", "Tailrace_Node_Id", "tailrace_node_idd"])
+def test_a_setting_in_another_case_is_refused_with_its_name(variable: str) -> None:
+    assert f"{variable}; did you mean TAILRACE_NODE_ID?" in refusal(environment={variable: "5"})
 
 
 def test_a_setting_of_the_environment_by_which_kafka_protects_a_node_is_refused() -> None:
