@@ -267,6 +267,23 @@ def test_a_second_process_of_a_living_broker_is_refused_until_the_first_is_silen
     cluster.start(1)
 
 
+def test_with_a_new_controller_only_its_own_next_start_replaces_a_broker_without_a_heartbeat_yet(
+    cluster: LeadershipCluster,
+) -> None:
+    """A client that registers over a live broker while the controller changes would fence it, and keep its id."""
+    cluster.fence(1)
+    cluster.start(1, directories=(b"its own.........",))
+    cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
+    for directories in ((), (b"of a stranger...",)):
+        with pytest.raises(KafkaError) as refusal:
+            cluster.register(1, directories=directories)
+        assert refusal.value.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    cluster.start(1, directories=(b"its own.........",))  # after a kill of all nodes: at once
+    cluster.machine.heartbeats.restart(cluster.machine.image.brokers, cluster.now_ms)
+    cluster.now_ms += SESSION_MS
+    cluster.start(1, directories=(b"of a new disk...",))
+
+
 def test_a_release_that_does_not_know_the_finalized_version_is_refused(cluster: LeadershipCluster) -> None:
     old = (SupportedFeature("metadata.version", 20, 25),)
     for command in (

@@ -131,6 +131,11 @@ class Heartbeats:
         contact = self._contacts.get(broker_id)
         return contact is not None and contact.is_heard and now_ms < contact.session_end_ms
 
+    def is_awaited(self, broker_id: BrokerId, now_ms: int) -> bool:
+        """Whether the broker may be alive: its session, heard or granted, has not ended."""
+        contact = self._contacts.get(broker_id)
+        return contact is not None and now_ms < contact.session_end_ms
+
     def lowest_offset(self, brokers: Iterable[BrokerId]) -> int:
         """The metadata offset that all of these brokers have applied; -1 if that of one is not known."""
         known = (self._contacts.get(broker_id) for broker_id in brokers)

@@ -78,7 +78,7 @@ class BrokerLifecycle:
         if before is not None and before.incarnation_id == command.incarnation_id:
             # The same process asks again, since it has missed the answer.
             return Decision(records=(), response=BrokerRegistered(broker_epoch=before.broker_epoch))
-        if before is not None and before.is_alive and self._heartbeats.has_session(command.broker_id, self._now_ms):
+        if before is not None and before.is_alive and not self._may_follow(command, before):
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"another process is broker {command.broker_id}, and sent a heartbeat within the last"
@@ -87,6 +87,18 @@ class BrokerLifecycle:
         self._heartbeats.touch(command.broker_id, self._now_ms)
         record = _registration(command, broker_epoch, before)
         return Decision(records=(record,), response=BrokerRegistered(broker_epoch=broker_epoch))
+
+    def _may_follow(self, command: RegisterBroker, before: BrokerImage) -> bool:
+        """Whether the broker may be registered anew though its registration is alive.
+
+        A controller that has just become active has received no heartbeat. If all brokers were killed with the one
+        before it, their next starts need not wait until their sessions end; but such a start has, and proves, the
+        directories of before. Any other process waits: else a client could register over a broker that is well.
+        """
+        if self._heartbeats.has_session(command.broker_id, self._now_ms):
+            return False
+        is_its_next_start = set(before.log_directories) <= set(command.log_directories)
+        return is_its_next_start or not self._heartbeats.is_awaited(command.broker_id, self._now_ms)
 
     def heartbeat(self, command: BrokerHeartbeat, next_offset: int) -> Decision[MetadataRecord, BrokerStanding]:
         """Raises KafkaError as `sender`."""
