@@ -249,6 +249,33 @@ def test_a_batch_write_with_a_sink_of_its_own_is_done_once(
     assert sorted(map(int, committed(bootstrap, target))) == list(range(100))
 
 
+def test_a_sink_of_for_each_batch_takes_one_batch(
+    spark: SparkSession, save: Callable[..., None], bootstrap: str, topic: str, target: str, send: Send, tmp_path: Path
+) -> None:
+    """Batches of equal rows would pass for repetitions if their writes had one sink."""
+
+    def run(sink: Callable[[int], str]) -> None:
+        source = spark.readStream.format("tailrace").option("kafka.bootstrap.servers", bootstrap)
+        frame = source.option("subscribe", topic).option("startingOffsets", "earliest").load().selectExpr("value")
+        writer = frame.writeStream.foreachBatch(lambda batch, number: save(batch, sinkId=sink(number)))
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    for _ in range(2):
+        send(["tick"])
+        run(lambda number: f"{target}-{number}")
+    assert committed(bootstrap, target) == ["tick"] * 2
+    forget_last_commit(tmp_path / "checkpoint")
+    run(lambda number: f"{target}-{number}")
+    assert committed(bootstrap, target) == ["tick"] * 2, "the same batch again"
+    send(["tick"])
+    with pytest.raises(
+        StreamingQueryException, match=r"in its batch 1', not from .* in its batch 2'.* sink id of its own"
+    ):
+        run(lambda number: f"{target}-{min(number, 1)}")
+    assert committed(bootstrap, target) == ["tick"] * 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -137,7 +137,7 @@ def _refusal(member: SinkMember, timeout_ms: int, fault: KafkaError) -> str:
 def other_rows(batch: SinkBatch, refusal: KafkaError) -> str:
     """The reasons and the ways out for a batch that comes again with other rows."""
     changing = "(uuid(), rand(), the time of day, a table that has changed)"
-    if batch.query is None:
+    if batch.query is None or batch.query_batch is not None:
         return (
             f"{refusal.detail}. A write with a sinkId is done once: another write needs another sinkId. If it is the"
             f" same write, and makes other rows of the same input {changing}, option {KEEPS_BATCH}=any keeps the rows"

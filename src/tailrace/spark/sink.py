@@ -23,7 +23,7 @@ from tailrace.model.sinks import RowsDigest
 from tailrace.spark.exactly_once import ExactlyOnce
 from tailrace.spark.pickled_plan import PickledPlan
 from tailrace.spark.row_sender import RowSender
-from tailrace.spark.sink_batch import SinkBatch, drivers_mark, streamed, written_at_once
+from tailrace.spark.sink_batch import SinkBatch, drivers_mark, of_each_batch, streamed, written_at_once
 from tailrace.spark.sink_options import SinkOptions, SinkTransactions
 from tailrace.spark.task_sender import TaskSender
 from tailrace.spark.worker import begin_task
@@ -149,7 +149,7 @@ class OnceWriter(_OnceWriter, DataSourceArrowWriter):
         self._written = written_at_once(transactions)
 
     def _batch(self, task: TaskContext) -> SinkBatch:
-        return self._written
+        return of_each_batch(self._written, task)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done: commit their rows."""

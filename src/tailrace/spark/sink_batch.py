@@ -6,7 +6,7 @@ name ends with the driver's mark, by which the process that aborts a batch finds
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Protocol
 from uuid import uuid4
@@ -45,11 +45,15 @@ class SinkBatch:
     batch: int
     query: str | None = None
     """The id of the streaming query: another checkpoint, also one made anew in the same place, has another one."""
+    query_batch: int | None = None
+    """The batch of the query whose `foreachBatch` makes this batch write."""
 
     def origin(self, checkpoint: str | None) -> str | None:
-        """The place where the progress of the writer is kept; None for a batch write."""
+        """The place where the progress of the writer is kept; None for a batch write outside of `foreachBatch`."""
         if self.query is None:
             return None
+        if self.query_batch is not None:
+            return f"query {self.query} in its batch {self.query_batch}"
         return f"query {self.query}" if checkpoint is None else f"query {self.query} with checkpoint {checkpoint}"
 
     def member(self, task: TaskIdentity) -> SinkMember:
@@ -97,9 +101,18 @@ def marked(transactional_id: str, batch: int, mark: str) -> SinkBatch | None:
 
 
 def written_at_once(transactions: SinkTransactions) -> SinkBatch:
-    """The one batch of a batch write. With a sink id of the user it is written once for ever."""
+    """The one batch of a batch write. With a sink id of the user it is written once."""
     run = uuid4().hex
     return SinkBatch(transactions.sink_id or f"write-{run}", run, 1)
+
+
+def of_each_batch(written: SinkBatch, task: TaskIdentity) -> SinkBatch:
+    """The batch of a batch write, as a task of it sees it: one that `foreachBatch` makes is of a batch of a query.
+
+    So a sink id that stays the same is refused in the next batch, also if that has the same rows.
+    """
+    query, batch = map(task.getLocalProperty, (_QUERY, _BATCH))
+    return written if query is None or batch is None else replace(written, query=query, query_batch=int(batch))
 
 
 def given_up(batch: SinkBatch) -> tuple[SinkBatch, SinkBatch]:

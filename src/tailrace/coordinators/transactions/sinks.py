@@ -23,6 +23,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 from tailrace.model.sinks import (
     LAST_BATCH,
+    RowsDigest,
     SinkMember,
     check_run,
     check_sink,
@@ -266,11 +267,12 @@ def _check_writer(sink: Sink, command: CommitSink) -> None:
 
 
 def _following(sink: Sink | None, command: CommitSink, now_ms: int) -> Sink:
+    """The sink after the command. A batch without members has no rows, also if its writer does not say so: a batch that
+    was given up, and comes again, is refused if it has some."""
+    rows = RowsDigest() if command.rows is None and not command.members else command.rows
     if sink is None:
-        return Sink(
-            last_batch=command.batch, run=command.run, origin=command.origin, rows=command.rows, updated_at_ms=now_ms
-        )
-    return sink.advanced(batch=command.batch, run=command.run, origin=command.origin, rows=command.rows, now_ms=now_ms)
+        return Sink(last_batch=command.batch, run=command.run, origin=command.origin, rows=rows, updated_at_ms=now_ms)
+    return sink.advanced(batch=command.batch, run=command.run, origin=command.origin, rows=rows, now_ms=now_ms)
 
 
 def _check_rows(sink: Sink, command: CommitSink) -> None:

@@ -119,17 +119,29 @@ def test_rows_that_one_side_does_not_know_are_not_compared() -> None:
     assert coordinator.decide(commit("r2", 5)) == REPEATED
     assert coordinator.sink is not None
     assert coordinator.sink.rows == ROWS
-    older = after(5)
+    older = SinkCoordinator()
+    older.decide(commit("r1", 5, older.begin(of("r1", 5))))
+    older.complete(of("r1", 5))
     assert older.decide(commit("r2", 5, rows=ROWS)) == REPEATED
     assert older.sink is not None
     assert older.sink.rows is None
+
+
+@pytest.mark.parametrize("first", [None, RowsDigest()])
+def test_a_batch_that_was_given_up_does_not_pass_for_written(first: RowsDigest | None) -> None:
+    """A failed batch is given up by an empty one before it. A checkpoint older by two batches brings that one again."""
+    coordinator = after(4, rows=ROWS)
+    assert coordinator.decide(commit("r1", 5, rows=first)) == DECIDED
+    assert coordinator.code(commit("r2", 5, rows=ROWS)) is E.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert coordinator.decide(commit("r2", 5, rows=RowsDigest())) == REPEATED
+    assert coordinator.decide(commit("r2", 6, rows=ROWS)) == DECIDED
 
 
 def test_the_rows_of_the_last_batch_replace_those_of_the_one_before() -> None:
     coordinator = after(5, rows=ROWS)
     assert coordinator.decide(commit("r2", 6, rows=RowsDigest(3, 1))) == DECIDED
     assert coordinator.code(commit("r2", 6, rows=ROWS)) is E.OUT_OF_ORDER_SEQUENCE_NUMBER
-    assert coordinator.decide(commit("r2", 7)) == DECIDED
+    assert coordinator.decide(commit("r2", 7, coordinator.begin(of("r2", 7)))) == DECIDED
     assert coordinator.sink is not None
     assert coordinator.sink.rows is None
 
