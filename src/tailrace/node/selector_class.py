@@ -1,7 +1,8 @@
 """The class of `replica.selector.class`: found, made and configured when the node starts, closed when it stops."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Final
 
@@ -35,12 +36,10 @@ def load_selector(config: NodeConfig) -> ReplicaSelector:
         return LeaderSelector()
     own = _OWN.get(text)
     selector = own() if own is not None else _made(text)
-    try:
+    with _refused_if_it_raises(text, "configure"):
         selector.configure(
             {entry.setting.name: entry.value for entry in config.entries() if not entry.setting.sensitive}
         )
-    except Exception as fault:
-        raise _refusal(text, f"configure raised {_described(fault)}") from fault
     return selector
 
 
@@ -48,37 +47,44 @@ def _made(text: str) -> ReplicaSelector:
     module_name, separator, class_name = text.partition(":")
     if not (separator and module_name and class_name):
         raise _refusal(text, f"say package.module:Class, or one of {', '.join(sorted(_OWN))}")
-    try:
+    with _refused_if_it_raises(text, f"import of {module_name}"):
         module = import_module(module_name)
-    except Exception as fault:
-        raise _refusal(text, f"import of {module_name} raised {_described(fault)}") from fault
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         raise _refusal(text, f"{module_name} has no class {class_name}")
     missing = [name for name in _METHODS if not callable(getattr(found, name, None))]
     if missing:
         raise _refusal(text, f"the class has no method {', '.join(missing)}; see tailrace.ReplicaSelector")
-    try:
+    with _refused_if_it_raises(text, "its constructor"):
         selector: ReplicaSelector = found()
-    except Exception as fault:
-        raise _refusal(text, f"its constructor raised {_described(fault)}") from fault
     return selector
 
 
+@contextmanager
+def _refused_if_it_raises(text: str, what: str) -> Iterator[None]:
+    """SystemExit too: the node would end as if it had been stopped. The interrupt of a user stays one."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as fault:
+        raise _refusal(text, f"{what} raised {_described(fault)}") from fault
+
+
 def close_selector(selector: ReplicaSelector) -> None:
-    """Close it. An exception is logged: the node stops all the same."""
+    """Close it. An exception of any kind is logged: the node stops all the same."""
     try:
         selector.close()
-    except Exception as fault:  # noqa: BLE001 - code of users
+    except BaseException as fault:  # noqa: BLE001 - code of users
         _logger.warning(
             "event=replica-selector-not-closed class=%s fault=%r", type(selector).__qualname__, _described(fault)
         )
 
 
-def _described(fault: Exception) -> str:
+def _described(fault: BaseException) -> str:
     try:
         return f"{type(fault).__name__}: {fault}"[:300]
-    except Exception:  # noqa: BLE001 - code of users, too
+    except BaseException:  # noqa: BLE001 - code of users, too
         return type(fault).__name__
 
 

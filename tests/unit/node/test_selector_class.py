@@ -20,6 +20,7 @@ from tailrace.testing.cluster import package_path
 
 NAME = "replica.selector.class"
 PLUGIN = '''
+import sys
 from pathlib import Path
 from tailrace import PartitionView, ReplicaSelector
 
@@ -52,6 +53,10 @@ class Refusing(Plain):
     def configure(self, configs):
         raise ValueError("the rack map is missing")
 
+class Exits(Plain):
+    def configure(self, configs): sys.exit(0)
+    def close(self): sys.exit(0)
+
 class Wants(Plain):
     def __init__(self, something): pass
 
@@ -66,7 +71,8 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(PLUGIN)
     (tmp_path / "broken_of_users.py").write_text("import a_module_that_is_not_there")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("selector_of_users", "broken_of_users"):
+    (tmp_path / "exiting_of_users.py").write_text("import sys; sys.exit('not here')")
+    for name in ("selector_of_users", "broken_of_users", "exiting_of_users"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return path
 
@@ -124,6 +130,8 @@ def test_a_class_of_users_needs_not_inherit() -> None:
         ("selector_of_users:OnlyAbstract", "its constructor raised TypeError"),
         ("selector_of_users:Wants", "its constructor raised TypeError"),
         ("selector_of_users:Refusing", "configure raised ValueError: the rack map is missing"),
+        ("selector_of_users:Exits", "configure raised SystemExit: 0"),
+        ("exiting_of_users:Good", "import of exiting_of_users raised SystemExit: not here"),
     ],
 )
 def test_a_class_that_cannot_be_used_is_refused_with_the_reason(text: str, why: str) -> None:
@@ -137,7 +145,9 @@ def test_a_class_that_cannot_be_used_is_refused_with_the_reason(text: str, why: 
 def test_a_close_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         close_selector(load("selector_of_users:Plain"))
+        close_selector(sys.modules["selector_of_users"].Exits())
     assert "event=replica-selector-not-closed class=Plain" in caplog.text
+    assert "event=replica-selector-not-closed class=Exits" in caplog.text
 
 
 def test_the_setting_is_static_and_names_a_class() -> None:
