@@ -28,9 +28,12 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.spark.avro.formats import RecordFormats
 from tailrace.spark.sink_options import parse_sink_options
 from tailrace.spark.source_options import parse_source_formats, parse_source_options
+from tailrace.spark.worker import end_quietly_without_socket
 
 if TYPE_CHECKING:
     from tailrace.spark.avro.plan import Decoding
+
+end_quietly_without_socket()  # in each process of Spark's that looks the source up, makes or plans it
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 

@@ -1,12 +1,14 @@
-"""The process of a stream's reader, when Spark has closed its socket."""
+"""Processes of Spark's, when it has closed their sockets: that of a stream's reader, and those of the daemon."""
 
 import sys
+import traceback
 from contextlib import suppress
 from types import TracebackType
 
 import pytest
 
 from tailrace.spark.stream_reader import say_nothing_of_a_closed_socket
+from tailrace.spark.worker import end_quietly_without_socket, unless_socket_is_closed
 
 Shown = list[BaseException]
 
@@ -51,3 +53,26 @@ def test_a_runner_that_ends_otherwise_shows_all(shown: Shown, ended_by: BaseExce
     fault = BrokenPipeError()
     _end(ended_by, fault)
     assert shown == [fault]
+
+
+@pytest.mark.parametrize(
+    ("fault", "shown"),
+    [(BrokenPipeError(), 0), (ConnectionResetError(), 0), (ValueError("a defect"), 1), (OSError(), 1)],
+)
+def test_a_process_of_the_daemon_whose_socket_spark_has_closed_shows_no_traceback(fault: Exception, shown: int) -> None:
+    printed: list[dict[str, object]] = []
+
+    def print_exc(**options: object) -> None:
+        printed.append(options)
+
+    try:
+        raise fault
+    except type(fault):
+        unless_socket_is_closed(print_exc)(limit=3)
+    assert printed == [{"limit": 3}] * shown
+
+
+def test_the_tracebacks_of_any_other_process_are_left_alone() -> None:
+    before = traceback.print_exc
+    end_quietly_without_socket()
+    assert traceback.print_exc is before
