@@ -251,8 +251,7 @@ class ExactlyOnce:
         """Abort a batch write that has failed, and keep all its attempts from writing: some may not be killed yet."""
         try:
             with self._admin() as admin:
-                for empty in given_up(batch):
-                    admin.commit_sink(empty.sink, run=empty.run, batch=empty.batch, members=())
+                self._end(admin, batch, None)
         except KafkaError as fault:
             _log.warning("the transactions of a failed write stay open until their timeout: %s", fault)
 
@@ -268,15 +267,32 @@ class ExactlyOnce:
                 if batch is None and mark is not None:
                     found = {each for name in listed if (each := marked(name, number, mark)) is not None}
                     batch = found.pop() if len(found) == 1 else None
-                still_open = [] if batch is None else list(filter(batch.has, listed))
-                if batch is None or not still_open:
-                    return
-                if number > 0:
-                    for empty in given_up(batch):
-                        admin.commit_sink(empty.sink, run=empty.run, batch=empty.batch, members=())
-                    return
-                for name in still_open:
-                    one = admin.describe_transaction(name)
-                    admin.abort_sink_member(WrittenMember(name, one.producer_id, one.producer_epoch))
+                if batch is not None and any(map(batch.has, listed)):
+                    self._end(admin, batch, listed)
         except KafkaError as fault:
             _log.warning("the transactions of a failed batch stay open until their timeout: %s", fault)
+
+    def _end(self, admin: Admin, batch: SinkBatch, listed: Sequence[str] | None) -> None:
+        """End the batch, by the sink if it is this writer's, else by its members: the writer of the sink goes on.
+
+        `listed` are the open transactions of the cluster; None: they are asked for if they are needed.
+        """
+        if batch.batch > 0 and self._may_lead(admin, batch):
+            for empty in given_up(batch):
+                admin.commit_sink(empty.sink, run=empty.run, batch=empty.batch, members=())
+            return
+        if listed is None:
+            listed = [one.transactional_id for one in admin.list_transactions(states=("Ongoing",))]
+        for name in filter(batch.has, listed):
+            one = admin.describe_transaction(name)
+            admin.abort_sink_member(WrittenMember(name, one.producer_id, one.producer_epoch))
+
+    def _may_lead(self, admin: Admin, batch: SinkBatch) -> bool:
+        """Whether this writer's progress is the sink's, as far as the description of the sink says."""
+        known = next(iter(admin.describe_sinks([batch.sink])), None)
+        checkpoint = self._transactions.checkpoint
+        if known is None or known.origin is None or known.run == batch.run or self._transactions.takes_over:
+            return True
+        if batch.query is not None:
+            return known.origin == batch.origin(checkpoint)
+        return checkpoint is not None and known.origin.endswith(f" with checkpoint {checkpoint}")

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 
 import pyarrow as pa
@@ -100,6 +101,39 @@ def test_a_task_that_is_not_killed_yet_begins_nothing(query: WrittenSink) -> Non
     member = query.write(again, 0)
     assert member is not None
     query.sink.commit(again, [member], RowsDigest())
+
+
+@pytest.mark.parametrize("number", [1, 50])
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_query_that_is_refused_leaves_the_sink_to_its_writer(query: WrittenSink, number: int, is_known: bool) -> None:
+    """A second query with the sink id of another one: the first one writes its next batch as if nothing had been."""
+
+    def commit(batch: SinkBatch) -> None:
+        member = query.write(batch, 0)
+        assert member is not None
+        query.sink.commit(batch, [member], RowsDigest(2, 1))
+
+    commit(query.batch(0, run="rightful"))
+    intruding = replace(query.batch(number, OTHERS, run="intruder"), query="another")
+    with pytest.raises(KafkaError) as refused:
+        commit(intruding)
+    assert refused.value.code is ErrorCode.DUPLICATE_RESOURCE
+    query.sink.abort(intruding if is_known else None, number, OTHERS)
+    query.wait_until_readers_go_on()
+    commit(query.batch(1, run="rightful"))
+
+
+def test_a_failed_batch_write_leaves_the_sink_of_a_stream_to_it(query: WrittenSink) -> None:
+    member = query.write(query.batch(0), 0)
+    assert member is not None
+    query.sink.commit(query.batch(0), [member], RowsDigest(2, 1))
+    write = SinkBatch(query.name, "a-batch-write", 1)
+    query.write(write, 0)
+    query.sink.give_up(write)
+    query.wait_until_readers_go_on()
+    member = query.write(query.batch(1), 0)
+    assert member is not None
+    query.sink.commit(query.batch(1), [member], RowsDigest(2, 2))
 
 
 def test_the_batch_of_another_driver_is_left_alone(query: WrittenSink) -> None:
