@@ -7,7 +7,7 @@ batch are 0 to n - 1.
 """
 
 from collections.abc import Generator, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
@@ -21,7 +21,13 @@ from tailrace.protocol.records.batch import (
     stamp_log_append_time,
     stamp_max_timestamp,
 )
-from tailrace.protocol.records.compression import MAX_DECOMPRESSED, Codec, compress, decompress_in_steps
+from tailrace.protocol.records.compression import (
+    MAX_DECOMPRESSED,
+    Codec,
+    compress,
+    compress_in_steps,
+    decompress_in_steps,
+)
 from tailrace.protocol.records.kernels import check_records, parse_records, renumber_records
 from tailrace.protocol.records.record import Record
 from tailrace.protocol.records.spans import batch_of_section
@@ -30,7 +36,7 @@ NO_TIMESTAMP: Final = -1
 _NO_LIMIT: Final = 2**63 - 1
 
 INLINE_BYTES: Final = 4 << 20
-"""A batch that unfolds to no more is unfolded at once."""
+"""A batch that unfolds to no more is unfolded and compressed at once."""
 _STEP_BYTES: Final = 1 << 20
 """The bytes of a step: 5 ms of gzip, the slowest codec."""
 
@@ -52,23 +58,44 @@ class InvalidRecords(KafkaError):
         """(index in the batch, fault of that record)"""
 
 
-class LargeBatch(Exception):
-    """A batch that unfolds to more than INLINE_BYTES: unfold it by `steps`, a step a turn, and append it again."""
+class Unfolded(NamedTuple):
+    """The records of a large batch."""
 
-    def __init__(self, records: memoryview, header: BatchHeader) -> None:
+    plain: Buffer
+    codec: int
+    """The codec of `stored`."""
+    stored: Buffer | None
+    """The records as the topic stores them; None: as they came."""
+
+
+class LargeBatch(Exception):
+    """A batch with more than INLINE_BYTES to unfold or to compress: take its `steps`, a step a turn, and append it
+    again."""
+
+    def __init__(self, records: memoryview, header: BatchHeader, codec: int) -> None:
+        """`codec` is that of the stored batch."""
         super().__init__()
         self._records = records
         self._header = header
+        self._codec = codec
 
-    def steps(self) -> Generator[int, None, Buffer]:
-        """Unfold the records from the first on; yields the number of plain bytes, and returns these.
+    def steps(self) -> Generator[object, None, Unfolded]:
+        """Unfold the records from the first on, and compress them anew if they are not stored as they came.
 
         Raises InvalidRecords.
         """
+        header, codec = self._header, self._codec
+        count = header.records_count
         try:
-            return (yield from _unfolding(self._records, self._header))
+            plain = yield from _unfolding(self._records, header)
+            _, _, _, is_in_order = check_records(plain, 0, count, header.base_timestamp)
         except CorruptRecords as fault:
             raise _unreadable(fault) from None
+        if is_in_order and codec == header.codec:
+            return Unfolded(plain, codec, None)
+        section = plain if is_in_order else renumber_records(plain, 0, count)
+        stored = yield from compress_in_steps(codec, section, step_bytes=_STEP_BYTES)
+        return Unfolded(plain, codec, stored)
 
 
 class Admission:
@@ -120,7 +147,7 @@ class Admission:
         )
 
     def admit(
-        self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Buffer | None = None
+        self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Unfolded | None = None
     ) -> tuple[memoryview, BatchHeader]:
         """The batch as this topic stores it; mostly the very bytes that came. Offsets are not given yet.
 
@@ -132,19 +159,24 @@ class Admission:
             self._refuse_size(header)
         section: Buffer = records[HEADER_SIZE:]
         count, base_timestamp, stored_codec = header.records_count, header.base_timestamp, header.codec
+        codec = stored_codec if self._codec is None else self._codec
         try:
             if stored_codec:
-                section = _unfolded(records, header) if unfolded is None else unfolded
+                section = _unfolded(records, header, codec) if unfolded is None else unfolded.plain
             largest, smallest, all_have_keys, is_in_order = check_records(section, 0, count, base_timestamp)
         except CorruptRecords as fault:
             raise _unreadable(fault) from None
         if (self._is_compacted and not all_have_keys) or self._has_outside(smallest, largest, now_ms):
             self._refuse_faults(section, header, now_ms)
-        codec = stored_codec if self._codec is None else self._codec
         if codec != stored_codec or not is_in_order:
-            if not is_in_order:
-                section = renumber_records(section, 0, count)
-            stored = compress(codec, section) if codec else section
+            if unfolded is not None and unfolded.stored is not None and unfolded.codec == codec:
+                stored = unfolded.stored
+            else:
+                if codec and unfolded is None and len(section) > INLINE_BYTES:
+                    raise LargeBatch(records, header, codec)
+                if not is_in_order:
+                    section = renumber_records(section, 0, count)
+                stored = compress(codec, section) if codec else section
             attributes = header.attributes & ~CODEC_MASK | codec
             records = memoryview(batch_of_section(header, stored, attributes=attributes, max_timestamp=largest))
             header = read_header(records)
@@ -226,13 +258,13 @@ class Refusal:
         return True
 
     def admit(
-        self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Buffer | None = None
+        self, records: memoryview, header: BatchHeader, now_ms: int, unfolded: Unfolded | None = None
     ) -> tuple[memoryview, BatchHeader]:
         """Raises KafkaError KAFKA_STORAGE_ERROR (56): a producer asks again."""
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)
 
 
-def _unfolded(records: memoryview, header: BatchHeader) -> Buffer:
+def _unfolded(records: memoryview, header: BatchHeader, codec: int) -> Buffer:
     """The plain records of a batch that is not large. Raises CorruptRecords, and LargeBatch."""
     steps = _unfolding(records, header)
     while True:
@@ -242,7 +274,7 @@ def _unfolded(records: memoryview, header: BatchHeader) -> Buffer:
             plain: Buffer = end.value
             return plain
         if plain_bytes > INLINE_BYTES:
-            raise LargeBatch(records, header)
+            raise LargeBatch(records, header, codec)
 
 
 def _unfolding(records: memoryview, header: BatchHeader) -> Generator[int, None, Buffer]:

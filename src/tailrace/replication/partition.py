@@ -13,7 +13,7 @@ from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import read_header, validate_produced
 from tailrace.protocol.records.control import EndTransactionMarker, build_marker
 from tailrace.protocol.schema import Buffer
-from tailrace.replication.admission import Admission, Refusal
+from tailrace.replication.admission import Admission, Refusal, Unfolded
 from tailrace.replication.follower_replica import FollowerReplica
 from tailrace.replication.in_sync import InSyncReplicas
 from tailrace.replication.outcomes import (
@@ -222,7 +222,7 @@ class Partition:
         now_ms: int,
         on_done: OnDone,
         verification: Verification | None = None,
-        unfolded: Buffer | None = None,
+        unfolded: Unfolded | None = None,
     ) -> None:
         """Stage the one batch that a producer sent; `on_done` is called when it is in the log, or with the error.
 

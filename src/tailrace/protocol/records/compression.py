@@ -11,7 +11,7 @@ use: a broker passes batches on as they are and need not pay for them in start-u
 """
 
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -48,6 +48,7 @@ _XERIAL_HEADER = _XERIAL_MAGIC + b"\0\0\0\1\0\0\0\1"
 _XERIAL_BLOCK = 32 << 10
 _SNAPPY_MAX_RATIO = 22
 """No snappy block unfolds further: its densest element is 3 bytes that stand for 64."""
+_ZSTD_LEVEL = 3
 _GZIP_BITS = 31
 _GZIP_MAGIC = b"\x1f\x8b"
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
@@ -77,11 +78,45 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             )
             return deflate.compress(data) + deflate.flush()
         case Codec.SNAPPY:
-            return _compress_snappy(data)
+            return bytes(_drained(_fold_snappy(memoryview(data), len(data) + 1)))
         case Codec.LZ4:
             return _compress_lz4(data, level or 0)
         case Codec.ZSTD:
-            return _compress_zstd(data, 3 if level is None else level)
+            return _compress_zstd(data, _ZSTD_LEVEL if level is None else level)
+    raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} is unknown")
+
+
+def compress_in_steps(codec: int, data: Buffer, *, step_bytes: int) -> Generator[object, None, Buffer]:
+    """As `compress` at the codec's default level, with a pause after about so many bytes of the data."""
+    view = memoryview(data)
+    if codec == Codec.NONE:
+        return data
+    if codec == Codec.SNAPPY:
+        return (yield from _fold_snappy(view, step_bytes))
+    begin, fold, finish = _folding(codec, len(view))
+    folded = bytearray(begin)
+    for start in range(0, len(view), step_bytes):
+        folded += fold(view[start : start + step_bytes])
+        yield None
+    return folded + finish()
+
+
+def _folding(codec: int, size_bytes: int) -> tuple[bytes, Callable[[Buffer], bytes], Callable[[], bytes]]:
+    """The first bytes of the data, and the functions that compress a part of it and the end."""
+    match codec:
+        case Codec.GZIP:
+            deflate = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, _GZIP_BITS)
+            return b"", deflate.compress, deflate.flush
+        case Codec.LZ4:
+            import lz4.frame
+
+            frame = lz4.frame.LZ4FrameCompressor(block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False)
+            return frame.begin(size_bytes), frame.compress, frame.flush
+        case Codec.ZSTD:
+            import zstandard
+
+            stream = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=size_bytes)
+            return b"", stream.compress, stream.flush
     raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"codec {codec} is unknown")
 
 
@@ -118,7 +153,7 @@ def decompress_in_steps(
     raise CorruptRecords(f"codec {codec} is unknown", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
 
 
-def _drained(steps: Generator[Buffer, None, Buffer]) -> Buffer:
+def _drained(steps: Generator[object, None, Buffer]) -> Buffer:
     """The result of a generator, without its pauses."""
     while True:
         try:
@@ -171,16 +206,19 @@ def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[Buffer, None,
     return plain
 
 
-def _compress_snappy(data: Buffer) -> bytes:
+def _fold_snappy(view: memoryview, step: int) -> Generator[object, None, Buffer]:
     from cramjam import snappy
 
     out = bytearray(_XERIAL_HEADER)
-    view = memoryview(data)
+    steps = 1
     for start in range(0, len(view), _XERIAL_BLOCK):
         block = bytes(snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
         out += len(block).to_bytes(4, "big")
         out += block
-    return bytes(out)
+        if start >= steps * step:
+            steps += 1
+            yield None
+    return out
 
 
 def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[Buffer, None, Buffer]:

@@ -1,10 +1,11 @@
 """Produced batches that unfold to more than one turn should take: unfolded a step a turn, one batch at a time.
 
 A leader walks the records of a compressed batch (decision 0068), and a megabyte can unfold to 128. In one turn that
-takes 0.1 s with zstd and 0.6 s with gzip, in which no other client is served. The connection of such a batch takes no
-later request meanwhile, so that a producer's batches stay in order. All large batches of a node wait for each other:
-the memory is that of one of them. Connections take turns, and the batches of a client that has gone are dropped: their
-bytes are not counted any more when its connection is closed.
+takes 0.1 s with zstd and 0.6 s with gzip, in which no other client is served, and as much again if the topic has
+another codec, or the offsets in the batch are not 0 to n - 1. The connection of such a batch takes no later request
+meanwhile, so that a producer's batches stay in order. All large batches of a node wait for each other: the memory is
+that of one of them. Connections take turns, and the batches of a client that has gone are dropped: their bytes are not
+counted any more when its connection is closed.
 """
 
 import logging
@@ -13,13 +14,12 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.primitives import Buffer
-from tailrace.replication.admission import LargeBatch
+from tailrace.replication.admission import LargeBatch, Unfolded
 from tailrace.server.ports import Clock, ServerConnection
 
 _logger = logging.getLogger("tailrace.server")
 
-OnUnfolded = Callable[[Buffer | KafkaError], None]
+OnUnfolded = Callable[[Unfolded | KafkaError], None]
 """Called once, with the plain records or the refusal of the batch."""
 
 
@@ -58,7 +58,7 @@ class LargeBatches:
         self._suspensions = suspensions
         self._waiting: dict[ServerConnection, deque[_Unfolding]] = {}
         """The batches of each connection; the one that is being unfolded is the first of the first."""
-        self._steps: Generator[int, None, Buffer] | None = None
+        self._steps: Generator[object, None, Unfolded] | None = None
 
     def unfold(self, batch: LargeBatch, connection: ServerConnection, on_unfolded: OnUnfolded) -> None:
         """Unfold the batch in later turns, then call `on_unfolded`. The connection is suspended until then."""
@@ -86,7 +86,7 @@ class LargeBatches:
         finally:
             self._suspensions.go_on(connection)
 
-    def _outcome(self, batch: LargeBatch, connection: ServerConnection) -> Buffer | KafkaError | None:
+    def _outcome(self, batch: LargeBatch, connection: ServerConnection) -> Unfolded | KafkaError | None:
         """The outcome of the batch after its next step; None if it has another one."""
         if not connection.is_open:
             return KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer has gone")
@@ -95,8 +95,8 @@ class LargeBatches:
                 self._steps = batch.steps()
             next(self._steps)
         except StopIteration as end:
-            plain: Buffer = end.value
-            return plain
+            unfolded: Unfolded = end.value
+            return unfolded
         except KafkaError as refusal:
             return refusal
         except AssertionError:

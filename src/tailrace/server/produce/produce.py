@@ -28,7 +28,7 @@ from tailrace.protocol.messages.produce import (
 )
 from tailrace.protocol.registry import api_of
 from tailrace.protocol.schema import Buffer
-from tailrace.replication.admission import LargeBatch
+from tailrace.replication.admission import LargeBatch, Unfolded
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNNAMED, Verification
 from tailrace.server.context import RequestContext
@@ -245,7 +245,7 @@ class ProduceHandler:
         records: Buffer | None,
         verification: Verification | None,
         now_ms: int,
-        unfolded: Buffer | None = None,
+        unfolded: Unfolded | None = None,
     ) -> None:
         """Stage the batch, in a later turn if it is large. Raises KafkaError if it is refused at once."""
         try:
@@ -260,7 +260,7 @@ class ProduceHandler:
             )
         except LargeBatch as large:
 
-            def append(unfolded: Buffer | KafkaError) -> None:
+            def append(unfolded: Unfolded | KafkaError) -> None:
                 try:
                     if isinstance(unfolded, KafkaError):
                         raise unfolded

@@ -22,6 +22,7 @@ from tailrace.protocol.records.compression import (
     MAX_ZSTD_WINDOW,
     Codec,
     compress,
+    compress_in_steps,
     decompress,
     decompress_in_steps,
 )
@@ -420,3 +421,21 @@ def test_an_unknown_codec_has_a_code_of_its_own(codec: int) -> None:
         with pytest.raises(KafkaError) as caught:
             call(codec, b"x")
         assert caught.value.code is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("size", [0, 1, 5_000, 100_000])
+def test_data_compressed_in_steps_is_that_data(codec: Codec, size: int) -> None:
+    data = bytes(i * i % 251 for i in range(size))
+    steps = compress_in_steps(codec, data, step_bytes=1_000)
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            folded = end.value
+            break
+        count += 1
+    assert decompress(codec, folded) == data
+    if codec not in (Codec.NONE, Codec.SNAPPY):
+        assert count == -(-size // 1_000)

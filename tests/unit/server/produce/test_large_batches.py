@@ -17,6 +17,7 @@ from tailrace.replication.partition import Partition
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange, batch_of
 from testkit.ports import RecordingConnection
+from testkit.raw_batches import raw_batch, raw_bytes, raw_record
 
 CODECS = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
 Later = deque[Callable[[], None]]
@@ -196,4 +197,33 @@ def test_a_fault_of_a_codec_holds_up_no_other_batch(
     assert failed.produced.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
     exchange = produce(node, large_batch(node, Codec.ZSTD))
     turns(node, later)
+    assert exchange.produced.error_code == 0
+
+
+@pytest.mark.parametrize("codec", [*CODECS, Codec.SNAPPY])
+@pytest.mark.parametrize("topic_codec", ["producer", "zstd", "lz4", "gzip", "snappy", "uncompressed"])
+def test_a_large_batch_is_compressed_anew_a_step_a_turn(
+    node: DataPath, later: Later, monkeypatch: pytest.MonkeyPatch, codec: Codec, topic_codec: str
+) -> None:
+    """Its offsets are not 0 to n - 1, or the topic has another codec."""
+    node.create(config=TopicConfig(compression_type=topic_codec, max_message_bytes=64 << 20))
+    monkeypatch.setattr("tailrace.replication.admission.compress", None)
+    records = [raw_record(3, 0, value=raw_bytes(bytes(1 << 20))) for _ in range(8)]
+    now_ms = node.clock.now_ms()
+    batch = raw_batch(records, codec=codec, base_timestamp=now_ms, max_timestamp=now_ms)
+    exchange = produce(node, bytes(batch))
+    must_be_folded = topic_codec != "uncompressed"
+    assert turns(node, later) >= 8 + 7 * must_be_folded
+    assert exchange.produced.error_code == 0
+    assert node.values("orders") == [bytes(1 << 20)] * 8
+
+
+def test_a_large_batch_without_a_codec_is_compressed_a_step_a_turn(
+    node: DataPath, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.create(config=TopicConfig(compression_type="gzip", max_message_bytes=64 << 20))
+    monkeypatch.setattr("tailrace.replication.admission.compress", None)
+    exchange = produce(node, large_batch(node, Codec.NONE))
+    assert turns(node, later) >= 8
+    assert node.values("orders") == [bytes(1 << 20)] * 8
     assert exchange.produced.error_code == 0
