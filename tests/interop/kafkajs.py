@@ -68,6 +68,15 @@ def administer(bootstrap: str, topic: str) -> dict[str, Any]:
     return answers
 
 
+def produce_pairs(bootstrap: str, topic: str, count: int, *, age_ms: int) -> int:
+    """Have kafkajs send so many pairs of an old record and one of now, whose batches state the old time.
+
+    Returns the time before (ms since 1970).
+    """
+    before_ms: int = _run("producePairs", bootstrap, topic, str(count), str(age_ms))
+    return before_ms
+
+
 def _text(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 

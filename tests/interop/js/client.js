@@ -100,6 +100,19 @@ async function consume(bootstrap, topic, count) {
   say(records.slice(0, Number(count)))
 }
 
+// Sends pairs of a record with an old time of its own and one without a time, each pair at once; tells the time before.
+async function producePairs(bootstrap, topic, count, age) {
+  const producer = cluster(bootstrap).producer()
+  await producer.connect()
+  const now = Date.now()
+  for (let sent = 0; sent < Number(count); sent++) {
+    const old = { value: Buffer.alloc(100), partition: 0, timestamp: String(now - Number(age)) }
+    await producer.send({ topic, messages: [old, { value: Buffer.alloc(20000), partition: 0 }] })
+  }
+  await producer.disconnect()
+  say(now)
+}
+
 // One answer per step, under the step's name.
 async function administer(bootstrap, topic) {
   const kafka = cluster(bootstrap)
@@ -141,7 +154,7 @@ async function administer(bootstrap, topic) {
   say(answers)
 }
 
-const COMMANDS = { produce, consume, join, tail, administer }
+const COMMANDS = { produce, producePairs, consume, join, tail, administer }
 const [command, ...given] = process.argv.slice(2)
 COMMANDS[command](...given).catch((fault) => {
   process.stderr.write(`${fault.stack}\n`)
