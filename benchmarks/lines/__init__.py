@@ -24,6 +24,7 @@ from benchmarks.lines import (
     partitions,
     racks,
     range_commits,
+    record_walk,
     records,
     requests,
     session_requests,
@@ -192,6 +193,12 @@ LINES = {
         rounds=3,
         warm_ups=1,
         experiment=KIP_392,
+    ),
+    record_walk.NAME: Line(
+        "the walk over produced records, 100 B and 1 KB; --size: MB of records",
+        record_walk.measure,
+        warm_ups=1,
+        size=record_walk.DEFAULT,
     ),
     key_filter.NAME: Line(
         "KIP-X: the filter of batches by key ranges, alone",
