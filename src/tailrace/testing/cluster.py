@@ -26,6 +26,7 @@ from tailrace.node.local.cluster import ClusterWish, LocalNode, added_node, open
 from tailrace.node.local.reserved_ports import ReservedPorts
 from tailrace.node.local.supervisor import READY
 from tailrace.node.settings.listeners import ListenerAddress
+from tailrace.node.settings.sources import without_settings
 
 _TAIL_LINES = 20
 _READY_S = 120.0
@@ -93,7 +94,8 @@ class _Node:
         self._ready.clear()
         with self.log_file.open("ab") as log:
             # The node stops when its stdin ends, so that even a killed test leaves no node behind.
-            environment = {**os.environ, "PYTHONPATH": package_path(os.environ)}
+            # The settings are those of `config`, whatever node the environment configures.
+            environment = {**without_settings(os.environ), "PYTHONPATH": package_path(os.environ)}
             self._process = start_process(serve_command(self.node), environment, log)
         self._reader = threading.Thread(target=self._read_output, args=(self._process,), daemon=True)
         self._reader.start()

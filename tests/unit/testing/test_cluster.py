@@ -102,6 +102,19 @@ def test_a_node_that_does_not_start_says_why() -> None:
     assert f"cannot listen on {address}" in str(caught.value)
 
 
+def test_the_settings_of_another_node_in_the_environment_are_not_the_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container of tests may be that of a node: with the variables of its settings, and of a Service."""
+    for name, text in (
+        ("NODE_ID", "7"),
+        ("LISTENERS", "127.0.0.1:9092"),
+        ("PORT", "tcp://10.0.0.1:9092"),
+        ("NODE_IDD", "1"),
+    ):
+        monkeypatch.setenv(f"TAILRACE_{name}", text)
+    with Cluster(brokers=2) as cluster, Admin(cluster.bootstrap_servers) as admin:
+        assert {broker.node_id for broker in admin.describe_cluster().brokers} == {1, 2}
+
+
 @pytest.mark.parametrize(
     ("brokers", "config", "why"),
     [(1, {"no.such.setting": "1"}, "no.such.setting"), (0, {}, "0 brokers"), (2, {"node.id": "7"}, "node.id differs")],

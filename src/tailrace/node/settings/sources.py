@@ -182,7 +182,7 @@ def without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         variable: text
         for variable, text in environment.items()
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS
+        if not variable.upper().startswith(ENVIRONMENT_PREFIX) or variable in _NOT_SETTINGS
     }
 
 

@@ -166,7 +166,7 @@ def test_variables_that_other_parts_read_are_not_taken_for_settings() -> None:
         "TAILRACE_KEY": "k",
     }
     assert read_environment({**others, "TAILRACE_NODE_ID": "5"}) == {"node.id": "5"}
-    assert without_settings({**others, "TAILRACE_NODE_ID": "5"}) == others
+    assert without_settings({**others, "TAILRACE_NODE_ID": "5", "tailrace_node_id": "5"}) == others
 
 
 def test_a_file_is_refused_with_its_name_and_all_its_faults_at_once(tmp_path: Path) -> None:
