@@ -12,6 +12,10 @@ from typing import Any, NamedTuple
 
 import confluent_kafka
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -19,6 +23,11 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 
 DEADLINE_S = 60
@@ -207,6 +216,32 @@ class ConfluentAdmin:
         """The first offset of partition 0."""
         asked = confluent_kafka.TopicPartition(topic, 0)
         return int(self._admin.list_offsets({asked: OffsetSpec.earliest()})[asked].result(DEADLINE_S).offset)
+
+    def acls(self) -> list[str]:
+        """All access control lists."""
+        return list(map(str, self._admin.describe_acls(_ALL_ACLS).result(DEADLINE_S)))
+
+    def allow_reading(self, user: str, topic: str) -> str | None:
+        pattern = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL)
+        allowed = AclBinding(*pattern, f"User:{user}", "*", AclOperation.READ, AclPermissionType.ALLOW)
+        return _error(self._admin.create_acls([allowed]))
+
+    def remove_acls(self) -> str | None:
+        return _error(self._admin.delete_acls([_ALL_ACLS]))
+
+    def scram_users(self) -> list[str]:
+        """All users with passwords."""
+        return list(self._admin.describe_user_scram_credentials().result(DEADLINE_S))
+
+    def add_scram_user(self, user: str, password: str) -> str | None:
+        kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4_096)
+        wanted = UserScramCredentialUpsertion(user, kind, password.encode())
+        return _error(self._admin.alter_user_scram_credentials([wanted]))
+
+
+_ALL_ACLS = AclBindingFilter(
+    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+)
 
 
 def _error(futures: dict[Any, Any]) -> str | None:

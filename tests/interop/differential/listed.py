@@ -178,4 +178,13 @@ _REPLICAS = (
 )
 
 
-DIFFERENCES: Sequence[Difference] = (*_CLUSTER, *_TOPICS, *_CONFIGS, *_REPLICAS, *DATA, *SESSIONS, *GROUPS)
+_QUOTAS = (
+    Difference(
+        "AlterClientQuotas",
+        ("quotas are altered: a limit",),
+        {"entries.error_code": ("UNSUPPORTED_VERSION (35)", _OK)},
+        "a node has no quotas, and does not keep a limit without effect",
+    ),
+)
+
+DIFFERENCES: Sequence[Difference] = (*_CLUSTER, *_TOPICS, *_CONFIGS, *_REPLICAS, *_QUOTAS, *DATA, *SESSIONS, *GROUPS)

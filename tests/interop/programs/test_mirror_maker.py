@@ -120,9 +120,7 @@ def test_topics_settings_and_groups_are_mirrored_both_ways(sides: tuple[Side, Si
     ) as mirror:
         check_mirrored(tailrace, written[kafka.alias], mirror)
         check_mirrored(kafka, written[tailrace.alias], mirror)
-        # A node has no API of access control lists yet (docs/open-ends.md); all else goes without an error.
-        lines = mirror.log.read_text().splitlines()
-        errors = [line for line in lines if " ERROR " in line and "syncing topic ACLs" not in line]
+        errors = [line for line in mirror.log.read_text().splitlines() if " ERROR " in line]
         assert not errors, errors[:5]
 
 

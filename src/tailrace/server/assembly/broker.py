@@ -23,6 +23,7 @@ from tailrace.protocol.messages import (
     topics,
     transactions,
 )
+from tailrace.protocol.registry import Listeners
 from tailrace.server.admin.config_entries import AdjustableSettings, LiveSettings
 from tailrace.server.admin.configs import DescribeConfigsHandler, ListConfigResourcesHandler
 from tailrace.server.admin.delete_records import DeleteRecordsHandler
@@ -31,6 +32,7 @@ from tailrace.server.api_versions import FinalizedFeatures, NoSaslHandler
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
 from tailrace.server.assembly.coordination import Coordination
 from tailrace.server.assembly.replicas import LocalReplicas
+from tailrace.server.assembly.security import security_handlers
 from tailrace.server.controller_link.broker_session import Applied, BrokerSession
 from tailrace.server.dispatch import Dispatcher, HandlerTable, by_api
 from tailrace.server.fetch.broker_proofs import BrokerProofs
@@ -120,6 +122,7 @@ class Broker:
         self.handlers: Final[HandlerTable] = {
             **self._of_records(),
             **self._of_metadata(),
+            **security_handlers(Listeners.CLIENTS),
             **self.coordination.handlers(self.deadlines),
             **admin,
         }

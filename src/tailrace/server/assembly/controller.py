@@ -19,7 +19,7 @@ from tailrace.protocol.messages import (
     topics,
     transactions,
 )
-from tailrace.protocol.registry import CONTROLLER_APIS, Api, api_of
+from tailrace.protocol.registry import CONTROLLER_APIS, Api, Listeners, api_of
 from tailrace.raft.voters import ReplicaKey
 from tailrace.server.admin.config_changes import AlterConfigsHandler
 from tailrace.server.admin.config_entries import AdjustableSettings, LiveSettings
@@ -32,6 +32,7 @@ from tailrace.server.admin.replicas import (
 )
 from tailrace.server.admin.topics import CreatePartitionsHandler, CreateTopicsHandler, DeleteTopicsHandler
 from tailrace.server.api_versions import NoSaslHandler
+from tailrace.server.assembly.security import security_handlers
 from tailrace.server.controller_link.controller_peers import (
     AllocateProducerIdsHandler,
     AlterPartitionHandler,
@@ -83,6 +84,7 @@ class ControllerApis:
             **self.admin,
             **self._of_replicas(),
             **self._of_brokers(),
+            **security_handlers(Listeners.CONTROLLERS),
             **by_api({envelope.EnvelopeRequest: opened}),
         }
         """Everything that a listener of controllers serves, but for ApiVersions."""

@@ -12,6 +12,7 @@ from interop.differential.catalogue.group_offsets import group_offsets
 from interop.differential.catalogue.offsets import offsets
 from interop.differential.catalogue.produce import produces
 from interop.differential.catalogue.replicas import replicas
+from interop.differential.catalogue.security import security
 from interop.differential.catalogue.seeded import seeded
 from interop.differential.catalogue.sessions import drawn_sessions, drawn_turns, sessions
 from interop.differential.catalogue.topics import topics
@@ -44,6 +45,7 @@ def whole(seed: int) -> Script:
     yield from configs()
     yield from replicas()
     yield from features()
+    yield from security()
     yield from classic_groups()
     yield from group_offsets()
     yield from consumer_groups()

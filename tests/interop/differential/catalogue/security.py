@@ -1,0 +1,153 @@
+"""Access control lists, quotas and SCRAM users: what a node without them answers, and nothing that Kafka would keep."""
+
+from interop.differential.script import Script, ask, every_version
+from tailrace.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from tailrace.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlteredQuotas,
+    DescribeClientQuotasRequest,
+    QuotaComponent,
+    QuotaEntity,
+    QuotaOperation,
+)
+from tailrace.protocol.messages.scram_users import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+    ScramUserName,
+)
+
+TOPIC, READ, ALLOW = 2, 3, 3
+EXACT, DEFAULT, SPECIFIED = 0, 1, 2
+
+
+def security() -> Script:
+    yield from _acls()
+    yield from _quotas()
+    yield from _scram_users()
+
+
+def _acls() -> Script:
+    wanted = DescribeAclsRequest(
+        resource_type_filter=TOPIC,
+        resource_name_filter=None,
+        principal_filter=None,
+        host_filter=None,
+        operation=READ,
+        permission_type=ALLOW,
+    )
+    yield from ask("access control lists are described", wanted, *every_version(DescribeAclsRequest))
+    creation = AclCreation(
+        resource_type=TOPIC,
+        resource_name="orders",
+        principal="User:alice",
+        host="*",
+        operation=READ,
+        permission_type=ALLOW,
+    )
+    deletion = DeleteAclsFilter(
+        resource_type_filter=TOPIC,
+        resource_name_filter=None,
+        principal_filter="User:alice",
+        host_filter=None,
+        operation=READ,
+        permission_type=ALLOW,
+    )
+    for number in (0, 1, 3):
+        created = CreateAclsRequest(creations=(creation,) * number)
+        yield from ask(f"{number} bindings are created", created, *every_version(CreateAclsRequest))
+        deleted = DeleteAclsRequest(filters=(deletion,) * number)
+        yield from ask(f"{number} bindings are deleted", deleted, *every_version(DeleteAclsRequest))
+
+
+def _part(entity_type: str, match_type: int = SPECIFIED, match: str | None = None) -> QuotaComponent:
+    return QuotaComponent(entity_type=entity_type, match_type=match_type, match=match)
+
+
+def _quotas() -> Script:
+    filters = {
+        "all": (),
+        "all users": (_part("user"),),
+        "a user and the default client": (_part("user", EXACT, "alice"), _part("client-id", DEFAULT)),
+        "an address": (_part("ip", EXACT, "10.0.0.1"),),
+        "no type": (_part(""),),
+        "a type twice": (_part("user"), _part("user")),
+        "an unknown type": (_part("group"),),
+        "an unknown match": (_part("user", 3),),
+        "an exact match without a name": (_part("user", EXACT),),
+        "a default match with a name": (_part("user", DEFAULT, "alice"),),
+        "any match with a name": (_part("user", SPECIFIED, "alice"),),
+        "an address and a user": (_part("ip"), _part("user")),
+    }
+    for name, components in filters.items():
+        request = DescribeClientQuotasRequest(components=components, strict=name == "all users")
+        yield from ask(f"quotas of {name}", request, *every_version(DescribeClientQuotasRequest))
+    rate = QuotaOperation(key="producer_byte_rate", value=1024.0, remove=False)
+    no_rate = QuotaOperation(key="producer_byte_rate", value=0.0, remove=True)
+    alice, everyone = (QuotaEntity(entity_type="user", entity_name=name) for name in ("alice", None))
+    changes = {
+        "nothing": (),
+        "a removal": (AlteredQuotas(entity=(alice,), ops=(no_rate,)),),
+        "a removal from the default": (AlteredQuotas(entity=(everyone,), ops=(no_rate,)),),
+        "no entity": (AlteredQuotas(entity=(), ops=(no_rate,)),),
+        "an unknown entity": (
+            AlteredQuotas(entity=(QuotaEntity(entity_type="group", entity_name="a"),), ops=(no_rate,)),
+        ),
+        "an entity twice": (AlteredQuotas(entity=(alice, everyone), ops=(no_rate,)),),
+        "an address and a user": (
+            AlteredQuotas(entity=(alice, QuotaEntity(entity_type="ip", entity_name="10.0.0.1")), ops=(no_rate,)),
+        ),
+        "an entity without a name": (
+            AlteredQuotas(entity=(QuotaEntity(entity_type="user", entity_name=""),), ops=(no_rate,)),
+        ),
+        "a limit": (AlteredQuotas(entity=(alice,), ops=(rate,)),),
+    }
+    for name, entries in changes.items():
+        # Kafka would keep a limit, so it is only tried.
+        altered = AlterClientQuotasRequest(entries=entries, validate_only=name == "a limit")
+        yield from ask(f"quotas are altered: {name}", altered, *every_version(AlterClientQuotasRequest))
+
+
+def _scram_users() -> Script:
+    users = {
+        "all users": None,
+        "no users": (),
+        "an unknown user": ("alice",),
+        "a user twice": ("alice", "alice"),
+    }
+    for what, names in users.items():
+        wanted = None if names is None else tuple(ScramUserName(name=name) for name in names)
+        yield from ask(f"credentials of {what}", DescribeUserScramCredentialsRequest(users=wanted))
+    yield from ask("no credential changes", AlterUserScramCredentialsRequest(deletions=(), upsertions=()))
+    deletions = {
+        "an unknown user": (("alice", 1),),
+        "no name": (("", 1),),
+        "an unknown mechanism": (("alice", 9),),
+        "twice": (("alice", 1), ("alice", 1)),
+        "both mechanisms": (("alice", 1), ("alice", 2)),
+    }
+    for what, changes in deletions.items():
+        request = AlterUserScramCredentialsRequest(
+            deletions=tuple(ScramCredentialDeletion(name=name, mechanism=mechanism) for name, mechanism in changes),
+            upsertions=(),
+        )
+        yield from ask(f"a credential is deleted: {what}", request)
+    refused = {
+        "an unknown mechanism": ("alice", 9, 4_096),
+        "no name": ("", 1, 4_096),
+        "few iterations": ("alice", 1, 4_095),
+        "many iterations": ("alice", 2, 16_385),
+    }
+    for what, (name, mechanism, iterations) in refused.items():
+        upsertion = ScramCredentialUpsertion(
+            name=name, mechanism=mechanism, iterations=iterations, salt=b"salt", salted_password=b"salted"
+        )
+        request = AlterUserScramCredentialsRequest(deletions=(), upsertions=(upsertion,))
+        yield from ask(f"a credential is set: {what}", request)

@@ -1,0 +1,209 @@
+"""The APIs of access control lists, quotas and SCRAM users (29-31, 48-51), on a node that has none of them."""
+
+from typing import Any
+
+import pytest
+
+from tailrace.model.errors import ErrorCode
+from tailrace.protocol.messages.acls import (
+    AclCreation,
+    CreateAclsRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+)
+from tailrace.protocol.messages.quotas import (
+    AlterClientQuotasRequest,
+    AlteredQuotas,
+    DescribeClientQuotasRequest,
+    QuotaComponent,
+    QuotaEntity,
+    QuotaOperation,
+)
+from tailrace.protocol.messages.scram_users import (
+    AlterUserScramCredentialsRequest,
+    DescribeUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+    ScramUserName,
+)
+from tailrace.testing.disk import SimulatedDisk
+from testkit.admin_path import AdminPath
+
+NO_AUTHORIZER = (ErrorCode.SECURITY_DISABLED, "No Authorizer is configured.")
+NO_QUOTAS = (ErrorCode.UNSUPPORTED_VERSION, "a Tailrace cluster has no client quotas yet")
+NO_USERS = (ErrorCode.UNSUPPORTED_VERSION, "a Tailrace cluster has no SCRAM users yet")
+TOPIC, READ, ALLOW = 2, 3, 3
+EXACT, DEFAULT, SPECIFIED = 0, 1, 2
+SHA_256, SHA_512 = 1, 2
+
+
+@pytest.fixture(scope="module")
+def node() -> AdminPath:
+    return AdminPath("/data", files=SimulatedDisk())
+
+
+def error_of(part: Any) -> tuple[int, str | None]:
+    return part.error_code, part.error_message
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_access_control_lists_are_disabled(node: AdminPath, version: int) -> None:
+    described = node.send(
+        DescribeAclsRequest(
+            resource_type_filter=TOPIC,
+            resource_name_filter=None,
+            principal_filter=None,
+            host_filter=None,
+            operation=READ,
+            permission_type=ALLOW,
+        ),
+        version,
+    ).response
+    assert (error_of(described), described.resources) == (NO_AUTHORIZER, ())
+
+    creation = AclCreation(
+        resource_type=TOPIC,
+        resource_name="orders",
+        principal="User:alice",
+        host="*",
+        operation=READ,
+        permission_type=ALLOW,
+    )
+    created = node.send(CreateAclsRequest(creations=(creation, creation)), version).response
+    assert [error_of(result) for result in created.results] == [NO_AUTHORIZER, NO_AUTHORIZER]
+
+    wanted = DeleteAclsFilter(
+        resource_type_filter=TOPIC,
+        resource_name_filter=None,
+        principal_filter=None,
+        host_filter=None,
+        operation=READ,
+        permission_type=ALLOW,
+    )
+    deleted = node.send(DeleteAclsRequest(filters=(wanted, wanted)), version).response
+    assert [(error_of(result), result.matching_acls) for result in deleted.filter_results] == [(NO_AUTHORIZER, ())] * 2
+    assert node.send(CreateAclsRequest(creations=()), version).response.results == ()
+
+
+def part(entity_type: str, match_type: int = SPECIFIED, match: str | None = None) -> QuotaComponent:
+    return QuotaComponent(entity_type=entity_type, match_type=match_type, match=match)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize(
+    "components",
+    [
+        (),
+        (part("user"),),
+        (part("user", EXACT, "alice"), part("client-id", DEFAULT)),
+        (part("ip", EXACT, "10.0.0.1"),),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_filter_finds_no_quotas(
+    node: AdminPath, version: int, components: tuple[QuotaComponent, ...], *, strict: bool
+) -> None:
+    found = node.send(DescribeClientQuotasRequest(components=components, strict=strict), version).response
+    assert (error_of(found), found.entries) == ((ErrorCode.NONE, None), ())
+
+
+@pytest.mark.parametrize(
+    ("components", "code"),
+    [
+        ((part(""),), ErrorCode.INVALID_REQUEST),
+        ((part("user"), part("user")), ErrorCode.INVALID_REQUEST),
+        ((part("group"),), ErrorCode.UNSUPPORTED_VERSION),
+        ((part("user", 3),), ErrorCode.INVALID_REQUEST),
+        ((part("user", EXACT, None),), ErrorCode.INVALID_REQUEST),
+        ((part("user", DEFAULT, "alice"),), ErrorCode.INVALID_REQUEST),
+        ((part("user", SPECIFIED, "alice"),), ErrorCode.INVALID_REQUEST),
+        ((part("ip"), part("user")), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_filter_that_kafka_refuses_is_refused(
+    node: AdminPath, components: tuple[QuotaComponent, ...], code: ErrorCode
+) -> None:
+    found = node.send(DescribeClientQuotasRequest(components=components, strict=False), 1).response
+    assert (found.error_code, found.entries) == (code, None)
+    assert found.error_message
+
+
+def altered(name: str | None, *operations: QuotaOperation, entity_type: str = "user") -> AlteredQuotas:
+    return AlteredQuotas(entity=(QuotaEntity(entity_type=entity_type, entity_name=name),), ops=operations)
+
+
+A_RATE = QuotaOperation(key="producer_byte_rate", value=1024.0, remove=False)
+NO_RATE = QuotaOperation(key="producer_byte_rate", value=0.0, remove=True)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_a_limit_is_refused_and_a_removal_succeeds_entity_by_entity(
+    node: AdminPath, version: int, *, validate_only: bool
+) -> None:
+    entries = (altered("alice", A_RATE), altered(None, NO_RATE), altered("bob", NO_RATE, A_RATE), altered("carol"))
+    response = node.send(AlterClientQuotasRequest(entries=entries, validate_only=validate_only), version).response
+    fine = (ErrorCode.NONE, None)
+    assert [error_of(result) for result in response.entries] == [NO_QUOTAS, fine, NO_QUOTAS, fine]
+    assert [result.entity for result in response.entries] == [entry.entity for entry in entries]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        AlteredQuotas(entity=(), ops=(NO_RATE,)),
+        altered("a", NO_RATE, entity_type="group"),
+        altered("", NO_RATE),
+        AlteredQuotas(entity=altered("a").entity + altered("::1", entity_type="ip").entity, ops=(NO_RATE,)),
+    ],
+)
+def test_an_entity_that_cannot_be_is_refused(node: AdminPath, entry: AlteredQuotas) -> None:
+    response = node.send(AlterClientQuotasRequest(entries=(entry,), validate_only=False), 1).response
+    assert [result.error_code for result in response.entries] == [ErrorCode.INVALID_REQUEST]
+
+
+def named(*names: str) -> tuple[ScramUserName, ...]:
+    return tuple(ScramUserName(name=name) for name in names)
+
+
+def test_all_users_are_none_and_a_named_one_is_not_found(node: AdminPath) -> None:
+    for nothing in (None, ()):
+        response = node.send(DescribeUserScramCredentialsRequest(users=nothing), 0).response
+        assert (error_of(response), response.results) == ((ErrorCode.NONE, None), ())
+    response = node.send(DescribeUserScramCredentialsRequest(users=named("alice", "bob", "alice")), 0).response
+    assert response.error_code == ErrorCode.NONE
+    assert {result.user: result.error_code for result in response.results} == {
+        "alice": ErrorCode.DUPLICATE_RESOURCE,
+        "bob": ErrorCode.RESOURCE_NOT_FOUND,
+    }
+
+
+def upsertion(name: str, *, iterations: int = 4_096) -> ScramCredentialUpsertion:
+    return ScramCredentialUpsertion(
+        name=name, mechanism=SHA_256, iterations=iterations, salt=b"salt", salted_password=b"salted"
+    )
+
+
+def test_a_credential_is_refused_and_none_is_found_to_delete_user_by_user(node: AdminPath) -> None:
+    request = AlterUserScramCredentialsRequest(
+        deletions=(
+            ScramCredentialDeletion(name="gone", mechanism=SHA_512),
+            ScramCredentialDeletion(name="odd", mechanism=9),
+        ),
+        upsertions=(
+            *(upsertion("alice"), upsertion(""), upsertion("twice"), upsertion("twice")),
+            *(upsertion("few", iterations=4_095), upsertion("many", iterations=16_385)),
+        ),
+    )
+    results = {result.user: error_of(result) for result in node.send(request, 0).response.results}
+    assert results["alice"] == NO_USERS
+    assert {user: code for user, (code, _) in results.items()} == {
+        "gone": ErrorCode.RESOURCE_NOT_FOUND,
+        "odd": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+        "alice": ErrorCode.UNSUPPORTED_VERSION,
+        "": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        "twice": ErrorCode.DUPLICATE_RESOURCE,
+        "few": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        "many": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    }
