@@ -240,6 +240,9 @@ class ImageDelta:
     created_topics: tuple[TopicImage, ...] = ()
     deleted_topics: tuple[TopicImage, ...] = ()
     """As they were. A topic that was deleted and created again is in both, with two ids."""
+    removed_ids: tuple[TopicId, ...] = field(default=(), compare=False)
+    """Topics that a record has removed, also those that were there only between these two images. Empty where no
+    records are known that lead from one image to the other."""
     changed_partitions: tuple[ChangedPartition, ...] = ()
     changed_configs: tuple[ConfigResource, ...] = ()
     changed_brokers: tuple[BrokerId, ...] = ()
@@ -263,6 +266,8 @@ class ImageDelta:
         ):
             yield self
             return
+        if self.removed_ids:
+            yield ImageDelta(removed_ids=self.removed_ids)
         for topics in _portions(self.deleted_topics, size):
             yield ImageDelta(deleted_topics=topics)
         for topics in _portions(self.created_topics, size):

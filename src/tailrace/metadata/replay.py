@@ -371,6 +371,7 @@ class Replay:
         return image, ImageDelta(
             created_topics=self._topics.created(topics),
             deleted_topics=self._topics.deleted,
+            removed_ids=tuple(self._topics.removed),
             changed_partitions=changed,
             changed_configs=sorted_resources(self._changed_configs),
             changed_brokers=tuple(sorted(self._changed_brokers)),

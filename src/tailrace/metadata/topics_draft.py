@@ -58,6 +58,8 @@ class TopicsDraft:
         """Records of one topic follow each other, so its image is made when another one's turn comes."""
         self._created: dict[TopicId, None] = {}
         self._deleted: list[TopicImage] = []
+        self.removed: list[TopicId] = []
+        """Every topic that was removed, also one that is new."""
         self._changed: dict[TopicPartition, PartitionState] = {}
         """Of topics that are not new."""
         self.superseded: set[RecordKey] = set()
@@ -84,6 +86,7 @@ class TopicsDraft:
             self._changed.pop(TopicPartition(name, number), None)
             self.superseded.add((RecordKind.PARTITION, topic_id, number))
         self.superseded.add((RecordKind.TOPIC, topic_id))
+        self.removed.append(topic_id)
         if topic_id in self._created:
             del self._created[topic_id]
         else:

@@ -39,6 +39,7 @@ from tailrace.server.dispatch import HandlerTable
 from tailrace.server.partitions.log_directory_health import StallCause
 from tailrace.server.quorum.controller import OnImage, QuorumController, notify_each
 from tailrace.server.replicas.metadata_applier import MetadataApplier
+from tailrace.server.replicas.removed_topics import RemovedTopics
 from tailrace.storage import OsFiles
 
 
@@ -122,9 +123,11 @@ class RunningBroker:
         clock: LoopClock,
         turns: Turns,
         admin: HandlerTable,
+        removed_topics: RemovedTopics,
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         """`admin`: the handlers of requests to the active controller, for when that is on this node.
+        `removed_topics`: a listener of the metadata since before it was read.
 
         Raises KafkaError(INVALID_CONFIG) if the class of replica.selector.class cannot be used.
         """
@@ -133,6 +136,7 @@ class RunningBroker:
         self._directory_id = directory_id
         self._directory_secret = directory_secret
         self._turns = turns
+        self._removed_topics = removed_topics
         self._on_fatal = on_fatal
         self._loop = asyncio.get_running_loop()
         self._id = BrokerId(config.node_id)
@@ -230,7 +234,8 @@ class RunningBroker:
 
         def reported() -> None:
             broker.replicas.forget_vanished()
-            broker.replicas.remove_moved(self._metadata.image)
+            broker.replicas.remove_gone(self._metadata.image, self._removed_topics)
+            self._removed_topics.stop()
             # A node that was killed between a decision and its effects carries them out before it serves.
             broker.partitions.when_made(lambda: session.serve(served))
 

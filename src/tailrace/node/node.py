@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tailrace.model.ids import ZERO_TOPIC_ID
+from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId
 from tailrace.net.buffers import BufferPool
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
@@ -33,6 +33,7 @@ from tailrace.node.settings.config import NodeConfig
 from tailrace.node.settings.listeners import ListenerAddress, is_wildcard_host
 from tailrace.server.assembly.controller import ControllerApis
 from tailrace.server.dispatch import Dispatcher
+from tailrace.server.replicas.removed_topics import RemovedTopics
 from tailrace.storage import OsFiles
 
 _logger = logging.getLogger("tailrace.node")
@@ -126,6 +127,9 @@ class Node:
         await quorum.find(self._controller_listeners)
         apis = self._controller_apis(quorum, clock)
         self._serve_controllers(apis.dispatcher)
+        removed_topics = RemovedTopics(BrokerId(config.node_id))
+        if config.quorum.is_broker:
+            quorum.controller.on_image(removed_topics.on_image)
         self._turns.run(quorum.start)
         if config.quorum.is_broker:
             self._broker = RunningBroker(
@@ -138,6 +142,7 @@ class Node:
                 clock=clock,
                 turns=self._turns,
                 admin=apis.admin,
+                removed_topics=removed_topics,
                 on_fatal=self._on_fatal,
             )
             self._dispatchers.append(self._broker.broker.dispatcher)

@@ -277,14 +277,22 @@ def test_the_delta_names_what_differs() -> None:
     )
     assert delta.created_topics == (after.topics["returns"],)
     assert delta.deleted_topics == (before.topics["returns"],)
+    assert delta.removed_ids == (RETURNS,)
     assert delta.changed_partitions == ((("orders", 0), after.topics["orders"].partitions[0]),)
     assert delta.changed_configs == (ConfigResource(ResourceType.TOPIC, "orders"),)
     assert delta.changed_brokers == (1,)
 
 
-def test_a_topic_that_came_and_went_in_one_batch_is_not_in_the_delta() -> None:
+def test_a_topic_that_came_and_went_in_one_batch_is_in_the_delta_by_its_id_alone() -> None:
     _, delta = apply_all(EMPTY_IMAGE, [*topic("orders", ORDERS, (1,)), RemoveTopicRecord(topic_id=ORDERS)])
     assert (delta.created_topics, delta.deleted_topics, delta.changed_partitions) == ((), (), ())
+    assert delta.removed_ids == (ORDERS,)
+
+
+def test_removed_ids_are_in_the_pieces_of_a_long_delta() -> None:
+    created = [record for number in range(5) for record in topic(f"t{number}", TopicId(bytes([number + 1]) * 16), (1,))]
+    _, delta = apply_all(EMPTY_IMAGE, [*topic("orders", ORDERS, (1,)), RemoveTopicRecord(topic_id=ORDERS), *created])
+    assert [piece.removed_ids for piece in delta.pieces(2)] == [(ORDERS,), (), (), ()]
 
 
 def test_records_of_kafkas_migration_change_nothing() -> None:

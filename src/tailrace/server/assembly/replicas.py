@@ -1,10 +1,12 @@
 """The replicas of one broker: the partition table, and the hosts that carry out the metadata on it."""
 
+from collections.abc import Container
 from functools import partial
 from typing import Final
 
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.views import Views
+from tailrace.model.ids import TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.server.admin.config_entries import LiveSettings
 from tailrace.server.assembly.config import BrokerConfig, BrokerPorts
@@ -16,9 +18,9 @@ from tailrace.server.ports import Controller
 from tailrace.server.quorum.controller import OnImage
 from tailrace.server.replicas.failures import ReplicaFailures
 from tailrace.server.replicas.fetchers import ReplicaFetchers
+from tailrace.server.replicas.gone_replicas import remove_gone_replicas
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.metadata_applier import ImageLeaders, MetadataApplier
-from tailrace.server.replicas.moved_replicas import remove_moved_replicas
 from tailrace.server.replicas.repairs import ReplicaRepairs
 from tailrace.server.replicas.replication_throttles import ReplicationThrottles
 
@@ -124,9 +126,12 @@ class LocalReplicas:
         hosts = (self.throttles, self.fetchers, self.keeper, self.failures, self.repairs)
         return tuple(host.on_image for host in hosts)
 
-    def remove_moved(self, image: ClusterImage) -> None:
-        """Remove the replicas that were moved away while this node was down: the image is caught up now."""
-        remove_moved_replicas(self.partitions, image, self.applier, self._broker_id)
+    def remove_gone(self, image: ClusterImage, removed: Container[TopicId]) -> None:
+        """Remove the replicas that were moved away or deleted while this node was down: the image is caught up now.
+
+        `removed`: the topics whose deletion is proven.
+        """
+        remove_gone_replicas(self.partitions, image, self.applier, self._broker_id, removed)
 
     def forget_vanished(self) -> None:
         """Treat replicas that are gone from the disk as empty from now on: all lost replicas are reported."""

@@ -392,8 +392,8 @@ class PartitionTable:
             delay_ms = partition.config.file_delete_delay_ms
             self._removals.begin(topic_partition, topic_id=partition.topic_id, delay_ms=delay_ms, partition=partition)
 
-    def remove_moved(self, topic_partition: TopicPartition, topic_id: TopicId, *, delay_ms: int) -> None:
-        """Remove the directory of an unclaimed replica, which metadata has given to other brokers."""
+    def remove_unclaimed(self, topic_partition: TopicPartition, topic_id: TopicId, *, delay_ms: int) -> None:
+        """Remove the directory of an unclaimed replica, which metadata has given to other brokers or deleted."""
         self.directory.claim(topic_partition)
         self._removals.begin(topic_partition, topic_id=topic_id, delay_ms=delay_ms)
 

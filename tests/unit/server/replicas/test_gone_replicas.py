@@ -1,4 +1,4 @@
-"""Replicas that were moved away while their node was down, on a simulated disk."""
+"""Replicas that were moved away or deleted while their node was down, on a simulated disk."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def directories(files: SimulatedDisk) -> list[str]:
 def test_a_replica_that_others_have_is_removed(is_clean: bool, caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedDisk()
     node = restarted(files, is_clean=is_clean)
-    node.broker.replicas.remove_moved(image(2, 3))
+    node.broker.replicas.remove_gone(image(2, 3), ())
     node.clock.advance(0)
     (name,) = directories(files)
     assert name.endswith("-delete")
@@ -64,17 +64,67 @@ def test_a_directory_whose_topic_is_not_known_stays(
     """The metadata may be another cluster's, or lost."""
     files = SimulatedDisk()
     node = restarted(files, is_clean=is_clean)
-    node.broker.replicas.remove_moved(known)
+    node.broker.replicas.remove_gone(known, ())
     node.clock.advance(120_000)
     assert directories(files) == ["orders-0"]
     assert sum("event=directories-unclaimed partitions=1 first=orders-0" in line for line in caplog.messages) == 1
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+@pytest.mark.parametrize(
+    "known",
+    [ClusterImage(), image(2, 3, topic_id=OTHER_ID), image(BROKER, topic_id=OTHER_ID)],
+    ids=["no such topic", "another topic of its name", "another topic of its name, not open"],
+)
+def test_a_directory_whose_topics_deletion_is_proven_is_removed(
+    known: ClusterImage, is_clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = SimulatedDisk()
+    node = restarted(files, is_clean=is_clean)
+    node.broker.replicas.remove_gone(known, {OTHER_ID, topic_id_of("orders")})
+    node.clock.advance(0)
+    (name,) = directories(files)
+    assert name.endswith("-delete")
+    node.clock.advance(60_000)
+    assert directories(files) == []
+    assert sum("event=deleted-replicas-removed partitions=1 first=orders-0:" in line for line in caplog.messages) == 1
+    assert not any("event=directories-unclaimed" in line for line in caplog.messages)
+
+
+def test_a_replica_of_a_topic_that_is_there_stays_whatever_is_said_to_be_removed() -> None:
+    files = SimulatedDisk()
+    node = restarted(files, is_clean=False)
+    node.broker.replicas.remove_gone(image(BROKER, 2), {topic_id_of("orders")})
+    node.clock.advance(120_000)
+    assert directories(files) == ["orders-0"]
+
+
+def test_a_directory_without_a_topic_id_stays(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimulatedDisk()
+    node = restarted(files, is_clean=False)
+    files.unlink("/logs/orders-0/partition.metadata")
+    node.broker.replicas.remove_gone(ClusterImage(), {topic_id_of("orders")})
+    node.clock.advance(120_000)
+    assert directories(files) == ["orders-0"]
+    assert sum("event=directories-unclaimed partitions=1 first=orders-0" in line for line in caplog.messages) == 1
+
+
+def test_a_line_names_five_directories_at_most(caplog: pytest.LogCaptureFixture) -> None:
+    files = SimulatedDisk()
+    node = DataPath("/logs", files=files)
+    for number in range(7):
+        node.create(partition=number)
+    node = DataPath("/logs", files=files)
+    node.broker.replicas.remove_gone(ClusterImage(), {topic_id_of("orders")})
+    (line,) = (line for line in caplog.messages if "event=deleted-replicas-removed" in line)
+    assert "partitions=7 first=orders-0,orders-1,orders-2,orders-3,orders-4: " in line
 
 
 def test_a_replica_of_this_broker_stays(caplog: pytest.LogCaptureFixture) -> None:
     files = SimulatedDisk()
     node = restarted(files, is_clean=False)
     node.create(topic_id=topic_id_of("orders"))
-    node.broker.replicas.remove_moved(image(BROKER, 2))
+    node.broker.replicas.remove_gone(image(BROKER, 2), ())
     node.clock.advance(120_000)
     assert directories(files) == ["orders-0"]
     assert node.values("orders") == [b"a"]
@@ -84,7 +134,7 @@ def test_a_replica_of_this_broker_stays(caplog: pytest.LogCaptureFixture) -> Non
 def test_a_replica_that_comes_back_begins_anew() -> None:
     files = SimulatedDisk()
     node = restarted(files, is_clean=False)
-    node.broker.replicas.remove_moved(image(2, 3))
+    node.broker.replicas.remove_gone(image(2, 3), ())
     node.clock.advance(0)
     assert node.create().log.log_end_offset == 0
     node.clock.advance(120_000)
