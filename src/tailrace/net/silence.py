@@ -29,19 +29,27 @@ class SilenceWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> Self:
-        self._look_after((SILENCE_MS + self._wait_ms) / 1000)
+        self._begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._cancel()
 
     def use(self, connection: Connection) -> None:
-        """The connection to the node is open: the request follows."""
+        """The connection to the node is open: the request follows, and has the whole time."""
         self._connection = connection
         self._received_bytes = connection.received_bytes
+        self._cancel()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._look_after((SILENCE_MS + self._wait_ms) / 1000)
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _look_after(self, seconds: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(seconds, self._look)

@@ -73,3 +73,17 @@ def test_an_answer_in_time_ends_the_watch() -> None:
             return "answer"
 
     assert asyncio.run(run()) == "answer"
+
+
+def test_a_request_has_the_whole_time_however_long_the_connection_took() -> None:
+    async def run() -> None:
+        with SilenceWatch(lambda: None, wait_ms=60_000) as watch:
+            assert watch._timer is not None
+            since_connecting = watch._timer
+            await asyncio.sleep(0.01)
+            watch.use(_connection())
+            assert watch._timer is not since_connecting
+            assert since_connecting.cancelled()
+            assert watch._timer.when() > since_connecting.when()
+
+    asyncio.run(run())
