@@ -54,6 +54,8 @@ def _log(event: str, callback: Callable[..., object], fault: Exception) -> None:
 
 
 SLICE_MS: Final = 5
+WAITS: Final = object()
+"""A step that has done nothing, since it waits for other work: it ends the slice."""
 
 
 def drain(queue: deque[T]) -> Iterator[T]:
@@ -63,9 +65,9 @@ def drain(queue: deque[T]) -> Iterator[T]:
 
 
 def run_slice(steps: Iterator[object], clock: Clock, *, slice_ms: int = SLICE_MS) -> bool:
-    """Take steps for this time, at least one if there is one; returns whether all are taken."""
+    """Take steps for this time, at least one if there is one, until one `WAITS`; returns whether all are taken."""
     until_ms = clock.monotonic_ms() + slice_ms
-    return all(clock.monotonic_ms() < until_ms for _ in steps)
+    return all(step is not WAITS and clock.monotonic_ms() < until_ms for step in steps)
 
 
 def run_in_slices(steps: Iterator[object], clock: Clock) -> None:

@@ -32,6 +32,7 @@ from tailrace.fetch_session.session import FetchSession
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint, PartitionData
+from tailrace.server.callbacks import WAITS
 from tailrace.server.context import RequestContext
 from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.follower_readers import FollowerReaders
@@ -172,13 +173,13 @@ class FetchHandler:
                 return None
         return self._incremental_response(session, reading)
 
-    def _incremental_steps(self, params: FetchParams) -> Iterator[None]:
+    def _incremental_steps(self, params: FetchParams) -> Iterator[object]:
         """An incremental fetch that concerns many partitions, or one behind it."""
         sessions, connection = self._sessions, params.context.connection
         connection.suspend()
         try:
             while (session := sessions.find(params)).is_busy:
-                yield
+                yield WAITS
                 if not connection.is_open:
                     return
             session.is_busy = True

@@ -8,6 +8,7 @@ import pytest
 from tailrace.model.errors import ErrorCode
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
+from tailrace.server.callbacks import run_slice
 from tailrace.server.ports import Clock
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import DataPath, Exchange
@@ -306,3 +307,23 @@ def test_a_full_fetch_whose_time_is_over_before_its_first_slice_is_answered_once
     SessionReader(bench.node).open(ALL)
     bench.node.clock.advance(500)
     assert numbers(answers(second[0].response)) == [*ALL]
+
+
+def test_a_request_that_waits_for_another_of_its_session_takes_no_whole_slices(bench: LongFetchBench) -> None:
+    bench.reader.open(ALL)
+    bench.reader.next()
+    (session,) = bench.node.broker.fetch_sessions.cache.sessions()
+    bench.append(3)
+    taken: list[bool] = []
+
+    def take_slice(steps: Iterator[object], clock: Clock) -> bool:
+        taken.append(run_slice(steps, clock))
+        session.is_busy = False  # the other request is over
+        return taken[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("tailrace.server.fetch.slices.run_slice", take_slice)
+        session.is_busy = True
+        exchange = bench.reader.send(ALL)
+    assert taken == [False, True]
+    assert numbers(answers(exchange.response)) == [3]
