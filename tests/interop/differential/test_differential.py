@@ -17,7 +17,7 @@ from interop.kafka_tools import absent
 from tailrace.protocol.registry import CLIENT_APIS, OWN_APIS
 from tailrace.testing import Cluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
 
 SEED = int(os.environ.get("SEED", "1"))
 _SHOWN = 30

@@ -12,7 +12,7 @@ from interop.differential.listed_replicated import REPLICATED
 from interop.kafka_tools import absent
 from tailrace.testing import Cluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
 
 _SHOWN = 30
 _LEAST_STEPS, _LEAST_FIELDS = 700, 15_000

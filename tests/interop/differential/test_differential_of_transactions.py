@@ -21,7 +21,7 @@ from interop.differential.listed_transactions import TRANSACTIONS
 from interop.kafka_tools import absent
 from tailrace.testing import Cluster
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
 
 SEED = int(os.environ.get("SEED", "1"))
 _SHOWN = 30
