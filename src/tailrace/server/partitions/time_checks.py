@@ -108,8 +108,13 @@ class _TimesWait:
             self._end()
 
     def _end(self) -> None:
+        on_ready, self._on_ready = self._on_ready, _do_nothing
         self._on_end()
-        self._on_ready()
+        on_ready()
+
+
+def _do_nothing() -> None:
+    """In place of a callback that was called: it has a request, and the look at a log may take hours."""
 
 
 def _is_doubtful(partition: Partition) -> bool:

@@ -1,5 +1,7 @@
 """Lookups and retention over a log of an older release, whose headers state times that its records do not have."""
 
+import weakref
+
 import pytest
 
 from tailrace.model.errors import ErrorCode
@@ -103,3 +105,22 @@ def test_segments_go_when_their_records_turned_out_to_be_old(node: DataPath) -> 
     node.table.segment_removal.retire(partition)
     node.clock.advance(0)
     assert partition.log.segment_count == 1
+
+
+def test_a_lookup_whose_time_is_over_is_kept_no_longer(node: DataPath, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look at its log may take hours, and clients ask again."""
+    partition = node.table.get("orders", 0)
+    monkeypatch.setattr(Log, "check_times_on", lambda *_: True)
+    monkeypatch.setattr(node.clock, "call_soon", lambda _: None)  # the look does not end
+    checks, called = time_checks.TimeChecks(node.clock), [False]
+
+    class Lookup:
+        def answer(self) -> None:
+            called[0] = True
+
+    lookups = [Lookup()]
+    assert checks.wait([partition], lookups[0].answer)
+    kept = weakref.ref(lookups.pop())
+    node.clock.advance(time_checks.MAX_WAIT_MS)
+    assert called == [True]
+    assert kept() is None
