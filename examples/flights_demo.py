@@ -20,7 +20,7 @@ import time
 import urllib.request
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import date
@@ -32,6 +32,7 @@ import matplotlib as mpl
 import numpy as np
 import pyarrow.parquet as pq
 from matplotlib import pyplot as plt
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -55,6 +56,8 @@ SETTINGS = {
 }
 LEAST_OWN_SHARE = 0.95
 """Of the bytes of a reader, those from its own rack. A leader serves it for a moment if the replica there is late."""
+ATTEMPTS = 3
+WORKER_IS_LATE = "Python worker failed to connect back"
 DEPARTURE = "day date, carrier string, dep_delay double"
 NUMBERS = ("dep_delay", "arr_delay", "air_time", "distance")
 
@@ -214,16 +217,39 @@ def run_stream(spark: SparkSession, bootstrap: str) -> None:
     It is stopped when its first batch is done, and started again. The first run has a trigger once an hour: so it rests
     after that batch when it is stopped, and no task dies with a traceback.
     """
-    query = start_query(spark, bootstrap, processingTime="1 hour")
+    done = run_query(spark, bootstrap, wait_for_a_batch, processingTime="1 hour")
+    console.print(f"  stopped after batch {done - 1}, and started again")
+    done += run_query(spark, bootstrap, StreamingQuery.awaitTermination, availableNow=True)
+    console.print(f"  {done} batches to the topic `departures`, exactly once")
+
+
+def run_query(spark: SparkSession, bootstrap: str, wait: Callable[[StreamingQuery], object], **trigger: Any) -> int:
+    """Start the query, wait, and stop it; the number of its batches.
+
+    Spark gives a new Python process ten seconds, and has no setting for them: on a busy machine a query that has read
+    nothing is started again.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        query = start_query(spark, bootstrap, **trigger)
+        try:
+            wait(query)
+            break
+        except StreamingQueryException as fault:
+            if WORKER_IS_LATE not in str(fault) or query.recentProgress or attempt == ATTEMPTS:
+                raise
+            console.print("  this machine is busy: a Python process of Spark was late; once more")
+        finally:
+            query.stop()
+    return len(query.recentProgress)
+
+
+def wait_for_a_batch(query: StreamingQuery) -> None:
+    """Return when the first batch is done. Raises StreamingQueryException if the query has failed."""
     while query.isActive and not query.recentProgress:
         time.sleep(0.05)
-    query.stop()
-    done = len(query.recentProgress)
-    console.print(f"  stopped after batch {done - 1}, and started again")
-    query = start_query(spark, bootstrap, availableNow=True)
-    query.awaitTermination()
-    done += len(query.recentProgress)
-    console.print(f"  {done} batches to the topic `departures`, exactly once")
+    fault = query.exception()
+    if fault is not None:
+        raise fault
 
 
 def start_query(spark: SparkSession, bootstrap: str, **trigger: Any) -> StreamingQuery:
