@@ -18,7 +18,7 @@ from interop.differential.differences import table
 from interop.differential.listed import DIFFERENCES
 from interop.differential.listed_replicated import REPLICATED
 from interop.differential.listed_transactions import TRANSACTIONS
-from interop.differential.listed_wrong_batches import WRONG_BATCHES
+from interop.differential.listed_wrong_batches import WRONG_BATCHES, WRONG_BATCHES_OF_TOPICS
 from interop.go_modules import GO_MODULES
 from interop.kafka_tools import MAIN_CLASSES
 from interop.test_group_rebalance import EVERY_CLIENT
@@ -134,7 +134,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "differences": lambda: table(DIFFERENCES),
     "differences of clusters": lambda: table(REPLICATED),
     "differences of transactions": lambda: table(TRANSACTIONS),
-    "differences of wrong batches": lambda: table(WRONG_BATCHES),
+    "differences of wrong batches": lambda: table((*WRONG_BATCHES, *WRONG_BATCHES_OF_TOPICS)),
 }
 
 

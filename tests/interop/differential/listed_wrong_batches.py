@@ -99,3 +99,25 @@ WRONG_BATCHES = (
         "a producer with an id has an epoch",
     ),
 )
+
+WRONG_BATCHES_OF_TOPICS = (
+    Difference(
+        "Produce",
+        ("append-time: timestamp delta=9223372036854775807;*", "append-time: base_timestamp=9223372036854775807;*"),
+        {_CODE: (_INVALID, _TAKEN)},
+        "a sum beyond 64 bits is no timestamp, also where the broker's time replaces it",
+    ),
+    Difference(
+        "Produce",
+        ("always-gzip: producer_id=-2;*", "never-compressed: producer_id=-2;*"),
+        {_CODE: (_TAKEN, _UNKNOWN)},
+        "no producer; Kafka takes it too, but where it compresses a batch anew",
+    ),
+    Difference(
+        "Produce",
+        ("always-gzip: record length=2147483647;*", "never-compressed: record length=2147483647;*"),
+        {_CODE: (_INVALID, _UNKNOWN)},
+        "a record that cannot be parsed is a fault of the batch, not of the server",
+    ),
+)
+"""Beside WRONG_BATCHES, in topics whose settings have a leader treat a batch in another way."""

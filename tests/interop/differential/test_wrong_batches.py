@@ -7,7 +7,8 @@ SEED=7 WRONG_BATCHES=5000 pytest tests/interop/differential/test_wrong_batches.p
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -19,11 +20,11 @@ from interop.differential.catalogue.whole import SETTINGS
 from interop.differential.catalogue.wrong_batches import WrongBatch, pairs_of_faults, single_faults
 from interop.differential.comparison import Finding
 from interop.differential.differences import unlisted
-from interop.differential.listed_wrong_batches import WRONG_BATCHES
+from interop.differential.listed_wrong_batches import WRONG_BATCHES, WRONG_BATCHES_OF_TOPICS
 from interop.differential.peer import CLOSED, Peer
 from interop.kafka_tools import absent, run
 from interop.librdkafka import librdkafka
-from tailrace.client.blocking import Admin, Consumer, RangedFetch
+from tailrace.client.blocking import Admin, Consumer, NewTopic, RangedFetch
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
@@ -37,6 +38,14 @@ PAIRS = int(os.environ.get("WRONG_BATCHES", "500"))
 TOPIC = "wrong-batches"
 BEHIND = "bytes-behind"
 """The topic of batches with bytes behind the last lz4 frame or xerial block: librdkafka reads none of them."""
+TOPICS: Mapping[str, Mapping[str, str]] = {
+    "append-time": {"message.timestamp.type": "LogAppendTime"},
+    "bounded-time": {"message.timestamp.after.max.ms": "3600000"},
+    "compacted": {"cleanup.policy": "compact"},
+    "always-gzip": {"compression.type": "gzip"},
+    "never-compressed": {"compression.type": "uncompressed"},
+}
+"""Topics whose settings make a leader treat a batch in another way; each gets every single fault."""
 _VERSION = 9
 _TAKEN = "NONE (0)"
 _SECONDS = 60.0
@@ -73,24 +82,53 @@ def _codes_of_pair(alone: list[str]) -> set[str]:
     return {code for code in alone if code != _TAKEN} or {_TAKEN}
 
 
+class BothNodes(NamedTuple):
+    """A node of each kind, and a connection to each."""
+
+    cluster: Cluster
+    addresses: tuple[str, str]
+    peers: tuple[Peer, Peer]
+
+    def create(self, topic: str, settings: Mapping[str, str]) -> None:
+        for address in self.addresses:
+            with Admin(address) as admin:
+                admin.create_topics([NewTopic(name=topic, partitions=1, replication_factor=1, configs=settings)])
+
+    def produce(self, batches: Iterable[WrongBatch], topic: str = "") -> ProducedTwice:
+        """Send all to both; to the two topics without settings if none is named."""
+        here, there = self.peers
+        return ProducedTwice(
+            self.cluster,
+            [
+                (
+                    batch,
+                    _produced(here, batch, topic or _topic_of(batch)),
+                    _produced(there, batch, topic or _topic_of(batch)),
+                )
+                for batch in batches
+            ],
+        )
+
+
 @pytest.fixture(scope="module")
-def sent() -> Iterator[ProducedTwice]:
+def both() -> Iterator[BothNodes]:
     if why := absent():
         pytest.skip(why)
     with ApacheKafka(SETTINGS) as theirs, Cluster(config=SETTINGS) as ours:
         addresses = (ours.address(), theirs.address)
-        for address in addresses:
-            with Admin(address) as admin:
-                admin.create_topics({TOPIC: 1, BEHIND: 1})
-        peers = [Peer(name, [address]) for name, address in zip(("here", "Kafka"), addresses, strict=True)]
+        peers = (Peer("here", addresses[:1]), Peer("Kafka", addresses[1:]))
         try:
-            batches = chain(single_faults(), pairs_of_faults(SEED, PAIRS))
-            yield ProducedTwice(
-                ours, [(batch, _produced(peers[0], batch), _produced(peers[1], batch)) for batch in batches]
-            )
+            yield BothNodes(ours, addresses, peers)
         finally:
             for peer in peers:
                 peer.close()
+
+
+@pytest.fixture(scope="module")
+def sent(both: BothNodes) -> ProducedTwice:
+    for topic in (TOPIC, BEHIND):
+        both.create(topic, {})
+    return both.produce(chain(single_faults(), pairs_of_faults(SEED, PAIRS)))
 
 
 def _topic_of(batch: WrongBatch) -> str:
@@ -98,9 +136,9 @@ def _topic_of(batch: WrongBatch) -> str:
     return BEHIND if has_rest and batch.codec in (Codec.SNAPPY, Codec.LZ4) else TOPIC
 
 
-def _produced(peer: Peer, batch: WrongBatch) -> str:
+def _produced(peer: Peer, batch: WrongBatch, topic: str) -> str:
     """The code that the node answers, once it leads the partition."""
-    data = TopicProduceData(name=_topic_of(batch), partition_data=(PartitionProduceData(index=0, records=batch.data),))
+    data = TopicProduceData(name=topic, partition_data=(PartitionProduceData(index=0, records=batch.data),))
     request = ProduceRequest(acks=-1, timeout_ms=LIMIT_MS, topic_data=(data,))
     deadline = time.monotonic() + _SECONDS
     while True:
@@ -123,6 +161,16 @@ def test_every_listed_difference_of_wrong_batches_occurs(sent: ProducedTwice) ->
     always = [each for each in WRONG_BATCHES if not each.steps[0].startswith("seeded")]
     unseen = [(each.why, missing) for each in always if (missing := each.unseen(sent.findings))]
     assert not unseen, "\n".join(f"{why!r}: never seen: {', '.join(parts)}" for why, parts in unseen)
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_wrong_batches_get_kafkas_codes_in_topics_of_other_settings(both: BothNodes, topic: str) -> None:
+    both.create(topic, TOPICS[topic])
+    sent = both.produce(single_faults(), topic)
+    assert len(sent.codes) > 400
+    others = [replace(each, step=f"{topic}: {each.step}") for each in unlisted(sent.findings, WRONG_BATCHES)]
+    found = unlisted(others, WRONG_BATCHES_OF_TOPICS)
+    assert not found, f"{len(found)} unlisted differences:\n" + "\n".join(map(str, found[:_SHOWN]))
 
 
 @pytest.mark.parametrize("topic", [TOPIC, BEHIND])
