@@ -65,7 +65,7 @@ _TOPICS = (
     setting(
         "max.partitions.per.topic", INT, 1_000, "The most partitions a topic may have (Kafka: no limit).", at_least=1
     ),
-    setting("max.partitions.per.node", INT, 4_000, "The most partitions a node keeps (Kafka: no limit).", at_least=1),
+    setting("max.partitions.per.node", INT, 20_000, "The most partitions a node keeps (Kafka: no limit).", at_least=1),
 )
 
 _SELECTOR_CLASS = (

@@ -83,7 +83,7 @@ REFUSED: dict[str, tuple[bytes | bytearray, ErrorCode, str]] = {
     "negative last offset delta": (produced(last_offset_delta=-1), INVALID, "delta -1"),
     "more records than bytes": (produced(records_count=99, last_offset_delta=98), INVALID, "cannot fit"),
     "too many records": (
-        produced(records_count=100_001, last_offset_delta=100_000, attributes=Codec.ZSTD),
+        produced(records_count=1_000_001, last_offset_delta=1_000_000, attributes=Codec.ZSTD),
         INVALID,
         "at most 100000",
     ),
