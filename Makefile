@@ -14,7 +14,7 @@ help:
 	@echo "make demo    load a year of real flights into three nodes, run a Spark pipeline over them, draw a chart   (needs Python >= 3.11)"
 	@echo "make test    all tests"
 	@echo "make sim     300 seeded runs of a quorum under faults, with what they reached (SEEDS=n; SEED=n repeats one and tells it)"
-	@echo "make soak    50 kills and 20 power cuts of a node, and 2,000 of a simulated one, all under load (KILLS=n POWER_CUTS=n); 200 flipped bits in the files of three nodes (FLIPS=n); 20 rolling restarts (ROLLING_RESTARTS=n); 20 moves of all replicas (REASSIGNMENTS=n); ten minutes of kills and 50 power cuts of a cluster (QUORUM_SECONDS=n QUORUM_POWER_CUTS=n); half an hour of faults, ten minutes without and 50 power cuts of three racks under load (REPLICA_FAULT_SECONDS=n REPLICA_QUIET_SECONDS=n REPLICA_POWER_CUTS=n); half an hour of faults while own and foreign clients write transactions (TRANSACTION_FAULT_SECONDS=n); half an hour of faults under two streams of Spark's (STREAM_FAULT_SECONDS=n); 1,000 examples or more of each property, 3,000 histories or so of each model of a log, a group and transactions (MODEL_RUNS=n times the usual number); 20,000 runs of a quorum (SEEDS=n), resumed where they stopped; 1,000 of whole nodes (NODES=n); 5,000 of copies of partitions with consumers (REPLICAS=n); 5,000 of transactions over three brokers (TRANSACTIONS=n), resumed too; the tests of Spark with the oldest PySpark allowed; Kafka Streams, Connect, MirrorMaker 2 and Quix Streams; 20,000 produced batches with two wrong fields beside Apache Kafka (WRONG_BATCHES=n); every order of a few things"
+	@echo "make soak    50 kills and 20 power cuts of a node, and 2,000 of a simulated one, all under load (KILLS=n POWER_CUTS=n); 200 flipped bits in the files of three nodes (FLIPS=n); 20 rolling restarts (ROLLING_RESTARTS=n); 20 moves of all replicas (REASSIGNMENTS=n); ten minutes of kills and 50 power cuts of a cluster (QUORUM_SECONDS=n QUORUM_POWER_CUTS=n); half an hour of faults, ten minutes without and 50 power cuts of three racks under load (REPLICA_FAULT_SECONDS=n REPLICA_QUIET_SECONDS=n REPLICA_POWER_CUTS=n); half an hour of faults while own and foreign clients write transactions (TRANSACTION_FAULT_SECONDS=n); half an hour of faults under two streams of Spark's (STREAM_FAULT_SECONDS=n); 1,000 examples or more of each property, 3,000 histories or so of each model of a log, a group and transactions (MODEL_RUNS=n times the usual number); 20,000 runs of a quorum (SEEDS=n), resumed where they stopped; 1,000 of whole nodes (NODES=n); 5,000 of copies of partitions with consumers (REPLICAS=n); 5,000 of transactions over three brokers (TRANSACTIONS=n), resumed too; the tests of Spark with the oldest PySpark allowed; Kafka Streams, Connect, MirrorMaker 2 and Quix Streams; 20,000 produced batches with two wrong fields beside Apache Kafka (WRONG_BATCHES=n); consumer groups of every client over 5,000 topics with long names (SUBSCRIBED_TOPICS=n); every order of a few things"
 	@echo "make check   formatting, lint, prose, types and layers; under a minute"
 	@echo "make bench   speed beside Apache Kafka, a mock, the raw loopback, Spark's connector and the text of KIP-630, in one run; about half an hour"
 	@echo "make fuzz    hostile bytes for everything that decodes, and for a running node; about ten minutes"
@@ -46,6 +46,7 @@ soak: export TRANSACTION_FAULT_SECONDS := $(or $(TRANSACTION_FAULT_SECONDS),1800
 soak: export ATTACKS := all
 soak: export SPARK_TESTS := all
 soak: export WRONG_BATCHES := $(or $(WRONG_BATCHES),20000)
+soak: export SUBSCRIBED_TOPICS := $(or $(SUBSCRIBED_TOPICS),5000)
 soak: export SPARK_KILLS := $(or $(SPARK_KILLS),50)
 soak: export SPARK_RECORDS := $(or $(SPARK_RECORDS),2000000)
 soak: export STREAM_FAULT_SECONDS := $(or $(STREAM_FAULT_SECONDS),1800)
@@ -60,6 +61,7 @@ soak:
 	@$(PY) -m pytest tests/crash/soak_standalone_spark.py tests/crash/soak_streams_under_faults.py -rP --show-capture=stdout
 	@$(PY) -m pytest tests/spark/connector tests/spark/test_kit.py tests/spark/test_connect.py tests/spark/test_doctor.py
 	@$(PY) -m pytest tests/interop/differential/test_wrong_batches.py --timeout 7200
+	@$(PY) -m pytest tests/interop/test_long_subscriptions.py --timeout 7200
 	@$(PY) -m pytest tests/interop/programs
 	@sh scripts/oldest_spark.sh
 	@$(PY) -m simulation soak --counted $(or $(SEEDS),20000)

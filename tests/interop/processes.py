@@ -22,6 +22,10 @@ class RunningProgram:
         for descriptor in self._rest:
             os.set_blocking(descriptor, False)
 
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
     def output(self) -> list[str]:
         """The whole lines on standard output since the last call."""
         return self._lines(self._output)
