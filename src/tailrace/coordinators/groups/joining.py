@@ -12,7 +12,7 @@ from tailrace.coordinators.groups.rebalance import Rebalance
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.membership import JoinGroupRequest, JoinGroupResponse
 
-_MOST_PROTOCOLS: Final = 100
+MOST_PROTOCOLS: Final = 100
 """The most protocols of a member; clients have one to three."""
 
 NewMemberId = Callable[[str], str]
@@ -22,7 +22,7 @@ NewMemberId = Callable[[str], str]
 def fault_of_size(request: JoinGroupRequest, config: GroupConfig) -> ErrorCode:
     """The error if the member's protocols are too large for the group, or NONE."""
     is_too_much = (
-        size_of(request.protocols) > config.group_max_metadata_bytes or len(request.protocols) > _MOST_PROTOCOLS
+        size_of(request.protocols) > config.group_max_metadata_bytes or len(request.protocols) > MOST_PROTOCOLS
     )
     return ErrorCode.INVALID_REQUEST if is_too_much else ErrorCode.NONE
 
