@@ -401,7 +401,7 @@ class TestRequests:
             ({"subscribed_topic_names": None, "subscribed_topic_regex": "o.*"}, E.NONE),
             ({"subscribed_topic_regex": "("}, E.INVALID_REGULAR_EXPRESSION),
             ({"subscribed_topic_regex": "(?=o)"}, E.INVALID_REGULAR_EXPRESSION),
-            ({"subscribed_topic_regex": "o" * 4097}, E.INVALID_REGULAR_EXPRESSION),
+            ({"subscribed_topic_regex": "o" * 4093 + "o{2}"}, E.INVALID_REGULAR_EXPRESSION),
             ({"subscribed_topic_regex": "((a{100}){100}){100}"}, E.INVALID_REGULAR_EXPRESSION),
         ],
     )

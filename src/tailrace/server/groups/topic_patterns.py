@@ -6,6 +6,7 @@
 3. When there are too many, expressions that have not been used lately are dropped, and resolved again at the next use.
 """
 
+import re
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -21,13 +22,17 @@ from tailrace.server.ports import Clock
 Matcher = Callable[[bytes], bool]
 """Whether the expression matches the whole of a text in UTF-8."""
 
-LONGEST_PATTERN: Final = 4096
-"""Characters."""
+LONGEST_WITH_COUNTS: Final = 4096
+"""Characters of an expression with counted repetitions: each multiplies what it repeats. Without them it may be as long
+as a string of a request: clients name the topics that they read, one behind the other."""
+_COUNT: Final = re.compile(r"\{\d")
 _MOST_UNICODE_CLASSES: Final = 16
 """A class has hundreds of ranges; a thousand classes take 200 ms to compile."""
 _MEMORY_BYTES: Final = 256 * 1024
 """Of a compiled expression with its cached states: one that needs more is refused, or matched more slowly."""
+_MEMORY_OF_LONG: Final = 1024 * 1024
 _MOST_COMPILED: Final = 256
+_MOST_LONG_COMPILED: Final = 32
 
 
 def compile_pattern(text: str) -> Matcher:
@@ -37,13 +42,15 @@ def compile_pattern(text: str) -> Matcher:
     matches with RE2/J, which has the same syntax. A new pattern takes up to some 20 ms to compile.
     """
     check_length(text)
-    return _compiled(text)
+    return _compiled(text) if len(text) <= LONGEST_WITH_COUNTS else _compiled_long(text)
 
 
 def check_length(text: str) -> None:
     """Raises KafkaError INVALID_REGULAR_EXPRESSION (128) if the expression is too large to be compiled."""
-    if len(text) > LONGEST_PATTERN:
-        raise _invalid(f"it has {len(text)} characters, and at most {LONGEST_PATTERN} are taken")
+    if len(text) > LONGEST_WITH_COUNTS and _COUNT.search(text) is not None:
+        raise _invalid(
+            f"it has {len(text)} characters; with counted repetitions at most {LONGEST_WITH_COUNTS} are taken"
+        )
     classes = text.count(r"\p") + text.count(r"\P")
     if classes > _MOST_UNICODE_CLASSES:
         raise _invalid(f"it has {classes} Unicode classes, and at most {_MOST_UNICODE_CLASSES} are taken")
@@ -51,10 +58,19 @@ def check_length(text: str) -> None:
 
 @lru_cache(maxsize=_MOST_COMPILED)
 def _compiled(text: str) -> Matcher:
+    return _compile(text, _MEMORY_BYTES)
+
+
+@lru_cache(maxsize=_MOST_LONG_COMPILED)
+def _compiled_long(text: str) -> Matcher:
+    return _compile(text, _MEMORY_OF_LONG)
+
+
+def _compile(text: str, memory_bytes: int) -> Matcher:
     import re2  # imported at the first expression, not at the start of every node
 
     options = re2.Options()
-    options.max_mem = _MEMORY_BYTES
+    options.max_mem = memory_bytes
     options.log_errors = False
     options.never_capture = True
     try:

@@ -141,13 +141,23 @@ def test_old_expressions_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
     assert topics.found("b") == ("b",)
 
 
-@pytest.mark.parametrize("text", ["(", "a**", "(?=a)", r"\1", "((a{100}){100}){100}", "x" * 4097, r"\pL" * 17])
+@pytest.mark.parametrize("text", ["(", "a**", "(?=a)", r"\1", "((a{100}){100}){100}", "x" * 4093 + "x{2}", r"\pL" * 17])
 def test_an_expression_that_re2_cannot_compile_is_refused(text: str) -> None:
     topics = _Topics(["a"])
     assert topics.resolve(text) == ErrorCode.INVALID_REGULAR_EXPRESSION
     assert topics.found(text) is None, "a bad expression that is stored anyway does no harm"
     topics.clock.advance(0)
     assert not topics.patterns._expressions
+
+
+def test_an_expression_may_name_hundreds_of_topics() -> None:
+    """Kafka takes any length. A pattern is often the list of the topics that an application reads."""
+    names = [f"orders.{number:04}.{'x' * 50}" for number in range(500)]
+    topics = _Topics([*names, "orders"])
+    text = "|".join(name.replace(".", "[.]") for name in names)
+    assert len(text) > 32_000
+    assert topics.resolve(text) == ErrorCode.NONE
+    assert topics.found(text) == tuple(names)
 
 
 def test_an_expression_that_explodes_elsewhere_is_matched_in_linear_time() -> None:
