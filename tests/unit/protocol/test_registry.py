@@ -189,7 +189,8 @@ def test_requests_that_can_wait_or_must_not_wait_have_connections_of_their_own()
 
 
 def test_only_produce_and_fetch_have_frame_limits_of_their_own() -> None:
-    assert names_of(lambda api: api.frame_class is FrameClass.LARGE) == {"Produce", "JoinGroup", "SyncGroup"}
+    of_groups = {"JoinGroup", "SyncGroup", "OffsetCommit", "TxnOffsetCommit"}
+    assert names_of(lambda api: api.frame_class is FrameClass.LARGE) == {"Produce", *of_groups}
     assert names_of(lambda api: api.frame_class is FrameClass.FETCH) == {"Fetch"}
 
 

@@ -41,7 +41,7 @@ NETWORK_SETTINGS = (
         "socket.request.max.bytes",
         INT,
         _LIMITS.large_frame_bytes,
-        "The largest Produce, JoinGroup or SyncGroup (Kafka: every API; the others take 16 MiB, see docs/limits.md).",
+        "The largest Produce, JoinGroup, SyncGroup or OffsetCommit (Kafka: every API; others: docs/limits.md).",
         at_least=1 << 20,
         at_most=250 << 20,
     ),
