@@ -837,7 +837,12 @@ class Log(ReadableLog):
         if not reasons:
             return []
         if len(reasons) == len(segments):
-            self._roll(self.log_end_offset)
+            try:
+                self._roll(self.log_end_offset)
+            except StorageError:
+                if len(reasons) == 1:
+                    raise
+                reasons.pop()  # there is no space for the files of another segment: the older ones go all the same
         retired = [
             RetiredSegment(
                 segment.base_offset,

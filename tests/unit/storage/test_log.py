@@ -492,6 +492,25 @@ def test_retention_by_size_renames_first_and_removes_later(disk: SimulatedDisk) 
     assert names(disk, ".snapshot")[0] == log.log_start_offset
 
 
+def test_old_segments_go_on_a_full_disk_although_there_is_no_space_to_follow_the_active_one(
+    disk: SimulatedDisk,
+) -> None:
+    config = TopicConfig(segment_bytes=1000, retention_bytes=0, retention_ms=-1, file_delete_delay_ms=0)
+    log = open_log(disk, config)
+    fill(log, 40)
+    bases = names(disk, ".log")
+    disk.free_space = 0
+    retired = log.apply_retention(NOW, 40, frees_all=True)
+    assert [segment.base_offset for segment in retired] == bases[:-1]
+    log.remove_retired(None)
+    with pytest.raises(StorageError, match="No space left"):
+        log.apply_retention(NOW, 40, frees_all=True)
+    disk.free_space = 1_000
+    assert [segment.base_offset for segment in log.apply_retention(NOW, 40, frees_all=True)] == bases[-1:]
+    assert log.log_start_offset == log.log_end_offset == 40
+    assert not log.is_offline
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("is_under_way", [False, True], ids=["before the flush", "during the flush"])
 def test_the_state_of_producers_survives_the_segments_that_they_wrote_to(seed: int, is_under_way: bool) -> None:
