@@ -13,6 +13,7 @@
 Records are the values of a state machine's records; a snapshot ends where a batch of the log ends.
 """
 
+import logging
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
@@ -37,10 +38,12 @@ from tailrace.server.quorum.records import (
     voters_of_snapshot,
 )
 from tailrace.server.quorum.start import (
+    check_damaged,
     check_snapshots,
     check_stored_batch,
     forget_stale_epochs,
     log_end_of,
+    start_of,
     takes_the_logs_place,
 )
 from tailrace.storage import AppendBatch, Buffer, FileSystem, Log, ReadLimits
@@ -50,6 +53,8 @@ from tailrace.storage.snapshots.store import Removal, SnapshotReader, SnapshotSt
 from tailrace.storage.snapshots.writer import Publication, SnapshotWriter
 
 _READ_BYTES: Final = 1 << 20
+
+_logger = logging.getLogger("tailrace.server")
 
 
 class ReplayChunk(NamedTuple):
@@ -83,11 +88,12 @@ class QuorumLog:
     ) -> "QuorumLog":
         """The log in this directory, created if it is missing, and repaired after a crash (KIP-630).
 
-        Raises CorruptRecords that names the file if a snapshot is damaged, if the log is damaged where it was safe, or
-        if the two do not fit: such a node neither votes nor leads until it is repaired.
+        A damaged snapshot is renamed if the log still has its records. Raises CorruptRecords that names the file if
+        it has not, if the log is damaged where it was safe, or if log and snapshots do not fit: such a node neither
+        votes nor leads until it is repaired.
         """
         files.make_dirs(directory)
-        store = SnapshotStore.open(directory, files=files)
+        store = SnapshotStore.open(directory, files=files, keeps_damaged=True)
         checkpoints = Checkpoints(directory, partition, files=files)
         newest = store.newest
         if newest is not None:
@@ -98,20 +104,33 @@ class QuorumLog:
             config=replace(config, retention_ms=-1, retention_bytes=-1),
             now_ms=now_ms,
             recovery_point=checkpoints.recovery_point,
-            log_start_offset=checkpoints.log_start_offset,
+            log_start_offset=start_of(store, checkpoints.log_start_offset),
         )
         opened = cls(log, store, checkpoints)
+        check_damaged(store.damaged, opened)
         if newest is not None and takes_the_logs_place(newest.id, opened, checkpoints.recovery_point):
+            if store.damaged:  # the log is not what the newest whole snapshot belongs to
+                raise next(iter(store.damaged.values()))
             checkpoints.forget_recovery_point()
             log.truncate_fully_and_start_at(newest.id.offset)
         check_snapshots(opened, directory)
         opened._voters_in_log = opened._check_log()
+        opened._rename_damaged()
         opened._drop_old_snapshots()
         log.flush()
         # A killed process may have left directory entries that were never synced.
         files.sync_dir(directory)
         files.sync_dir(parent(directory))
         return opened
+
+    def _rename_damaged(self) -> None:
+        """Rename the damaged snapshots: the log has been read, and has their records."""
+        if self._store.damaged:
+            self._checkpoints.lower_log_start(self.log_start_offset)
+        for snapshot_id in list(self._store.damaged):
+            self.high_watermark = max(self.high_watermark, snapshot_id.offset)  # it held committed records
+            path = self._store.rename_damaged(snapshot_id)
+            _logger.warning("event=metadata-snapshot-damaged path=%s action=use-the-log", path)
 
     def _drop_old_snapshots(self) -> None:
         start = self.log_start_offset

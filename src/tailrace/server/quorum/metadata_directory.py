@@ -137,6 +137,12 @@ class Checkpoints:
             offsets.append((RECOVERY_POINTS, recovery_point))
         return tuple(offsets)
 
+    def lower_log_start(self, offset: int) -> None:
+        """Write a log start that is below the one on the disk: the log begins there again."""
+        if offset < self.log_start_offset:
+            self.write(LOG_STARTS, offset)
+            self.log_start_offset = offset
+
     def forget_recovery_point(self) -> None:
         """Write recovery point 0: the log may become shorter."""
         if self.recovery_point:

@@ -1,6 +1,8 @@
 """Conditions between a quorum's log and its snapshots at the start of a node (KIP-630, "Validation of Snapshot and
 Log"), and the repair if they do not hold."""
 
+from collections.abc import Mapping
+
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import OffsetAndEpoch
 from tailrace.protocol.records.batch import BatchHeader, check_crc
@@ -10,6 +12,7 @@ from tailrace.raft.snapshots import reaches
 from tailrace.storage import Buffer, EpochCache, FileSystem, Log
 from tailrace.storage.checkpoints import LEADER_EPOCHS, replace_file
 from tailrace.storage.file_system import join
+from tailrace.storage.snapshots.store import SnapshotStore
 
 
 def forget_stale_epochs(files: FileSystem, directory: str, newest: OffsetAndEpoch) -> None:
@@ -76,6 +79,33 @@ def check_snapshots(log: LogView, directory: str) -> None:
                 f" {one.id.end_offset} that a snapshot ends with; one of the two is of another cluster or damaged."
                 " Empty the directory and let the other nodes bring this one up to date"
             )
+
+
+def start_of(store: SnapshotStore, noted: int) -> int:
+    """The offset at which the log is to begin: the noted one, or a lower one, to stand in for a damaged snapshot.
+
+    Segments keep records below the log start until they are retired as a whole.
+    """
+    if not store.damaged:
+        return noted
+    newest = store.newest
+    return min(noted, 0 if newest is None else newest.id.offset)
+
+
+def check_damaged(damaged: Mapping[OffsetAndEpoch, CorruptRecords], log: LogView) -> None:
+    """Raises CorruptRecords if one of these snapshots has records that this node does not have without it.
+
+    It has them if the log goes on from offset 0, or from a whole snapshot, to the last record of the damaged one. The
+    batches of the log are checked elsewhere.
+    """
+    start = log.log_start_offset
+    bases = [one.id.end_offset for one in log.snapshots if one.id.end_offset >= start]
+    has_base = start == 0 or bool(bases)
+    for snapshot_id, fault in sorted(damaged.items()):
+        wanted = SnapshotId(*snapshot_id)
+        is_older = any(wanted.end_offset <= base for base in bases)
+        if wanted.end_offset == 0 or not has_base or not (is_older or reaches(log, wanted)):
+            raise fault
 
 
 def check_stored_batch(log: Log, chunk: Buffer, position: int, header: BatchHeader, end_offset: int) -> None:

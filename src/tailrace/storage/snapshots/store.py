@@ -26,6 +26,8 @@ from tailrace.storage.snapshots.format import (
 )
 from tailrace.storage.snapshots.writer import Publication, SnapshotPartFile, SnapshotWriter
 
+DAMAGED_SUFFIX = ".damaged"
+"""Behind the name of a damaged snapshot. Only an administrator removes it."""
 _OWN = "-own"
 
 Removal = Callable[[], None]
@@ -77,6 +79,8 @@ class SnapshotStore:
         self.directory = directory
         self.snapshots: tuple[StoredSnapshot, ...] = ()
         """By ascending id."""
+        self.damaged: dict[OffsetAndEpoch, CorruptRecords] = {}
+        """The snapshots that `open` has found damaged; they are not in `snapshots`."""
         self._files = files
         self._open: dict[OffsetAndEpoch, File] = {}
         self._fetched: dict[OffsetAndEpoch, SnapshotPartFile] = {}
@@ -85,20 +89,36 @@ class SnapshotStore:
         self._going: set[OffsetAndEpoch] = set()
 
     @classmethod
-    def open(cls, directory: str, *, files: FileSystem) -> "SnapshotStore":
+    def open(cls, directory: str, *, files: FileSystem, keeps_damaged: bool = False) -> "SnapshotStore":
         """The store in this directory, which is there; leftovers of a crash are removed.
 
-        Every snapshot is read and checked. Raises CorruptRecords that names the file: a snapshot is durable before
-        anything relies on it, so a damaged one is damage of the disk.
+        Every snapshot is read and checked. Raises CorruptRecords that names the file, or notes it in `damaged`
+        (`keeps_damaged`): a snapshot is durable before anything relies on it, so a damaged one is damage of the disk.
         """
         store = cls(directory, files=files)
         names = files.list_dir(directory)
         for name in names:
             if name.endswith((PART_SUFFIX, DELETED_SUFFIX)):
                 files.unlink(join(directory, name))
-        found = (parse_snapshot_name(name) for name in names)
-        store.snapshots = tuple(sorted(store._checked(one) for one in found if one is not None))
+        whole: list[StoredSnapshot] = []
+        for snapshot_id in filter(None, map(parse_snapshot_name, names)):
+            try:
+                whole.append(store._checked(snapshot_id))
+            except CorruptRecords as fault:
+                if not keeps_damaged:
+                    raise
+                store.damaged[snapshot_id] = fault
+        store.snapshots = tuple(sorted(whole))
         return store
+
+    def rename_damaged(self, snapshot_id: OffsetAndEpoch) -> str:
+        """Rename a damaged snapshot, which is of no use; returns its path. Not durable before the directory is synced.
+        Raises StorageError."""
+        del self.damaged[snapshot_id]
+        self._open.pop(snapshot_id).close()
+        path = self.path_of(snapshot_id)
+        self._files.rename(path, path + DAMAGED_SUFFIX)
+        return path + DAMAGED_SUFFIX
 
     def _checked(self, snapshot_id: OffsetAndEpoch) -> StoredSnapshot:
         path = self.path_of(snapshot_id)

@@ -93,6 +93,10 @@ def values_of(chunks: Iterable[bytes | bytearray | memoryview]) -> list[str]:
     ]
 
 
+def replayed(log: QuorumLog, end_offset: int) -> list[str]:
+    return values_of(chunk.content for chunk in log.replay(end_offset=end_offset))
+
+
 def view(log: QuorumLog) -> tuple[int, int, int, list[SnapshotId]]:
     return log.log_start_offset, log.end_offset, log.last_epoch, [one.id for one in log.snapshots]
 
@@ -221,14 +225,128 @@ def test_a_log_with_any_single_byte_changed_where_it_was_safe_is_named_and_does_
     assert view(opened(disk)) == (0, 30, 1, [])
 
 
-def test_a_damaged_snapshot_is_named_and_the_log_does_not_open(disk: SimulatedDisk, log: QuorumLog) -> None:
-    append(log, 3)
+NEWEST = f"{DIRECTORY}/00000000000000000003-0000000001.checkpoint"
+
+
+def damage(disk: SimulatedDisk, path: str = NEWEST) -> None:
+    disk.flip_bit(path, 70)
+
+
+def test_a_damaged_snapshot_whose_records_the_log_has_is_renamed(
+    disk: SimulatedDisk, log: QuorumLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    append(log, 5)
     log.commit(3)
     snapshot(log, 3, 1)
     log.close()
-    disk.flip_bit(f"{DIRECTORY}/00000000000000000003-0000000001.checkpoint", 70)
-    with pytest.raises(CorruptRecords, match="00000000000000000003-0000000001.checkpoint"):
+    damage(disk)
+    again = opened(disk)
+    assert (view(again), again.high_watermark) == ((0, 5, 1, []), 3)
+    assert replayed(again, 5) == ["r0", "r1", "r2", "r3", "r4"]
+    assert not disk.exists(NEWEST)
+    assert disk.exists(f"{NEWEST}.damaged")
+    assert sum(f"path={NEWEST}.damaged action=use-the-log" in line for line in caplog.messages) == 1
+    snapshot(again, 3, 1)
+    again.close()
+    assert view(opened(disk)) == (0, 5, 1, [SnapshotId(3, 1)])
+
+
+def test_an_older_snapshot_stands_in_for_a_damaged_one(disk: SimulatedDisk, log: QuorumLog) -> None:
+    for _ in range(5):
+        append(log, 1)
+    log.commit(5)
+    snapshot(log, 2, 1, voters=VOTERS)
+    snapshot(log, 3, 1, voters=VOTERS)
+    log.raise_log_start(2)
+    flush(log)
+    log.close()
+    damage(disk)
+    again = opened(disk)
+    assert view(again) == (2, 5, 1, [SnapshotId(2, 1)])
+    assert again.voters_in_log == [VotersAt(1, VOTERS)]
+    assert replayed(again, 5) == ["s0", "s1", "s2", "r2", "r3", "r4"]
+
+
+def test_a_damaged_snapshot_beside_a_newer_one_is_renamed(disk: SimulatedDisk, log: QuorumLog) -> None:
+    append(log, 5)
+    log.commit(5)
+    snapshot(log, 3, 1)
+    snapshot(log, 5, 1)
+    log.close()
+    damage(disk)
+    assert view(opened(disk)) == (0, 5, 1, [SnapshotId(5, 1)])
+
+
+def test_segments_that_still_begin_below_the_log_start_stand_in(disk: SimulatedDisk, log: QuorumLog) -> None:
+    for epoch in range(1, 6):
+        append(log, 1, epoch=epoch)
+    log.commit(5)
+    snapshot(log, 3, 3)
+    log.raise_log_start(3)
+    flush(log)
+    log.close()
+    damage(disk, f"{DIRECTORY}/00000000000000000003-0000000003.checkpoint")
+    for _ in range(2):  # the lower log start is durable
+        again = opened(disk)
+        assert (view(again), again.high_watermark) == ((0, 5, 5, []), 5)
+        assert replayed(again, 5) == ["r0", "r1", "r2", "r3", "r4"]
+        assert again.end_offset_for_epoch(2) == LogEnd(2, 2)
+        again.commit(3)
+        flush(again)
+        again.close()
+
+
+def test_a_damaged_snapshot_is_named_and_the_log_does_not_open_without_its_records(
+    disk: SimulatedDisk, log: QuorumLog
+) -> None:
+    for _ in range(10):
+        append(log, 3)
+    log.commit(30)
+    snapshot(log, 27, 1)
+    log.raise_log_start(27)
+    log.retire_segments(NOW_MS)
+    flush(log)
+    log.close()
+    newest = f"{DIRECTORY}/00000000000000000027-0000000001.checkpoint"
+    assert not disk.exists(f"{DIRECTORY}/00000000000000000000.log")
+    damage(disk, newest)
+    for _ in range(2):
+        with pytest.raises(CorruptRecords, match="00000000000000000027-0000000001.checkpoint"):
+            opened(disk)
+    assert disk.exists(newest)
+    damage(disk, newest)  # and so repaired
+    assert view(opened(disk)) == (27, 30, 1, [SnapshotId(27, 1)])
+
+
+@pytest.mark.parametrize(("end_offset", "epoch"), [(4, 1), (3, 2)], ids=["behind its end", "of another epoch"])
+def test_a_damaged_snapshot_that_the_log_does_not_reach_is_not_renamed(
+    disk: SimulatedDisk, log: QuorumLog, end_offset: int, epoch: int
+) -> None:
+    """The power went before a fetched snapshot replaced the log."""
+    append(log, 3)
+    log.close()
+    data = foreign_snapshot(end_offset, epoch)
+    path = f"{DIRECTORY}/{end_offset:020d}-{epoch:010d}.checkpoint"
+    file = disk.open(path, create=True)
+    append_all(file, data)
+    file.close()
+    damage(disk, path)
+    with pytest.raises(CorruptRecords, match=f"{end_offset:020d}-{epoch:010d}.checkpoint"):
         opened(disk)
+    assert disk.exists(path)
+
+
+def test_a_damaged_snapshot_stays_if_the_log_is_damaged_too(disk: SimulatedDisk, log: QuorumLog) -> None:
+    append(log, 5)
+    log.commit(5)
+    snapshot(log, 3, 1)
+    flush(log)
+    log.close()
+    damage(disk)
+    disk.flip_bit(f"{DIRECTORY}/00000000000000000000.log", 70)
+    with pytest.raises(CorruptRecords):
+        opened(disk)
+    assert disk.exists(NEWEST)
 
 
 def test_the_log_starts_at_a_snapshot_and_still_does_after_a_restart(disk: SimulatedDisk, log: QuorumLog) -> None:
