@@ -10,6 +10,7 @@ from typing import Final
 
 from tailrace.model.errors import KafkaError
 from tailrace.replication.partition import Partition
+from tailrace.server.bounded_lines import BoundedLines
 from tailrace.server.callbacks import Alarm, run_in_slices
 from tailrace.server.partitions.deletion_log import DeletionLog
 from tailrace.server.partitions.time_checks import TimeChecks
@@ -25,6 +26,8 @@ class SegmentRemoval:
         self._clock = clock
         self._time_checks = time_checks
         self._deletions = DeletionLog(clock)
+        self._failures = BoundedLines("retention-failed", clock=clock, level=logging.WARNING)
+        """A full disk has a pass over all partitions twice a second, and may fail each."""
         self._retired: dict[Partition, None] = {}
         """The partitions with renamed files that are not removed yet."""
         self._alarm: Final = Alarm(clock, self._remove_due)
@@ -55,7 +58,7 @@ class SegmentRemoval:
                 if partition.is_leader and partition.log.awaits_times(self._clock.now_ms()):
                     self._time_checks.check(partition, lambda: self._retire_checked(partition))
         except KafkaError as fault:
-            _logger.warning("event=retention-failed partition=%s fault=%s", partition.topic_partition, fault)
+            self._failures.write("partition=%s fault=%s", partition.topic_partition, fault)
         self._note(partition)
 
     def _retire_checked(self, partition: Partition) -> None:

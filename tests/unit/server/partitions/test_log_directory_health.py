@@ -350,3 +350,17 @@ def test_a_closed_table_removes_nothing_any_more(node: DataPath, files: Simulate
     node.table.segment_removal.retire(partition)
     node.table.close()
     node.clock.advance(2 * DELAY_MS)
+
+
+def test_a_full_disk_has_few_lines_about_retention_that_fails(
+    node: DataPath, files: SimulatedDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The active segment of each partition may go, and there is no space for the one that would follow it."""
+    for number in range(30):
+        node.create(partition=number, config=replace(KEPT, retention_bytes=0))
+        node.produce("orders", b"x" * 100, partition=number)
+    fill(node, files, 0)
+    for _ in range(4):
+        settle(node)
+    lines = [record.getMessage() for record in caplog.records if "event=retention-failed" in record.getMessage()]
+    assert 10 <= len(lines) < 30
