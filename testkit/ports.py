@@ -303,7 +303,11 @@ class RecordingConnection:
         self.close_reason: str | None = None
         self._on_close: list[Callable[[], None]] = []
         self._slots = 0
-        self.is_suspended = False
+        self.suspensions = 0
+
+    @property
+    def is_suspended(self) -> bool:
+        return self.suspensions > 0
 
     def next_slot(self) -> int:
         """A slot for the next request."""
@@ -319,10 +323,10 @@ class RecordingConnection:
         return self.is_open and slot not in self.answers
 
     def suspend(self) -> None:
-        self.is_suspended = True
+        self.suspensions += 1
 
     def go_on(self) -> None:
-        self.is_suspended = False
+        self.suspensions -= 1
 
     def close(self, reason: str) -> None:
         self.close_reason = reason

@@ -1,5 +1,6 @@
 """Properties of the codec for every served API and version, whatever the value and whatever the bytes."""
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -8,16 +9,25 @@ from hypothesis import strategies as st
 
 import budgets
 from tailrace.model.errors import MalformedMessage
-from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.declaration import Array, replace, schema_of
 from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.messages.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
     decode_prefixed,
 )
-from tailrace.protocol.primitives import write_tag_section
+from tailrace.protocol.primitives import Buffer, write_tag_section
 from tailrace.protocol.registry import APIS
-from tailrace.protocol.schema import decode, encode, encode_bytes, unknown_tags
+from tailrace.protocol.schema import (
+    MAX_ELEMENTS,
+    decode,
+    decode_in_steps,
+    encode,
+    encode_bytes,
+    encode_in_steps,
+    unknown_tags,
+)
+from tailrace.server.slices import result_of
 from testkit.strategies import messages
 
 CASES = [
@@ -65,6 +75,40 @@ def test_a_value_survives_the_wire_and_no_part_of_it_passes_for_the_whole(cls: t
             decode(cls, version, data + b"\0")
 
     check()
+
+
+@every_case
+def test_a_codec_in_steps_is_the_codec(cls: type, version: int) -> None:
+    """Also for arrays of several steps, cut short or not."""
+
+    @quick(2)
+    @given(messages(cls, version), st.integers(1, 80), st.data())
+    def check(value: Any, times: int, data: st.DataObject) -> None:
+        for field in schema_of(cls).fields:
+            if isinstance(field.type, Array) and (elements := getattr(value, field.name)):
+                value = replace(value, **{field.name: tuple(elements) * times})
+        whole = encode_bytes(value, version)
+        parts: list[Buffer] = []
+        chunks: list[Buffer] = []
+        for _ in encode_in_steps(value, version, parts, chunks):
+            pass
+        assert b"".join([*chunks, *parts]) == whole
+        size = data.draw(st.integers(0, len(whole)))
+        for part in (whole, whole[:size]):
+            assert decoded_in_steps(cls, version, part) == value_or_malformed(cls, version, part)
+
+    check()
+
+
+def decoded_in_steps(cls: type, version: int, data: bytes) -> Any:
+    try:
+        steps: Generator[None, None, tuple[Any, int]] = decode_in_steps(
+            cls, version, memoryview(data), 0, max_elements=MAX_ELEMENTS
+        )
+        value, stop = result_of(steps)
+    except MalformedMessage:
+        return None
+    return value if stop == len(data) else None
 
 
 @every_case

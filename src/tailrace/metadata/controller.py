@@ -120,7 +120,7 @@ class ControllerMachine:
         return finished(self.deciding(command, now_ms, next_offset=next_offset))
 
     def deciding(self, command: ControllerCommand, now_ms: int, *, next_offset: int) -> Steps[ControllerDecision]:
-        """`decide` in steps of about a millisecond, but for requests that make or delete many topics.
+        """`decide` in steps of about a millisecond, but for topics of very many partitions.
 
         The image must stay the same meanwhile: one command after the other.
         """
@@ -161,9 +161,10 @@ class ControllerMachine:
         image = self.image
         match command:
             case CreateTopics():
-                return TopicCreation(image, self._topic_rules, self._random_bytes).decide(command)
+                creation = TopicCreation(image, self._topic_rules, self._random_bytes)
+                return (yield from creation.deciding(command))
             case DeleteTopics():
-                return TopicDeletions(image).decide(command)
+                return (yield from TopicDeletions(image).deciding(command))
             case CreatePartitions():
                 return PartitionCreation(image, self._topic_rules, self._random_bytes).decide(command)
             case AlterConfigs():

@@ -108,6 +108,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_next_slot",
         "_pauses",
         "_received",
+        "_suspensions",
         "_transport",
         "is_trusted",
         "peer_address",
@@ -128,6 +129,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._answers: list[Buffer] = []
         self._answers_bytes = 0
         self._pauses = 0
+        self._suspensions = 0
         self._is_reading_paused = False
         self._is_write_blocked = False
         self._is_finishing = False
@@ -244,10 +246,13 @@ class InboundConnection(asyncio.BufferedProtocol):
             self._close_callbacks.append(callback)
 
     def suspend(self) -> None:
+        self._suspensions += 1
         self._pause(Pause.BUSY)
 
     def go_on(self) -> None:
-        self._resume(Pause.BUSY)
+        self._suspensions -= 1
+        if not self._suspensions:
+            self._resume(Pause.BUSY)
 
     # Called by the event loop
 

@@ -4,12 +4,15 @@ Neighbouring fields of fixed size, with the length or count that follows them, b
 byte inline; longer ones call `long_uvarint`. Arrays of structs of fixed size are read by `iter_unpack` as far as their
 tag sections are empty, and very long ones may stay `rows`.
 
+For a message of very many elements there is a decoder in steps: a generator, with a `yield` behind some elements of
+each array.
+
 In the generated code `data` is a memoryview, `p` the position, `end` the length of `data`, `budget` the elements that
 may still be made. A read past the end raises struct.error or IndexError, which `schema.decode` turns into
 MalformedMessage; a slice does not, hence the comparisons with `end`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from struct import unpack_from
 from typing import Any
 
@@ -27,7 +30,11 @@ from tailrace.protocol.source import Layout, Source, length_code
 
 Decoder = Callable[[memoryview, int, int], tuple[Any, int, int]]
 """(data, position, budget) -> (value, position behind it, budget left)."""
+StepDecoder = Callable[[memoryview, int, int], Generator[None, None, tuple[Any, int, int]]]
+"""The same in steps: a generator that returns it."""
 
+STEP = 32
+"""Elements of an array in a step, a power of two."""
 _BULK_FROM = 4
 """Below this many elements a plain loop is faster than setting up `iter_unpack`."""
 
@@ -38,16 +45,25 @@ def compile_decoder(schema: Schema, version: int) -> Decoder:
     return compiler.function(f"{schema.name} v{version}", Nested(schema), nullable=False)
 
 
+def compile_step_decoder(schema: Schema, version: int) -> StepDecoder:
+    """The decoder in steps of a message in one version."""
+    compiler = _Compiler(version, schema.flexible.has(version), in_steps=True)
+    return compiler.function(f"{schema.name} v{version} in steps", Nested(schema), nullable=False)
+
+
 class _Compiler:
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, *, in_steps: bool = False) -> None:
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
 
-    def function(self, title: str, kind: Any, *, nullable: bool) -> Decoder:
+    def function(self, title: str, kind: Any, *, nullable: bool) -> Callable[..., Any]:
         """A function that decodes one value of this type: a whole message, or a tagged field."""
         body = _Body(self, title)
         with body.source.block("def decode(data, p, budget):"):
             body.source.line("end = len(data)")
+            if self.in_steps:
+                body.source.line("yield")
             if isinstance(kind, Nested) and not nullable:
                 body.struct(kind.schema, "value", title)
             else:
@@ -125,7 +141,8 @@ class _Body:
             decode = self.source.constant(self.compiler.function(title, field.type, nullable=nullable), "decode_tag")
             with block(f"if {field.tag} in places:"):
                 line(f"start, stop = places.pop({field.tag})")
-                line(f"{target}.{field.name}, at, budget = {decode}(data[:stop], start, budget)")
+                call = "yield from " if self.compiler.in_steps else ""
+                line(f"{target}.{field.name}, at, budget = {call}{decode}(data[:stop], start, budget)")
                 with block("if at != stop:"):
                     line(f"bad_length({title!r}, stop - start, stop)")
             with block("else:"):
@@ -241,8 +258,21 @@ class _Body:
         with block("else:"):
             self.elements(target, n, element, where)
 
+    def step(self, items: str) -> None:
+        """End a step behind every so many elements."""
+        if self.compiler.in_steps:
+            with self.source.block(f"if not len({items}) & {STEP - 1}:"):
+                self.source.line("yield")
+
     def fixed_elements(self, target: str, n: str, element: Fixed) -> None:
-        if element.size == 16:
+        if element.size == 16 and self.compiler.in_steps:
+            ids = self.source.fresh("items")
+            self.source.line(f"{ids} = []")
+            with self.source.block(f"for i in range(p, p + {n} * 16, 16):"):
+                self.source.line(f"{ids}.append(bytes(data[i:i + 16]))")
+                self.step(ids)
+            self.source.line(f"{target} = tuple({ids})")
+        elif element.size == 16:
             self.source.line(f"{target} = tuple([bytes(data[i:i + 16]) for i in range(p, p + {n} * 16, 16)])")
         else:
             self.source.line(f"{target} = unpack_from(f'>{{{n}}}{element.code}', data, p)")
@@ -262,6 +292,7 @@ class _Body:
                 self.value(item, element, False, where)
                 self.flush()
             line(f"{items}.append({item})")
+            self.step(items)
         line(f"{target} = tuple({items})")
 
     def bulk(self, items: str, n: str, schema: Schema) -> None:
@@ -287,6 +318,7 @@ class _Body:
                 self.defaults("v", layout.tagged + layout.absent)
                 line("v.unknown_tags = ()")
                 line(f"{items}.append(v)")
+                self.step(items)
             line(f"p += len({items}) * {stride}")
             line(f"{n} -= len({items})")
 

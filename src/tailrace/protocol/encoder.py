@@ -3,9 +3,10 @@
 In the generated code `append` adds a small piece to `parts`; a large one goes to `chunks` by reference, behind the
 pieces before it joined. Neighbouring fields of fixed size, with the length that follows them, become one `struct` call.
 A value that the wire cannot hold raises struct.error, TypeError or AttributeError, which `schema.encode` explains.
+An encoder in steps is a generator, with a `yield` behind some elements of each array.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from struct import pack
 from typing import Any, cast
 
@@ -16,6 +17,10 @@ from tailrace.protocol.source import Layout, Source, length_code
 
 Encoder = Callable[[Any, list[Buffer], list[Buffer]], None]
 """(value, parts, chunks) -> None. The rest that stays in `parts` belongs behind `chunks`."""
+StepEncoder = Callable[[Any, list[Buffer], list[Buffer]], Iterator[None]]
+"""The same in steps."""
+STEP = 32
+"""Elements of an array in a step, a power of two."""
 
 BY_REFERENCE_FROM = 2048
 """Bytes from this size on are not copied: below it a copy is cheaper than one more buffer for the socket."""
@@ -25,6 +30,12 @@ def compile_encoder(schema: Schema, version: int) -> Encoder:
     """The encoder of a message in one version."""
     compiler = _EncoderCompiler(version, schema.flexible.has(version))
     return compiler.function(f"{schema.name} v{version}", Nested(schema), nullable=False)
+
+
+def compile_step_encoder(schema: Schema, version: int) -> StepEncoder:
+    """The encoder in steps of a message in one version."""
+    compiler = _EncoderCompiler(version, schema.flexible.has(version), in_steps=True)
+    return compiler.function(f"{schema.name} v{version} in steps", Nested(schema), nullable=False)
 
 
 def compile_struct_encoder(schema: Schema, version: int, *, flexible: bool) -> Encoder:
@@ -58,15 +69,18 @@ def refer_to(data: Buffer | BufferChain, parts: list[Buffer], chunks: list[Buffe
 
 
 class _EncoderCompiler:
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, *, in_steps: bool = False) -> None:
         self.version = version
         self.flexible = flexible
+        self.in_steps = in_steps
 
-    def function(self, title: str, kind: Any, *, nullable: bool) -> Encoder:
+    def function(self, title: str, kind: Any, *, nullable: bool) -> Callable[..., Any]:
         """A function that encodes one value of this type: a whole message, or a tagged field."""
         body = _EncoderBody(self)
         with body.source.block("def encode(value, parts, chunks):"):
             body.source.line("append = parts.append")
+            if self.in_steps:
+                body.source.line("yield")
             if isinstance(kind, Nested) and not nullable:
                 body.struct(kind.schema, "value", title)
             else:
@@ -124,7 +138,8 @@ class _EncoderBody:
                 encode = self.source.constant(function, "encode_tag")
                 with block(f"if {condition}:"):
                     line("inner, inner_chunks = [], []")
-                    line(f"{encode}({source}.{field.name}, inner, inner_chunks)")
+                    call = "yield from " if self.compiler.in_steps else ""
+                    line(f"{call}{encode}({source}.{field.name}, inner, inner_chunks)")
                     line(f"known.append(({field.tag}, b''.join(inner_chunks + inner)))")
             line(f"append(write_tag_section(known, {source}.unknown_tags))")
         with block("else:"):
@@ -232,7 +247,12 @@ class _EncoderBody:
             with block(f"if type({source}) is Rows and {source}.stride is {self.source.constant(stride, 'stride')}:"):
                 line(f"append({source}.raw)")
                 line(f"{source} = ()")
-        with block(f"for {item} in {source}:"):
+        number = self.source.fresh("i")
+        in_steps = self.compiler.in_steps
+        with block(f"for {number}, {item} in enumerate({source}):" if in_steps else f"for {item} in {source}:"):
+            if in_steps:
+                with block(f"if {number} & {STEP - 1} == {STEP - 1}:"):
+                    line("yield")
             if isinstance(element, Nested):
                 self.struct(element.schema, item, where)
             else:

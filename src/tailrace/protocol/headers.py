@@ -5,6 +5,7 @@ flexible. Responses: header v0 (correlation id), or v1, which adds a tag section
 ApiVersions answers always with v0, because a client that guessed a version too high must be able to read it (KIP-511).
 """
 
+from collections.abc import Generator
 from struct import Struct, error
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,7 +14,7 @@ from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest
 from tailrace.protocol.primitives import Buffer, read_tag_section, too_short
 from tailrace.protocol.registry import APIS, api_of
-from tailrace.protocol.schema import MAX_ELEMENTS, decode_from, encode_into
+from tailrace.protocol.schema import MAX_ELEMENTS, decode_from, encode_in_steps, encode_into
 
 T = TypeVar("T")
 
@@ -99,6 +100,17 @@ def encode_response(response: Any, version: int, correlation_id: int) -> list[Bu
     if version >= schema.flexible.first and schema.api_key != API_VERSIONS:
         return _with_body(response, version, [_CORRELATION_AND_NO_TAGS.pack(correlation_id)])
     return _with_body(response, version, [_CORRELATION.pack(correlation_id)])
+
+
+def encode_response_in_steps(response: Any, version: int, correlation_id: int) -> Generator[None, None, list[Buffer]]:
+    """As `encode_response`, in steps."""
+    schema = response.__schema__
+    is_flexible = version >= schema.flexible.first and schema.api_key != API_VERSIONS
+    parts: list[Buffer] = [(_CORRELATION_AND_NO_TAGS if is_flexible else _CORRELATION).pack(correlation_id)]
+    chunks: list[Buffer] = []
+    yield from encode_in_steps(response, version, parts, chunks)
+    chunks.append(b"".join(parts))
+    return chunks
 
 
 def _with_body(message: Any, version: int, parts: list[Buffer]) -> list[Buffer]:

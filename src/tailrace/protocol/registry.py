@@ -209,7 +209,7 @@ _ROWS: Final = (
     _api(envelope.EnvelopeRequest, listeners=_CONTROLLERS, connection=PeerConnection.ENVELOPE),
     _api(quorum.FetchSnapshotRequest, listeners=_CONTROLLERS, connection=PeerConnection.SNAPSHOT),
     _api(metadata.DescribeClusterRequest, listeners=_BOTH),
-    _api(transactions.DescribeProducersRequest),
+    _api(transactions.DescribeProducersRequest, max_elements=_COSTLY),
     _api(registrations.BrokerRegistrationRequest, listeners=_CONTROLLERS),
     _api(registrations.BrokerHeartbeatRequest, listeners=_CONTROLLERS, connection=PeerConnection.HEARTBEAT),
     _api(registrations.UnregisterBrokerRequest, forwarding=ForwardingKind.CHANGE),

@@ -11,6 +11,8 @@ One declaration serves all versions. Codecs are compiled when a (message, versio
 """
 
 import struct as _struct
+from collections.abc import Generator, Iterator
+from functools import cache
 from typing import TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
@@ -37,8 +39,14 @@ from tailrace.protocol.declaration import (
     struct,
     unknown_tags,
 )
-from tailrace.protocol.decoder import Decoder, compile_decoder
-from tailrace.protocol.encoder import Encoder, compile_encoder, compile_struct_encoder
+from tailrace.protocol.decoder import Decoder, StepDecoder, compile_decoder, compile_step_decoder
+from tailrace.protocol.encoder import (
+    Encoder,
+    StepEncoder,
+    compile_encoder,
+    compile_step_encoder,
+    compile_struct_encoder,
+)
 from tailrace.protocol.primitives import Buffer, UnknownTags
 
 __all__ = (
@@ -60,8 +68,10 @@ __all__ = (
     "Versions",
     "decode",
     "decode_from",
+    "decode_in_steps",
     "encode",
     "encode_bytes",
+    "encode_in_steps",
     "encode_into",
     "field",
     "message",
@@ -116,6 +126,15 @@ def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[B
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{schema.name} v{version} cannot be encoded: {error}") from error
 
 
+def encode_in_steps(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> Iterator[None]:
+    """As `encode_into`, in steps: for values of very many elements, which would take too long in one."""
+    schema: Schema = value.__schema__  # type: ignore[attr-defined]
+    try:
+        yield from _step_encoder_of(schema, version)(value, parts, chunks)
+    except (_struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{schema.name} v{version} cannot be encoded: {error}") from error
+
+
 def struct_encoder(message: type, struct: type, version: int) -> Encoder:
     """The encoder of a struct as it stands in this version of a message, for messages that are encoded in steps."""
     return compile_struct_encoder(schema_of(struct), version, flexible=schema_of(message).flexible.has(version))
@@ -150,11 +169,37 @@ def decode_from(
     return value, stop
 
 
+def decode_in_steps(
+    cls: type[T], version: int, data: memoryview, position: int, *, max_elements: int
+) -> Generator[None, None, tuple[T, int]]:
+    """As `decode_from`, in steps: for messages of very many elements, which would take too long in one."""
+    schema: Schema = cls.__schema__  # type: ignore[attr-defined]
+    try:
+        value, stop, _ = yield from _step_decoder_of(schema, version)(data, position, max_elements)
+    except (_struct.error, IndexError) as error:
+        raise MalformedMessage(f"{schema.name} v{version}: the bytes end too early") from error
+    except UnicodeDecodeError as error:
+        raise MalformedMessage(f"{schema.name} v{version}: a string is not UTF-8") from error
+    return value, stop
+
+
 def _encoder_of(schema: Schema, version: int) -> Encoder:
     _check_version(schema, version)
     encoder: Encoder = compile_encoder(schema, version)
     schema.encoders[version] = encoder
     return encoder
+
+
+@cache
+def _step_encoder_of(schema: Schema, version: int) -> StepEncoder:
+    _check_version(schema, version)
+    return compile_step_encoder(schema, version)
+
+
+@cache
+def _step_decoder_of(schema: Schema, version: int) -> StepDecoder:
+    _check_version(schema, version)
+    return compile_step_decoder(schema, version)
 
 
 def _decoder_of(schema: Schema, version: int) -> Decoder:

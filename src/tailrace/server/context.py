@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tailrace.protocol.headers import encode_response
+from tailrace.protocol.headers import encode_response, encode_response_in_steps
 from tailrace.server.ports import Buffer, ServerConnection
 from tailrace.server.response_errors import ResponseErrors
+from tailrace.server.slices import LongRequests, Steps, Stepwise
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -54,7 +55,7 @@ class RequestContext:
     A handler either returns its response or keeps the context and calls `respond` once, later.
     """
 
-    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "errors", "slot")
+    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "errors", "long", "slot")
 
     def __init__(
         self,
@@ -65,8 +66,10 @@ class RequestContext:
         correlation_id: int,
         client_id: str | None,
         errors: ResponseErrors,
+        long: LongRequests | None = None,
     ) -> None:
-        """`errors` counts the error codes of the answer."""
+        """`errors` counts the error codes of the answer. `long` carries out what takes more than a step; None: it is
+        carried out at once."""
         self.connection: ServerConnection = connection
         self.slot = slot
         self.api_key = api_key
@@ -74,6 +77,7 @@ class RequestContext:
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.errors = errors
+        self.long = long
 
     @property
     def requested_by(self) -> str:
@@ -93,17 +97,60 @@ class RequestContext:
             self.send(response)
         except AssertionError:
             raise
-        except Exception as fault:
-            if (self.api_key, self.api_version) not in _failed:
-                _failed.add((self.api_key, self.api_version))
-                _logger.error("event=answer-failed api=%d version=%d", self.api_key, self.api_version, exc_info=fault)
-            self.connection.close(f"API {self.api_key} v{self.api_version}: the answer has no form")
+        except Exception as fault:  # noqa: BLE001 - see above
+            self._close_after(fault)
+
+    def _close_after(self, fault: Exception) -> None:
+        if (self.api_key, self.api_version) not in _failed:
+            _failed.add((self.api_key, self.api_version))
+            _logger.error("event=answer-failed api=%d version=%d", self.api_key, self.api_version, exc_info=fault)
+        self.connection.close(f"API {self.api_key} v{self.api_version}: the answer has no form")
 
     def send(self, response: Any) -> None:
         """As `respond`, but raises KafkaError if the response cannot be encoded."""
         if self.connection.is_open:
             self.errors.count(self.api_key, response)
             self.connection.answer(self.slot, encode_response(response, self.api_version, self.correlation_id))
+
+    def respond_in_steps(self, response: Stepwise[Any]) -> None:
+        """As `respond`, for a response that is made in steps: the first one now, the others in later turns."""
+        try:
+            next(response)
+        except StopIteration as over:
+            if over.value is not None:
+                self.respond(over.value)
+        except AssertionError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - as in `respond`
+            self._close_after(fault)
+        else:
+            self.go_on_with(self._responded(response))
+
+    def _responded(self, steps: Stepwise[Any]) -> Steps:
+        try:
+            response = yield from steps
+            if response is not None:
+                yield from self.sent_in_steps(response)
+        except AssertionError:
+            raise
+        except Exception as fault:  # noqa: BLE001 - as in `respond`
+            self._close_after(fault)
+
+    def sent_in_steps(self, response: Any) -> Steps:
+        """As `send`, in steps."""
+        connection = self.connection
+        if connection.is_open:
+            yield from self.errors.counted_in_steps(self.api_key, response)
+            chunks = yield from encode_response_in_steps(response, self.api_version, self.correlation_id)
+            connection.answer(self.slot, chunks)
+
+    def go_on_with(self, steps: Steps, *, is_large: bool = False) -> None:
+        """Carry out the rest of this request."""
+        if self.long is not None:
+            self.long.begin(self.connection, steps, is_large=is_large)
+        else:
+            for _ in steps:
+                pass
 
     def respond_encoded(self, answer: bytes) -> None:
         """Send an encoded response, header included: for the hot lane."""

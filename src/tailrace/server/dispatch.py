@@ -8,22 +8,27 @@ The answers to a bad request (decisions 0045, 0046):
 4. a failed assertion is a broken invariant: no later answer can be trusted, and the process stops. The decoder of
    requests is the exception: no state has changed yet, and a client could stop one node after the other with the same
    bytes. Its fault closes the connection, and the traceback goes to the log.
+
+A request of many elements is decoded, carried out and answered in slices (decision 0077): a handler returns the
+generator of its response.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from struct import Struct
+from types import GeneratorType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
 from tailrace.protocol.headers import API_VERSIONS, decode_client_id, encode_response
 from tailrace.protocol.registry import APIS, Api, api_of
-from tailrace.protocol.schema import decode_from
+from tailrace.protocol.schema import decode_from, decode_in_steps
 from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
+from tailrace.server.errors import error_response, error_response_in_steps
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import ResponseErrors
+from tailrace.server.slices import LongRequests, Steps, Stepwise
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -31,13 +36,19 @@ _PREFIX = Struct(">hhi")
 """API key, version, correlation id: the same in every header version."""
 
 _MAX_KNOWN_FAULTS = 1_000
+_FEW = 1_000
+"""Elements of a request that are decoded in one step: about a millisecond."""
 
 
 class Handler(Protocol):
     """Carries out the requests of one API."""
 
     def handle(self, request: Any, context: RequestContext) -> Any:
-        """The response; or None if `context.respond` is called later, or there is none. May raise KafkaError."""
+        """The response; or None if `context.respond` is called later, or there is none. May raise KafkaError.
+
+        Work that grows with the names in a request is a generator, which returns the same: the first step is done at
+        once, and the rest, if there is more, in slices.
+        """
         ...
 
 
@@ -78,6 +89,7 @@ class _Route:
     __slots__ = (
         "api",
         "counts",
+        "few_elements",
         "flexible_from",
         "handle",
         "hot",
@@ -93,6 +105,7 @@ class _Route:
         self.hot: HotHandler | None = handler if isinstance(handler, HotHandler) else None
         self.request_type = api.request
         self.max_elements = api.max_elements
+        self.few_elements = min(_FEW, api.max_elements)
         self.flexible_from = api.flexible_from
         self.min_version = api.min_version
         self.max_version = api.max_version
@@ -110,8 +123,10 @@ class Dispatcher:
         write_staged: Callable[[], None],
         on_broken_invariant: Callable[[BaseException], None],
         finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED,
+        long: LongRequests | None = None,
     ) -> None:
-        """`finalized`: the feature levels of the cluster, for clients."""
+        """`finalized`: the feature levels of the cluster, for clients. `long` carries out requests of many elements;
+        None: they are carried out at once."""
         own = APIS[API_VERSIONS]
         self._api_versions = ApiVersionsHandler({*handlers, own}, finalized)
         everything: HandlerTable = {**handlers, own: self._api_versions}
@@ -119,6 +134,7 @@ class Dispatcher:
         self._routes = {api.key: _Route(api, handler) for api, handler in by_key}
         self._write_staged = write_staged
         self._on_broken_invariant = on_broken_invariant
+        self._long = long
         self._known_faults: set[tuple[str, str, int]] = set()
         self.errors = ResponseErrors()
         """Error codes of the answers. This and the next two are read by the metrics."""
@@ -154,19 +170,28 @@ class Dispatcher:
             client_id, position = decode_client_id(frame, is_flexible=api_version >= route.flexible_from)
             # Bytes behind the request are ignored, as in Kafka: librdkafka 2.16 sends Metadata v13 for all topics with
             # three bytes too many.
-            request, _ = decode_from(route.request_type, api_version, frame, position, max_elements=route.max_elements)
+            request, _ = decode_from(route.request_type, api_version, frame, position, max_elements=route.few_elements)
         except Exception as fault:  # noqa: BLE001 - also a failed assertion of the decoder costs this connection alone
-            self._close_unread(connection, route.api, api_version, fault)
+            if len(frame) < _FEW or not isinstance(fault, MalformedMessage):
+                self._close_unread(connection, route.api, api_version, fault)
+                return
+            request = None
+        context = RequestContext(
+            connection, slot, api_key, api_version, correlation_id, client_id, self.errors, self._long
+        )
+        if request is None:  # it has many elements, or is malformed
+            context.go_on_with(self._decoded_in_steps(route, context, frame, position), is_large=True)
             return
-        context = RequestContext(connection, slot, api_key, api_version, correlation_id, client_id, self.errors)
         try:
             if hot is not None:
                 hot.learn(frame, request, context)
             # An exception that is kept has this call in its traceback, and would keep the receive buffer too.
             del frame
             response = route.handle(request, context)
+            if type(response) is GeneratorType:
+                response = self._first_step(route.api, request, context, response)
         except KafkaError as refusal:
-            self._answer_error(route.api, request, context, refusal)
+            self._answer_refusal(request, context, refusal)
         except AssertionError as broken:
             self._on_broken_invariant(broken)
         except Exception as fault:  # noqa: BLE001 - a fault of one handler costs one request, not the node
@@ -174,6 +199,42 @@ class Dispatcher:
         else:
             if response is not None:
                 self._respond(route.api, request, context, response)
+
+    def _first_step(self, api: Api, request: Any, context: RequestContext, steps: Stepwise[Any]) -> Any:
+        """The response, if it is made in one step; else None, and the other steps follow."""
+        try:
+            next(steps)
+        except StopIteration as over:
+            return over.value
+        context.go_on_with(self._carried_out(api, request, context, lambda: steps))
+        return None
+
+    def _decoded_in_steps(self, route: _Route, context: RequestContext, frame: memoryview, position: int) -> Steps:
+        api, version = route.api, context.api_version
+        try:
+            request, _ = yield from decode_in_steps(
+                api.request, version, frame, position, max_elements=route.max_elements
+            )
+        except Exception as fault:  # noqa: BLE001 - as in `on_frame`
+            self._close_unread(context.connection, api, version, fault)
+            return
+        del frame
+        yield from self._carried_out(api, request, context, lambda: route.handle(request, context))
+
+    def _carried_out(self, api: Api, request: Any, context: RequestContext, handle: Callable[[], Any]) -> Steps:
+        """A request of many elements, carried out in steps and answered."""
+        try:
+            response = handle()
+            if type(response) is GeneratorType:
+                response = yield from response
+            if response is not None:
+                yield from context.sent_in_steps(response)
+        except KafkaError as refusal:
+            self._answer_refusal(request, context, refusal)
+        except AssertionError as broken:
+            self._on_broken_invariant(broken)
+        except Exception as fault:  # noqa: BLE001 - a fault of one handler costs one request, not the node
+            self._answer_fault(api, request, context, fault)
 
     def on_turn_end(self) -> None:
         """Write what the requests of this turn have staged."""
@@ -213,13 +274,22 @@ class Dispatcher:
         except Exception as fault:  # noqa: BLE001 - a response that has no form on the wire is a fault of its handler
             self._answer_fault(api, request, context, fault)
 
+    def _answer_refusal(self, request: Any, context: RequestContext, refusal: KafkaError) -> None:
+        """Answer with the error response of the API; a fault closes the connection."""
+        if not context.connection.awaits_answer(context.slot):
+            return
+        try:
+            context.respond_in_steps(error_response_in_steps(request, context.api_version, refusal))
+        except AssertionError as broken:
+            self._on_broken_invariant(broken)
+
     def _answer_fault(self, api: Api, request: Any, context: RequestContext, fault: Exception) -> None:
         self._log_once(api, fault)
         self._answer_error(api, request, context, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
         context.settle()
 
     def _answer_error(self, api: Api, request: Any, context: RequestContext, error: KafkaError) -> None:
-        """Answer with the error response of the API; if that cannot be made, close the connection."""
+        """Answer with the error response of the API, after a fault; if that cannot be made, close the connection."""
         if not context.connection.awaits_answer(context.slot):
             return
         try:

@@ -33,6 +33,7 @@ from tailrace.protocol.messages import (
 )
 from tailrace.protocol.registry import api_of
 from tailrace.protocol.schema import schema_of
+from tailrace.server.slices import STEP, Stepwise, mapped, result_of
 
 _ITSELF: Final = ""
 _CODES: Final = ("error_code", "partition_error_code")
@@ -43,10 +44,17 @@ _FIRST_METADATA_WITHOUT_NAME = 12
 
 def error_response(request: Any, version: int, error: KafkaError) -> Any:
     """The response to `request` with `error`. Raises LookupError for a request without an error response."""
+    return result_of(error_response_in_steps(request, version, error))
+
+
+def error_response_in_steps(request: Any, version: int, error: KafkaError) -> Stepwise[Any]:
+    """As `error_response`, in steps."""
     kind = type(request)
+    if kind is metadata.MetadataRequest:
+        return (yield from _metadata(request, version, error))
     if (build := _OF_ANOTHER_SHAPE.get(kind)) is not None:
         return build(request, version, error)
-    return _part(api_of(kind).response, request, _REPEATED.get(kind, {}), error)
+    return (yield from _part(api_of(kind).response, request, _REPEATED.get(kind, {}), error))
 
 
 class _Each(NamedTuple):
@@ -64,13 +72,13 @@ def _each(source: str, kind: type[Any], **fields: Any) -> _Each:
     return _Each(source, kind, fields)
 
 
-def _part(kind: type[Any], requested: Any, fields: Mapping[str, Any], error: KafkaError) -> Any:
+def _part(kind: type[Any], requested: Any, fields: Mapping[str, Any], error: KafkaError) -> Stepwise[Any]:
     """A response, or a part of one, of this kind."""
     values: dict[str, Any] = {}
     for field in schema_of(kind).fields:
         name = field.name
         if name in fields:
-            values[name] = _found(fields[name], requested, error)
+            values[name] = yield from _found(fields[name], requested, error)
         elif name in _CODES:
             values[name] = error.code
         elif name == "error_message":
@@ -80,9 +88,14 @@ def _part(kind: type[Any], requested: Any, fields: Mapping[str, Any], error: Kaf
     return kind(**values)
 
 
-def _found(origin: Any, requested: Any, error: KafkaError) -> Any:
+def _found(origin: Any, requested: Any, error: KafkaError) -> Stepwise[Any]:
     if isinstance(origin, _Each):
-        return tuple(_part(origin.kind, one, origin.fields, error) for one in getattr(requested, origin.source) or ())
+        parts: list[Any] = []
+        for element in getattr(requested, origin.source) or ():
+            if len(parts) % STEP == STEP - 1:
+                yield
+            parts.append((yield from _part(origin.kind, element, origin.fields, error)))
+        return tuple(parts)
     if isinstance(origin, str):
         return requested if origin == _ITSELF else getattr(requested, origin)
     return origin
@@ -289,26 +302,25 @@ _FETCHED = {
 def _fetch(request: fetch.FetchRequest, version: int, error: KafkaError) -> fetch.FetchResponse:
     if version >= _FIRST_FETCH_WITH_ERROR:
         return fetch.FetchResponse(error_code=error.code, responses=())
-    response: fetch.FetchResponse = _part(
-        fetch.FetchResponse, request, {**_FETCHED, "error_code": ErrorCode.NONE}, error
+    response: fetch.FetchResponse = result_of(
+        _part(fetch.FetchResponse, request, {**_FETCHED, "error_code": ErrorCode.NONE}, error)
     )
     return response
 
 
-def _metadata(request: metadata.MetadataRequest, version: int, error: KafkaError) -> metadata.MetadataResponse:
-    return metadata.MetadataResponse(
-        brokers=(),
-        topics=tuple(
-            metadata.MetadataResponseTopic(
-                error_code=error.code,
-                name=topic.name if topic.name is not None or version >= _FIRST_METADATA_WITHOUT_NAME else "",
-                topic_id=topic.topic_id,
-                partitions=(),
-            )
-            for topic in request.topics or ()
+def _metadata(
+    request: metadata.MetadataRequest, version: int, error: KafkaError
+) -> Stepwise[metadata.MetadataResponse]:
+    topics = yield from mapped(
+        lambda topic: metadata.MetadataResponseTopic(
+            error_code=error.code,
+            name=topic.name if topic.name is not None or version >= _FIRST_METADATA_WITHOUT_NAME else "",
+            topic_id=topic.topic_id,
+            partitions=(),
         ),
-        error_code=error.code,
+        request.topics or (),
     )
+    return metadata.MetadataResponse(brokers=(), topics=topics, error_code=error.code)
 
 
 def _join_group(request: membership.JoinGroupRequest, version: int, error: KafkaError) -> membership.JoinGroupResponse:
@@ -339,7 +351,7 @@ def _alter_replica_log_dirs(
     partitions = _each("partitions", log_dirs.AlterReplicaLogDirPartitionResult, partition_index=_ITSELF)
     by_topic = _each("topics", log_dirs.AlterReplicaLogDirTopicResult, topic_name="name", partitions=partitions)
     return log_dirs.AlterReplicaLogDirsResponse(
-        results=tuple(result for directory in request.dirs for result in _found(by_topic, directory, error))
+        results=tuple(result for directory in request.dirs for result in result_of(_found(by_topic, directory, error)))
     )
 
 
@@ -386,7 +398,6 @@ def _fetch_snapshot(request: quorum.FetchSnapshotRequest, _: int, error: KafkaEr
 
 _OF_ANOTHER_SHAPE: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     fetch.FetchRequest: _fetch,
-    metadata.MetadataRequest: _metadata,
     membership.JoinGroupRequest: _join_group,
     topics.DeleteTopicsRequest: _delete_topics,
     log_dirs.AlterReplicaLogDirsRequest: _alter_replica_log_dirs,

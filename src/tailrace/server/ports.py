@@ -138,7 +138,8 @@ class ServerConnection(Protocol):
         ...
 
     def suspend(self) -> None:
-        """Carry out no further request of the client until `go_on`: one is carried out in slices. Its bytes stay."""
+        """Carry out no further request of the client until as many calls of `go_on`: one is carried out in slices. Its
+        bytes stay."""
         ...
 
     def go_on(self) -> None:

@@ -7,6 +7,7 @@ counted.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Final
 
 from tailrace.protocol.declaration import Array, Nested, Schema, schema_of
@@ -14,6 +15,8 @@ from tailrace.protocol.source import Source
 
 _FIELDS: Final = ("error_code", "partition_error_code")
 """The second is the name in AddPartitionsToTxn."""
+_STEP: Final = 64
+"""Elements of an array in a step, a power of two."""
 
 _Collector = Callable[[Any, list[int]], None]
 """Appends the errors in a response to a list."""
@@ -26,6 +29,13 @@ class ResponseErrors:
         self.counts: Counter[tuple[int, int]] = Counter()
         """The number of errors, by API key and error code."""
         self._found: list[int] = []
+
+    def counted_in_steps(self, api_key: int, response: Any) -> Iterator[None]:
+        """As `count`, in steps."""
+        found: list[int] = []
+        kind: type = type(response)
+        yield from _step_collector_of(kind)(response, found)
+        self.counts.update((api_key, code) for code in found)
 
     def count(self, api_key: int, response: Any) -> None:
         """Count the errors in a response."""
@@ -54,15 +64,22 @@ def _collector_of(kind: type[Any]) -> _Collector:
     return collector
 
 
-def _compiled(schema: Schema) -> _Collector:
+@cache
+def _step_collector_of(kind: type) -> Callable[[Any, list[int]], Iterator[None]]:
+    return _compiled(schema_of(kind), in_steps=True)
+
+
+def _compiled(schema: Schema, *, in_steps: bool = False) -> Callable[[Any, list[int]], Any]:
     source = Source()
     with source.block("def collect(value, found):"):
         source.line("append = found.append")
-        _write(source, schema, "value")
+        if in_steps:
+            source.line("yield")
+        _write(source, schema, "value", in_steps=in_steps)
     return source.compile("collect", f"errors of {schema.name}")
 
 
-def _write(source: Source, schema: Schema, value: str) -> None:
+def _write(source: Source, schema: Schema, value: str, *, in_steps: bool) -> None:
     """Write the lines that look into one struct, and into its arrays."""
     for field in schema.fields:
         if field.name in _FIELDS:
@@ -70,8 +87,15 @@ def _write(source: Source, schema: Schema, value: str) -> None:
                 source.line(f"append({value}.{field.name})")
     for name, inner in _arrays(schema):
         element = source.fresh("v")
-        with source.block(f"for {element} in {value}.{name} or ():"):
-            _write(source, inner, element)
+        if not in_steps:
+            with source.block(f"for {element} in {value}.{name} or ():"):
+                _write(source, inner, element, in_steps=False)
+            continue
+        number = source.fresh("i")
+        with source.block(f"for {number}, {element} in enumerate({value}.{name} or ()):"):
+            with source.block(f"if {number} & {_STEP - 1} == {_STEP - 1}:"):
+                source.line("yield")
+            _write(source, inner, element, in_steps=True)
 
 
 def _arrays(schema: Schema) -> Iterator[tuple[str, Schema]]:

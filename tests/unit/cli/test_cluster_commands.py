@@ -22,6 +22,7 @@ from tailrace.protocol.messages.log_dirs import DescribeLogDirsRequest, Describe
 from tailrace.server.admin.log_dirs import DescribeLogDirsHandler
 from tailrace.server.context import RequestContext
 from tailrace.server.metadata import topic_partitions
+from tailrace.server.slices import Stepwise
 from testkit.admin_path import DIRECTORY_ID
 from testkit.admin_server import AdminServer
 from testkit.commands import CommandResult, run_command
@@ -325,7 +326,7 @@ def test_any_replica_is_elected_in_a_cluster_that_reports_no_log_ends(
 
     def plain(
         self: DescribeLogDirsHandler, request: DescribeLogDirsRequest, context: RequestContext
-    ) -> DescribeLogDirsResponse:
+    ) -> Stepwise[DescribeLogDirsResponse]:
         return handle(self, DescribeLogDirsRequest(topics=request.topics), context)
 
     monkeypatch.setattr(DescribeLogDirsHandler, "handle", plain)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Final
 
 from tailrace.metadata.commands import (
     DEFAULT_COUNT,
@@ -27,6 +28,7 @@ from tailrace.metadata.deciding.placement import (
     Replicas,
     bad_assignment,
 )
+from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import ClusterImage, ResourceType, TopicImage, confusable_form
 from tailrace.metadata.records import ConfigRecord, MetadataRecord, RemoveTopicRecord, TopicRecord
 from tailrace.metadata.views import view_refusal, view_refusal_by_id
@@ -37,6 +39,9 @@ from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, topic_nam
 from tailrace.model.settings import find
 from tailrace.model.topic_config import TOPIC_SETTINGS, TopicConfig
 from tailrace.model.views import family_of, parse_view
+
+_STEP: Final = 64
+"""Topics that are decided on in one step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +74,7 @@ class TopicCreation:
         self._new_forms: dict[str, str] = {}
         self._new_ids: set[TopicId] = set()
 
-    def decide(self, command: CreateTopics) -> Decision[MetadataRecord, TopicsCreated]:
+    def deciding(self, command: CreateTopics) -> Steps[Decision[MetadataRecord, TopicsCreated]]:
         """Records of the topics that can be created, and a result for every name.
 
         Raises KafkaError(POLICY_VIOLATION) for more partitions than one request may create.
@@ -78,7 +83,9 @@ class TopicCreation:
         times_named = Counter(topic.name for topic in command.topics)
         records: list[MetadataRecord] = []
         results: dict[str, TopicCreated | TopicRefused] = {}
-        for topic in command.topics:
+        for number, topic in enumerate(command.topics, 1):
+            if not number % _STEP:
+                yield
             try:
                 if times_named[topic.name] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, f"topic {topic.name!r} is named twice in one request")
@@ -290,9 +297,13 @@ class TopicDeletions:
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
 
-    def decide(self, command: DeleteTopics) -> Decision[MetadataRecord, TopicsDeleted]:
+    def deciding(self, command: DeleteTopics) -> Steps[Decision[MetadataRecord, TopicsDeleted]]:
         """A record per topic that goes, and a result for every reference, in order."""
-        found = [self._deletion(reference) for reference in command.topics]
+        found: list[TopicDeletion] = []
+        for number, reference in enumerate(command.topics, 1):
+            if not number % _STEP:
+                yield
+            found.append(self._deletion(reference))
         times_named = Counter(deletion.topic_id for deletion in found if deletion.error is None)
         results = tuple(
             replace(deletion, error=KafkaError(ErrorCode.INVALID_REQUEST, "the topic is named twice"))

@@ -33,6 +33,7 @@ from tailrace.protocol.schema import replace
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Handler
 from tailrace.server.ports import Controller
+from tailrace.server.slices import Stepwise, result_of
 
 _Request = AlterConfigsRequest | IncrementalAlterConfigsRequest
 _Resource = AlterConfigsResource | IncrementalAlterConfigsResource
@@ -94,6 +95,9 @@ class _Completed(RequestContext):
 
     def respond(self, response: Any) -> None:
         super().respond(self.complete(response))
+
+    def respond_in_steps(self, response: Stepwise[Any]) -> None:
+        self.respond(result_of(response))
 
 
 class OwnBrokerConfigs:

@@ -6,8 +6,7 @@ twice is refused, unlike in Kafka: 10 bytes of a request would cause 3,000 of th
 settings of its topic, which can only be read here (decision 0057).
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from tailrace.metadata.image import ConfigResource, ResourceType
@@ -36,6 +35,7 @@ from tailrace.server.admin.config_entries import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
+from tailrace.server.slices import Stepwise, mapped, once
 
 
 class DescribeConfigsHandler:
@@ -46,23 +46,24 @@ class DescribeConfigsHandler:
         self._settings = settings
         self._views = views
 
-    def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> DescribeConfigsResponse:
-        counts = Counter((resource.resource_type, resource.resource_name) for resource in request.resources)
-        twice = {resource for resource, times in counts.items() if times > 1}
+    def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> Stepwise[DescribeConfigsResponse]:
+        times = yield from once((resource.resource_type, resource.resource_name) for resource in request.resources)
         inherited = InheritedEntries(self._settings.at(self._controller.image))
-        return DescribeConfigsResponse(
-            results=tuple(self._describe(resource, request, twice, inherited) for resource in request.resources)
+        # A resource has a hundred settings, so that a step has few.
+        results = yield from mapped(
+            lambda resource: self._describe(resource, request, times, inherited), request.resources, step=2
         )
+        return DescribeConfigsResponse(results=results)
 
     def _describe(
         self,
         resource: DescribeConfigsResource,
         request: DescribeConfigsRequest,
-        twice: Set[tuple[int, str]],
+        times: Mapping[tuple[int, str], int],
         inherited: InheritedEntries,
     ) -> DescribeConfigsResult:
         try:
-            if (resource.resource_type, resource.resource_name) in twice:
+            if times[resource.resource_type, resource.resource_name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{resource.resource_name!r} is named twice")
             entries = self._entries(resource, inherited)
         except KafkaError as refusal:

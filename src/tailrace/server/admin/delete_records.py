@@ -5,8 +5,7 @@ one turn share one write. Records that were acknowledged with acks=1 can be dele
 below the high watermark (`server.partitions.acknowledged_ends`).
 """
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC
@@ -25,6 +24,7 @@ from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.partitions.deletion_log import DeletionLog
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
+from tailrace.server.slices import Stepwise, mapped, mapped_in, once
 
 _NOTHING_KNOWN = -1
 
@@ -39,50 +39,50 @@ class DeleteRecordsHandler:
         self._deletions = DeletionLog(clock)
         self._waiting: list[Callable[[KafkaError | None], None]] = []
         self._moved: dict[Partition, None] = {}  # in this turn
+        self._is_write_planned = False
 
-    def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | None:
-        named = [
-            self._partitions.awake(topic.name, each.partition_index)
-            for topic in request.topics
-            for each in topic.partitions
-        ]
-
-        def readable() -> None:
-            response = self._carry_out(request, context)
-            if response is not None:
-                context.respond(response)
-
-        return None if self._ends.wait(named, readable) else self._carry_out(request, context)
-
-    def _carry_out(self, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse | None:
-        times = Counter((topic.name, each.partition_index) for topic in request.topics for each in topic.partitions)
-        response = DeleteRecordsResponse(
-            topics=tuple(
-                DeleteRecordsTopicResult(
-                    name=topic.name,
-                    partitions=tuple(
-                        self._delete(
-                            topic.name,
-                            wanted,
-                            is_twice=times[topic.name, wanted.partition_index] > 1,
-                            requested_by=context.requested_by,
-                        )
-                        for wanted in topic.partitions
-                    ),
-                )
-                for topic in request.topics
-            )
+    def handle(self, request: DeleteRecordsRequest, context: RequestContext) -> Stepwise[DeleteRecordsResponse | None]:
+        times = yield from once(
+            (topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         )
+        named = yield from mapped(lambda name: self._partitions.awake(*name), times)
+
+        def carried_out() -> Stepwise[DeleteRecordsResponse | None]:
+            return self._carry_out(request, context, times)
+
+        if self._ends.wait(named, lambda: context.respond_in_steps(carried_out())):
+            return None
+        return (yield from carried_out())
+
+    def _carry_out(
+        self, request: DeleteRecordsRequest, context: RequestContext, times: Mapping[tuple[str, int], int]
+    ) -> Stepwise[DeleteRecordsResponse | None]:
+        topics = yield from mapped_in(
+            request.topics,
+            lambda topic: topic.partitions,
+            lambda topic, wanted: self._delete(
+                topic.name,
+                wanted,
+                is_twice=times[topic.name, wanted.partition_index] > 1,
+                requested_by=context.requested_by,
+            ),
+            lambda topic, partitions: DeleteRecordsTopicResult(name=topic.name, partitions=partitions),
+        )
+        response = DeleteRecordsResponse(topics=topics)
         if all(each.error_code for topic in response.topics for each in topic.partitions):
             return response
 
         def answer(fault: KafkaError | None) -> None:
             context.respond(response if fault is None else error_response(request, context.api_version, fault))
 
-        if not self._waiting:
-            self._clock.call_soon(self._write_log_starts)
+        self._plan_write()
         self._waiting.append(answer)
         return None
+
+    def _plan_write(self) -> None:
+        if not self._is_write_planned:
+            self._is_write_planned = True
+            self._clock.call_soon(self._write_log_starts)
 
     def _delete(
         self, topic: str, wanted: DeleteRecordsPartition, *, is_twice: bool, requested_by: str
@@ -100,6 +100,7 @@ class DeleteRecordsHandler:
             log_start_offset = partition.delete_records(wanted.offset)
             self._deletions.asked_for(partition, before, requested_by)
             self._moved[partition] = None
+            self._plan_write()
         except KafkaError as refusal:
             return DeleteRecordsPartitionResult(
                 partition_index=index, low_watermark=_NOTHING_KNOWN, error_code=refusal.code
@@ -107,6 +108,7 @@ class DeleteRecordsHandler:
         return DeleteRecordsPartitionResult(partition_index=index, low_watermark=log_start_offset)
 
     def _write_log_starts(self) -> None:
+        self._is_write_planned = False
         waiting, self._waiting = self._waiting, []
         moved, self._moved = self._moved, {}
         for partition in moved:

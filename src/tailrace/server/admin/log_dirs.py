@@ -24,6 +24,7 @@ from tailrace.protocol.messages.log_dirs import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.slices import STEP, Stepwise, mapped, mapped_in, once
 
 _UNKNOWN: Final = -1
 _MOST_SIGNS: Final = 1_000
@@ -37,9 +38,11 @@ class DescribeLogDirsHandler:
         self._partitions = partitions
         self._path = path
 
-    def handle(self, request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+    def handle(self, request: DescribeLogDirsRequest, context: RequestContext) -> Stepwise[DescribeLogDirsResponse]:
         by_topic: dict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
-        for (topic, index), size_bytes in self._sizes(request):
+        for number, ((topic, index), size_bytes) in enumerate((yield from self._sizes(request)), 1):
+            if not number % STEP:
+                yield
             by_topic[topic].append(self._described(topic, index, size_bytes, wants_log_ends=request.wants_log_ends))
         total_bytes, usable_bytes = self._space()
         result = DescribeLogDirsResult(
@@ -68,13 +71,13 @@ class DescribeLogDirsHandler:
             log_fault=ends.fault[:_MOST_SIGNS],
         )
 
-    def _sizes(self, request: DescribeLogDirsRequest) -> Iterable[tuple[tuple[str, int], int]]:
+    def _sizes(self, request: DescribeLogDirsRequest) -> Stepwise[Iterable[tuple[tuple[str, int], int]]]:
         offline = self._partitions.offline if request.wants_log_ends else ()
         if request.topics is None:
             return [*self._partitions.sizes(), *((name, _UNKNOWN) for name in offline)]
-        names = dict.fromkeys((topic.topic, index) for topic in request.topics for index in topic.partitions)
-        sizes = ((name, _UNKNOWN if name in offline else self._partitions.size_of(*name)) for name in names)
-        return [(name, size) for name, size in sizes if size is not None]
+        names = yield from once((topic.topic, index) for topic in request.topics for index in topic.partitions)
+        sizes = yield from mapped(lambda name: _UNKNOWN if name in offline else self._partitions.size_of(*name), names)
+        return [(name, size) for name, size in zip(names, sizes, strict=True) if size is not None]
 
     def _space(self) -> tuple[int, int]:
         directory = self._partitions.directory
@@ -92,22 +95,18 @@ class AlterReplicaLogDirsHandler:
         self._partitions = partitions
         self._path = path
 
-    def handle(self, request: AlterReplicaLogDirsRequest, context: RequestContext) -> AlterReplicaLogDirsResponse:
-        return AlterReplicaLogDirsResponse(
-            results=tuple(
-                AlterReplicaLogDirTopicResult(
-                    topic_name=topic.name,
-                    partitions=tuple(
-                        AlterReplicaLogDirPartitionResult(
-                            partition_index=index, error_code=self._move(directory.path, topic.name, index)
-                        )
-                        for index in topic.partitions
-                    ),
-                )
-                for directory in request.dirs
-                for topic in directory.topics
-            )
+    def handle(
+        self, request: AlterReplicaLogDirsRequest, context: RequestContext
+    ) -> Stepwise[AlterReplicaLogDirsResponse]:
+        results = yield from mapped_in(
+            ((directory.path, topic) for directory in request.dirs for topic in directory.topics),
+            lambda pair: pair[1].partitions,
+            lambda pair, index: AlterReplicaLogDirPartitionResult(
+                partition_index=index, error_code=self._move(pair[0], pair[1].name, index)
+            ),
+            lambda pair, partitions: AlterReplicaLogDirTopicResult(topic_name=pair[1].name, partitions=partitions),
         )
+        return AlterReplicaLogDirsResponse(results=results)
 
     def _move(self, path: str, topic: str, index: int) -> ErrorCode:
         if path != self._path:

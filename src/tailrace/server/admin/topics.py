@@ -43,6 +43,7 @@ from tailrace.server.admin.config_entries import InheritedEntries, LiveSettings
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
+from tailrace.server.slices import Stepwise, mapped
 
 _FIRST_WITH_DELETION_DISABLED = 3
 
@@ -66,10 +67,14 @@ class CreateTopicsHandler:
                 context.respond(error_response(request, context.api_version, outcome))
                 return
             assert isinstance(outcome, TopicsCreated)
-            inherited = InheritedEntries(self._settings.at(self._controller.image))
-            context.respond(CreateTopicsResponse(topics=tuple(_result(one, inherited) for one in outcome.results)))
+            context.respond_in_steps(self._response(outcome))
 
         self._controller.submit(command, answer)
+
+    def _response(self, outcome: TopicsCreated) -> Stepwise[CreateTopicsResponse]:
+        inherited = InheritedEntries(self._settings.at(self._controller.image))
+        topics = yield from mapped(lambda result: _result(result, inherited), outcome.results)
+        return CreateTopicsResponse(topics=topics)
 
 
 def _result(result: TopicCreated | TopicRefused, inherited: InheritedEntries) -> CreatableTopicResult:
@@ -133,7 +138,7 @@ class DeleteTopicsHandler:
                 context.respond(error_response(request, context.api_version, outcome))
                 return
             assert isinstance(outcome, TopicsDeleted)
-            context.respond(DeleteTopicsResponse(responses=tuple(_deletion(result) for result in outcome.results)))
+            context.respond_in_steps(_deletions(outcome))
 
         self._controller.submit(DeleteTopics(topics=references, requested_by=context.requested_by), answer)
 
@@ -142,6 +147,11 @@ def _reference(topic: DeleteTopicState) -> TopicReference:
     return TopicReference(
         name=topic.name, topic_id=None if topic.topic_id == ZERO_TOPIC_ID else TopicId(topic.topic_id)
     )
+
+
+def _deletions(outcome: TopicsDeleted) -> Stepwise[DeleteTopicsResponse]:
+    responses = yield from mapped(_deletion, outcome.results)
+    return DeleteTopicsResponse(responses=responses)
 
 
 def _deletion(result: TopicDeletion) -> DeletableTopicResult:

@@ -44,7 +44,6 @@ from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler
 from tailrace.server.fetch.sessions import FetchSessions
-from tailrace.server.fetch.slices import Slices
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.metadata.cluster import DescribeClusterHandler, LeaderEndpoints
 from tailrace.server.metadata.metadata import MetadataHandler
@@ -53,6 +52,7 @@ from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.ports import Controller
 from tailrace.server.produce.produce import ProduceHandler
 from tailrace.server.quorum.controller import OnImage
+from tailrace.server.slices import LongRequests, Slices
 from tailrace.server.transactions.queries import DescribeProducersHandler
 from tailrace.server.waiters import Deadlines, LongPolls
 
@@ -102,7 +102,9 @@ class Broker:
         self.polls: Final = LongPolls(clock=clock, deadlines=self.deadlines)
         """The fetches that wait, with their deadlines in `deadlines`."""
         self.slices: Final = Slices(clock)
-        """The long requests that are under way."""
+        """The steps of long requests."""
+        self.long: Final = LongRequests(self.slices)
+        """The requests of many names."""
         self.fetch_sessions: Final = FetchSessions(
             clock=clock, slots=config.fetch_session_slots, random_bytes=ports.random_bytes
         )
@@ -132,6 +134,7 @@ class Broker:
             write_staged=self.partitions.write_staged,
             on_broken_invariant=on_broken_invariant,
             finalized=self.finalized_features,
+            long=self.long,
         )
 
     def finalized_features(self) -> FinalizedFeatures:

@@ -54,6 +54,7 @@ from tailrace.server.quorum.raft_rpcs import (
     RemoveRaftVoterHandler,
     UpdateRaftVoterHandler,
 )
+from tailrace.server.slices import LongRequests, Slices
 
 
 class ControllerApis:
@@ -79,7 +80,10 @@ class ControllerApis:
         self.controller: Final = controller
         self.admin: Final = self._of_administrators(creating, clock, deletion_enabled=deletion_enabled)
         """The APIs that only the active controller can carry out: refused with NOT_CONTROLLER by any other."""
-        opened = EnvelopeHandler(quorum=controller, handlers=self.admin, on_broken_invariant=on_broken_invariant)
+        long = LongRequests(Slices(clock))
+        opened = EnvelopeHandler(
+            quorum=controller, handlers=self.admin, on_broken_invariant=on_broken_invariant, long=long
+        )
         self.handlers: Final[HandlerTable] = {
             **self.admin,
             **self._of_replicas(),
@@ -89,7 +93,7 @@ class ControllerApis:
         }
         """Everything that a listener of controllers serves, but for ApiVersions."""
         self.dispatcher: Final = Dispatcher(
-            self.handlers, write_staged=lambda: None, on_broken_invariant=on_broken_invariant
+            self.handlers, write_staged=lambda: None, on_broken_invariant=on_broken_invariant, long=long
         )
 
     def _of_administrators(self, creating: Controller, clock: Clock, *, deletion_enabled: bool) -> HandlerTable:

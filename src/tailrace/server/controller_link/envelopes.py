@@ -31,6 +31,7 @@ from tailrace.server.dispatch import Dispatcher, HandlerTable
 from tailrace.server.ports import Buffer
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.response_errors import error_codes
+from tailrace.server.slices import LongRequests
 
 _VERSION: Final = Struct(">h")
 _PRINCIPAL_VERSION: Final = 0
@@ -251,6 +252,7 @@ class EnvelopeHandler:
         quorum: QuorumController,
         handlers: HandlerTable,
         on_broken_invariant: Callable[[BaseException], None],
+        long: LongRequests | None = None,
     ) -> None:
         """`handlers` carry requests out on this node; only those of `FORWARDED_APIS` are used."""
         self._quorum = quorum
@@ -258,6 +260,7 @@ class EnvelopeHandler:
             {api: handler for api, handler in handlers.items() if api.key in FORWARDED_APIS},
             write_staged=lambda: None,
             on_broken_invariant=on_broken_invariant,
+            long=long,
         )
         self._epoch = -1
         self._senders: OrderedDict[bytes, EnvelopeSender] = OrderedDict()

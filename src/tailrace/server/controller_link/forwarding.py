@@ -11,11 +11,12 @@ meanwhile, the change may be there already, and the answer says so: TOPIC_ALREAD
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.registry import APIS, ForwardingKind
+from tailrace.protocol.schema import schema_of
 from tailrace.server.admin.config_changes import OwnBrokerConfigs
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link.controller_requests import (
@@ -28,6 +29,7 @@ from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed,
 from tailrace.server.dispatch import Handler, HandlerTable
 from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection
+from tailrace.server.slices import Stepwise
 
 SHORTEST_MS: Final = 1_000
 """A client with a shorter timeout does not want to wait until the change is visible everywhere; it wants the change."""
@@ -36,6 +38,9 @@ MAX_FORWARDED: Final = 1_000
 """Requests of one node that may wait for the active controller. More are refused, since the wait has no known end."""
 
 _logger = logging.getLogger("tailrace.server")
+
+_FEW: Final = 64
+"""Names of a request whose answer is sent in one step."""
 
 _logged: Final[set[tuple[int, type[Exception]]]] = set()
 
@@ -50,7 +55,7 @@ def _log_once(api_key: int, fault: Exception) -> None:
 class _Intercepted(RequestContext):
     """The context of a request that is carried out on this node: the answer may still be NOT_CONTROLLER."""
 
-    __slots__ = ("on_response",)
+    __slots__ = ("_sender", "on_response")
 
     def __init__(self, context: RequestContext, on_response: Callable[[Any], None]) -> None:
         super().__init__(
@@ -63,9 +68,26 @@ class _Intercepted(RequestContext):
             errors=context.errors,
         )
         self.on_response = on_response
+        self._sender = context
 
     def respond(self, response: Any) -> None:
         self.on_response(response)
+
+    def respond_in_steps(self, response: Stepwise[Any]) -> None:
+        self._sender.respond_in_steps(self._intercepted(response))
+
+    def _intercepted(self, response: Stepwise[Any]) -> Stepwise[None]:
+        self.on_response((yield from response))
+
+
+def _fields(request: Any) -> Iterator[Any]:
+    return (getattr(request, field.name) for field in schema_of(type(request)).fields)
+
+
+def _step_before(response: Any) -> Stepwise[Any]:
+    """The response behind a step, so that its bytes are made in steps too."""
+    yield
+    return response
 
 
 class _Forwarded:
@@ -82,6 +104,8 @@ class _Forwarded:
         self._request = request
         self._sealed = sealed
         self._on_over = on_over
+        self.is_long = any(isinstance(names, tuple) and len(names) > _FEW for names in _fields(request))
+        """Whether it has many names: then its connection takes no other request until it is answered."""
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         def on_response_here(response: Any) -> None:
@@ -122,7 +146,10 @@ class _Forwarded:
 
     def _respond(self, response: Any) -> None:
         self._on_over()
-        self.context.respond(response)
+        if self.is_long:
+            self.context.respond_in_steps(_step_before(response))
+        else:
+            self.context.respond(response)
 
 
 class Forwarding:
@@ -167,6 +194,8 @@ class Forwarding:
             connection.on_close(lambda: self._closed(connection))
         waiting[forwarded] = None
         self._count += 1
+        if forwarded.is_long:
+            connection.suspend()
         self._requests.run(forwarded, _timeout_ms(request))
 
     def _over(self, connection: ServerConnection, forwarded: _Forwarded) -> None:
@@ -174,6 +203,8 @@ class Forwarding:
         if forwarded in waiting:
             del waiting[forwarded]
             self._count -= 1
+            if forwarded.is_long:
+                connection.go_on()
 
     def _closed(self, connection: ServerConnection) -> None:
         for forwarded in self._by_connection.pop(connection, {}):

@@ -17,6 +17,7 @@ from tailrace.model.sinks import coordinator_key
 from tailrace.protocol.messages.groups import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
+from tailrace.server.slices import Stepwise, mapped
 
 _FIRST_WITH_MANY_KEYS = 4
 
@@ -36,11 +37,13 @@ class FindCoordinatorHandler:
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         """By the topic that is being created."""
 
-    def handle(self, request: FindCoordinatorRequest, context: RequestContext) -> FindCoordinatorResponse | None:
+    def handle(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> Stepwise[FindCoordinatorResponse | None]:
         topic = _topic_of(request.key_type)
         if topic in self._controller.image.topics:
-            return self._response(topic, request, context)
-        self._create_topic_then(topic, lambda: context.respond(self._response(topic, request, context)))
+            return (yield from self._response(topic, request, context))
+        self._create_topic_then(topic, lambda: context.respond_in_steps(self._response(topic, request, context)))
         return None
 
     def _create_topic_then(self, topic: str, callback: Callable[[], None]) -> None:
@@ -89,10 +92,10 @@ class FindCoordinatorHandler:
 
     def _response(
         self, topic: str, request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse:
+    ) -> Stepwise[FindCoordinatorResponse]:
         listener_name = context.connection.listener_name
         if context.api_version >= _FIRST_WITH_MANY_KEYS:
-            found = tuple(self._find(topic, key, listener_name) for key in request.coordinator_keys)
+            found = yield from mapped(lambda key: self._find(topic, key, listener_name), request.coordinator_keys)
             return FindCoordinatorResponse(coordinators=found)
         found_one = self._find(topic, request.key, listener_name)
         return FindCoordinatorResponse(

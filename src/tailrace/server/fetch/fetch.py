@@ -42,11 +42,11 @@ from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
 from tailrace.server.fetch.replica_choice import ReplicaChoices
 from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.sessions import FEW, FetchSessions
-from tailrace.server.fetch.slices import Slices
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.fetch.waiting import WaitingFetch, WaitingSession, answer_fault
 from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.slices import Slices
 from tailrace.server.waiters import LongPolls
 
 FIRST_WITH_ENDPOINTS: Final = 16

@@ -22,8 +22,7 @@ A view partition (decision 0057) has an end of its own: 1 + the offset of its la
 the keys are being indexed. All other answers are those of the partition that it is a part of.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from tailrace.metadata.views import ViewImage
@@ -35,7 +34,6 @@ from tailrace.protocol.messages.list_offsets import (
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopic,
     ListOffsetsTopicResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -50,6 +48,7 @@ from tailrace.server.fetch.params import CONSUMER, DEBUGGING_REPLICA
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.partitions.table import PartitionTable
+from tailrace.server.slices import Stepwise, mapped_in, once
 from tailrace.storage import TimestampOffset
 
 LATEST: Final = -1
@@ -77,35 +76,39 @@ class ListOffsetsHandler:
         self._views = views
         self._ends = ends
 
-    def handle(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse | None:
-        doubtful = self._doubtful(request)
-        if doubtful and self._partitions.time_checks.wait(doubtful, lambda: self._respond(request, context)):
+    def handle(self, request: ListOffsetsRequest, context: RequestContext) -> Stepwise[ListOffsetsResponse | None]:
+        doubtful = yield from self._doubtful(request)
+
+        def answer_later() -> None:
+            context.respond_in_steps(self._answer_when_ends_are_known(request, context))
+
+        if doubtful and self._partitions.time_checks.wait(doubtful, answer_later):
             return None
-        return self._answer_when_ends_are_known(request, context)
+        return (yield from self._answer_when_ends_are_known(request, context))
 
-    def _respond(self, request: ListOffsetsRequest, context: RequestContext) -> None:
-        response = self._answer_when_ends_are_known(request, context)
-        if response is not None:
-            context.respond(response)
-
-    def _doubtful(self, request: ListOffsetsRequest) -> list[Partition]:
+    def _doubtful(self, request: ListOffsetsRequest) -> Stepwise[list[Partition]]:
         """The partitions that are asked for a time, and must be looked through before."""
-        found: dict[Partition, None] = {}
-        for topic in request.topics:
-            for wanted in topic.partitions:
-                if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP:
-                    try:
-                        named = _NamedTopic(topic.name, self._views.named(topic.name))
-                        partition = named.partition(wanted.partition_index, self._partitions, self._views)
-                    except KafkaError:
-                        continue  # the answer says it
-                    if not partition.log.is_offline and partition.log.has_doubtful_times:
-                        found[partition] = None
-        return list(found)
+
+        def doubtful(topic: str, index: int) -> Partition | None:
+            try:
+                named = _NamedTopic(topic, self._views.named(topic))
+                partition = named.partition(index, self._partitions, self._views)
+            except KafkaError:
+                return None  # the answer says it
+            return partition if not partition.log.is_offline and partition.log.has_doubtful_times else None
+
+        found = yield from once(
+            doubtful(topic.name, wanted.partition_index)
+            if wanted.timestamp >= 0 or wanted.timestamp == MAX_TIMESTAMP
+            else None
+            for topic in request.topics
+            for wanted in topic.partitions
+        )
+        return [partition for partition in found if partition is not None]
 
     def _answer_when_ends_are_known(
         self, request: ListOffsetsRequest, context: RequestContext
-    ) -> ListOffsetsResponse | None:
+    ) -> Stepwise[ListOffsetsResponse | None]:
         named = (
             (topic.name, partition.partition_index)
             for topic in request.topics
@@ -113,38 +116,28 @@ class ListOffsetsHandler:
             if partition.timestamp not in _STARTS
         )
         is_consumer = request.replica_id == CONSUMER
-        behind = _in_use(named if is_consumer else (), self._partitions, self._views)
-        if self._ends.wait(behind, lambda: context.respond(self._response(request, context))):
+        behind = yield from _in_use(named if is_consumer else (), self._partitions, self._views)
+        if self._ends.wait(behind, lambda: context.respond_in_steps(self._response(request, context))):
             return None
-        return self._response(request, context)
+        return (yield from self._response(request, context))
 
-    def _response(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        times = Counter(
+    def _response(self, request: ListOffsetsRequest, context: RequestContext) -> Stepwise[ListOffsetsResponse]:
+        times = yield from once(
             (topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions
         )
         budget, version = self._views.key_reads.new_scan(), context.api_version
-        return ListOffsetsResponse(
-            topics=tuple(self._answer_topic(topic, request, times, budget, version) for topic in request.topics)
-        )
 
-    def _answer_topic(
-        self,
-        topic: ListOffsetsTopic,
-        request: ListOffsetsRequest,
-        times: Mapping[tuple[str, int], int],
-        budget: ScanBudget,
-        version: int,
-    ) -> ListOffsetsTopicResponse:
-        named = _NamedTopic(topic.name, self._views.named(topic.name))
-        return ListOffsetsTopicResponse(
-            name=topic.name,
-            partitions=tuple(
-                self._answer(
-                    named, wanted, request, budget, version, is_twice=times[topic.name, wanted.partition_index] > 1
-                )
-                for wanted in topic.partitions
-            ),
+        def answer(topic: _NamedTopic, wanted: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+            is_twice = times[topic.name, wanted.partition_index] > 1
+            return self._answer(topic, wanted, request, budget, version, is_twice=is_twice)
+
+        topics = yield from mapped_in(
+            ((topic, _NamedTopic(topic.name, self._views.named(topic.name))) for topic in request.topics),
+            lambda pair: pair[0].partitions,
+            lambda pair, wanted: answer(pair[1], wanted),
+            lambda pair, answers: ListOffsetsTopicResponse(name=pair[0].name, partitions=answers),
         )
+        return ListOffsetsResponse(topics=topics)
 
     def _answer(
         self,
@@ -211,16 +204,17 @@ class _NamedTopic(NamedTuple):
 
 def _in_use(
     named: Iterable[tuple[str, int]], partitions: PartitionTable, views: ReadableViews
-) -> list[Partition | None]:
+) -> Stepwise[dict[Partition | None, int]]:
     """The partitions of these names, or behind these view partitions, that are in use. Wakes none."""
-    found: list[Partition | None] = []
-    for topic, index in named:
+
+    def awake(name: tuple[str, int]) -> Partition | None:
+        topic, index = name
         view = views.named(topic)
         if view is None:
-            found.append(partitions.awake(topic, index))
-        elif index in view.partitions:
-            found.append(partitions.awake(*view.stored_as(index)))
-    return found
+            return partitions.awake(topic, index)
+        return partitions.awake(*view.stored_as(index)) if index in view.partitions else None
+
+    return once(map(awake, named))
 
 
 def _check_timestamp(timestamp: int, version: int) -> None:
@@ -285,24 +279,22 @@ class OffsetForLeaderEpochHandler:
 
     def handle(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
-    ) -> OffsetForLeaderEpochResponse | None:
+    ) -> Stepwise[OffsetForLeaderEpochResponse | None]:
         named = ((topic.topic, partition.partition) for topic in request.topics for partition in topic.partitions)
-        behind = _in_use(named if request.replica_id == CONSUMER else (), self._partitions, self._views)
-        if self._ends.wait(behind, lambda: context.respond(self._response(request))):
+        is_consumer = request.replica_id == CONSUMER
+        behind = yield from _in_use(named if is_consumer else (), self._partitions, self._views)
+        if self._ends.wait(behind, lambda: context.respond_in_steps(self._response(request))):
             return None
-        return self._response(request)
+        return (yield from self._response(request))
 
-    def _response(self, request: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
-        return OffsetForLeaderEpochResponse(
-            topics=tuple(
-                OffsetForLeaderTopicResult(
-                    topic=topic.topic,
-                    partitions=tuple(self._answer(named, wanted, request) for wanted in topic.partitions),
-                )
-                for topic in request.topics
-                for named in (_NamedTopic(topic.topic, self._views.named(topic.topic)),)
-            )
+    def _response(self, request: OffsetForLeaderEpochRequest) -> Stepwise[OffsetForLeaderEpochResponse]:
+        topics = yield from mapped_in(
+            ((topic, _NamedTopic(topic.topic, self._views.named(topic.topic))) for topic in request.topics),
+            lambda pair: pair[0].partitions,
+            lambda pair, wanted: self._answer(pair[1], wanted, request),
+            lambda pair, answers: OffsetForLeaderTopicResult(topic=pair[0].topic, partitions=answers),
         )
+        return OffsetForLeaderEpochResponse(topics=topics)
 
     def _answer(
         self, topic: "_NamedTopic", wanted: OffsetForLeaderPartition, request: OffsetForLeaderEpochRequest

@@ -1,6 +1,6 @@
 """Fetches that wait, as a `server.waiters.LongPoll`. They keep counts of readable bytes, and read again later.
 
-A long pass is made in steps, in slices of several turns (`server.fetch.slices`). A change in between is kept: if the
+A long pass is made in steps, in slices of several turns (`server.slices`). A change in between is kept: if the
 pass does not end the wait, the fetch reads again. If its time is over in between, the pass is finished, and then comes
 the last one.
 """
@@ -17,7 +17,7 @@ from tailrace.server.errors import error_response
 from tailrace.server.fetch.params import FetchParams
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
 from tailrace.server.fetch.sessions import FEW, FetchSessions
-from tailrace.server.fetch.slices import Slices
+from tailrace.server.slices import Slices
 
 _COUNTED: Final = Change.LOG_END | Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET
 """Changes that mean nothing but more bytes. Any other may be an error, or another replica to read from."""

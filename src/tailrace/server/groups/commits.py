@@ -34,6 +34,7 @@ from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.partition_ends import PartitionEnds
 from tailrace.server.groups.requested_offsets import NamedTopics, RequestedOffsets
 from tailrace.server.ports import Controller
+from tailrace.server.slices import STEP, Stepwise, mapped_in
 
 _FIRST_WITH_MISSING_GROUP: Final = 9
 _FIRST_WITH_EPOCHS: Final = 9
@@ -58,10 +59,11 @@ class OffsetCommitHandler:
         self._ends = ends
         self._shares_keys = shares_keys
 
-    def handle(self, request: OffsetCommitRequest, context: RequestContext) -> None:
+    def handle(self, request: OffsetCommitRequest, context: RequestContext) -> Stepwise[None]:
         self._coordinators.host_of(request.group_id, check_limit=True)
         topics = NamedTopics(self._controller.image, self._coordinators.views)
         commit = _Commit(request, topics, context.api_version, shares_keys=self._shares_keys())
+        yield from commit.look_up()
         ends = commit.requested.ends_of_ranges()
         if not ends:
             self._submit(commit, context)
@@ -76,9 +78,9 @@ class OffsetCommitHandler:
     def _submit(self, commit: "_Commit", context: RequestContext) -> None:
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
-                context.respond(commit.refused(_as_version_says(outcome, context.api_version)))
+                context.respond_in_steps(commit.refused(_as_version_says(outcome, context.api_version)))
             else:
-                context.respond(commit.response(outcome, self._used))
+                context.respond_in_steps(commit.response(outcome, self._used))
 
         group_id = commit.request.group_id
         try:
@@ -111,11 +113,18 @@ class _Commit:
         self._topics = topics
         self._knows_epochs = version >= _FIRST_WITH_EPOCHS
         self._shares_keys = shares_keys
-        by_id = version >= _FIRST_WITH_IDS
-        absent = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        for topic in request.topics:
-            found = topics.with_id(topic.topic_id) if by_id else topics.named(topic.name)
-            self.requested.add_topic(found, topic.partitions, code_if_absent=absent, ranges_of=self._ranges_of)
+        self._by_id = version >= _FIRST_WITH_IDS
+
+    def look_up(self) -> Stepwise[None]:
+        """Find the topics, before anything else is asked."""
+        absent = ErrorCode.UNKNOWN_TOPIC_ID if self._by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for number, topic in enumerate(self.request.topics, 1):
+            if not number % STEP:
+                yield
+            found = self._topics.with_id(topic.topic_id) if self._by_id else self._topics.named(topic.name)
+            yield from self.requested.add_topic(
+                found, topic.partitions, code_if_absent=absent, ranges_of=self._ranges_of
+            )
 
     def _ranges_of(self, topic: TopicImage, partition: OffsetCommitRequestPartition) -> RangesToCommit | None:
         """The ranges of this partition. Raises KafkaError INVALID_REQUEST (42) for bad ones, and POLICY_VIOLATION (44)
@@ -144,7 +153,7 @@ class _Commit:
             offsets=self.requested.offsets,
         )
 
-    def refused(self, error: KafkaError) -> OffsetCommitResponse:
+    def refused(self, error: KafkaError) -> Stepwise[OffsetCommitResponse]:
         """All offsets are refused; missing topics and partitions have their own codes all the same, as in Kafka."""
         return self.response(error.code)
 
@@ -152,27 +161,23 @@ class _Commit:
         self,
         outcome: tuple[ErrorCode, ...] | ErrorCode,
         used: Callable[[str, TopicPartition], WireRangeBudget] | None = None,
-    ) -> OffsetCommitResponse:
+    ) -> Stepwise[OffsetCommitResponse]:
         """`outcome` has a code for each offset of the command, or one for all; `used` finds the ranges of a group."""
-        topics = []
-        for topic, codes in zip(self.request.topics, self.requested.codes(outcome), strict=True):
-            topics.append(
-                OffsetCommitResponseTopic(
-                    name=topic.name,
-                    topic_id=topic.topic_id,
-                    partitions=tuple(
-                        OffsetCommitResponsePartition(
-                            partition_index=partition.partition_index,
-                            error_code=code,
-                            range_budget=NO_RANGE_BUDGET
-                            if used is None or not partition.ranges
-                            else self._budget(topic, partition.partition_index, used),
-                        )
-                        for partition, code in zip(topic.partitions, codes, strict=True)
-                    ),
-                )
-            )
-        return OffsetCommitResponse(topics=tuple(topics))
+        topics = yield from mapped_in(
+            zip(self.request.topics, self.requested.codes(outcome), strict=True),
+            lambda pair: zip(pair[0].partitions, pair[1], strict=True),
+            lambda pair, each: OffsetCommitResponsePartition(
+                partition_index=each[0].partition_index,
+                error_code=each[1],
+                range_budget=NO_RANGE_BUDGET
+                if used is None or not each[0].ranges
+                else self._budget(pair[0], each[0].partition_index, used),
+            ),
+            lambda pair, partitions: OffsetCommitResponseTopic(
+                name=pair[0].name, topic_id=pair[0].topic_id, partitions=partitions
+            ),
+        )
+        return OffsetCommitResponse(topics=topics)
 
     def _budget(
         self, topic: OffsetCommitRequestTopic, index: int, used: Callable[[str, TopicPartition], WireRangeBudget]

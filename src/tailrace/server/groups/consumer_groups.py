@@ -24,6 +24,7 @@ from tailrace.server.groups.groups import ALL_GROUP_OPERATIONS, NOT_ASKED, detai
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.topic_patterns import OnResolved, TopicPatterns, too_busy
 from tailrace.server.ports import Controller, ServerConnection
+from tailrace.server.slices import Stepwise, mapped
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 """Member types."""
@@ -135,14 +136,15 @@ class ConsumerGroupDescribeHandler:
         self._coordinators = coordinators
         self._controller = controller
 
-    def handle(self, request: ConsumerGroupDescribeRequest, context: RequestContext) -> ConsumerGroupDescribeResponse:
+    def handle(
+        self, request: ConsumerGroupDescribeRequest, context: RequestContext
+    ) -> Stepwise[ConsumerGroupDescribeResponse]:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-        return ConsumerGroupDescribeResponse(
-            groups=tuple(
-                self._describe(group_id, operations, with_details=request.include_details)
-                for group_id in dict.fromkeys(request.group_ids)  # each once, as with DescribeGroups
-            )
+        groups = yield from mapped(
+            lambda group_id: self._describe(group_id, operations, with_details=request.include_details),
+            dict.fromkeys(request.group_ids),  # each once, as with DescribeGroups
         )
+        return ConsumerGroupDescribeResponse(groups=groups)
 
     def _describe(self, group_id: str, operations: int, *, with_details: bool) -> DescribedConsumerGroup:
         try:

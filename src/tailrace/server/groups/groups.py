@@ -31,6 +31,7 @@ from tailrace.protocol.messages.groups import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.groups.host import GroupCoordinatorService
+from tailrace.server.slices import STEP, Stepwise, mapped
 
 NOT_ASKED: Final = -(2**31)
 ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
@@ -47,14 +48,15 @@ class DescribeGroupsHandler:
     def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
-    def handle(self, request: DescribeGroupsRequest, context: RequestContext) -> DescribeGroupsResponse:
+    def handle(self, request: DescribeGroupsRequest, context: RequestContext) -> Stepwise[DescribeGroupsResponse]:
         operations = ALL_GROUP_OPERATIONS if request.include_authorized_operations else NOT_ASKED
-        return DescribeGroupsResponse(
-            groups=tuple(
-                self._describe(group_id, context.api_version, operations, with_details=request.include_details)
-                for group_id in dict.fromkeys(request.groups)  # each once: a description may be much longer than a name
-            )
+        groups = yield from mapped(
+            lambda group_id: self._describe(
+                group_id, context.api_version, operations, with_details=request.include_details
+            ),
+            dict.fromkeys(request.groups),  # each once: a description may be much longer than a name
         )
+        return DescribeGroupsResponse(groups=groups)
 
     def _describe(self, group_id: str, version: int, operations: int, *, with_details: bool) -> DescribedGroup:
         try:
@@ -144,22 +146,25 @@ class ListGroupsHandler:
     def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
-    def handle(self, request: ListGroupsRequest, context: RequestContext) -> ListGroupsResponse:
+    def handle(self, request: ListGroupsRequest, context: RequestContext) -> Stepwise[ListGroupsResponse]:
         states = {state.lower() for state in request.states_filter}
         types = {group_type.lower() for group_type in request.types_filter}
         overviews = [group for host in self._coordinators.active_hosts() for group in host.machine.overview()]
-        return ListGroupsResponse(
-            groups=tuple(
-                ListedGroup(
-                    group_id=group.group_id,
-                    protocol_type=group.protocol_type,
-                    group_state=group.state,
-                    group_type=_type_of(group),
-                )
-                for group in sorted(overviews, key=lambda group: group.group_id)
-                if (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
-            )
+        wanted = (
+            group
+            for group in sorted(overviews, key=lambda group: group.group_id)
+            if (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
         )
+        groups = yield from mapped(
+            lambda group: ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=_type_of(group),
+            ),
+            wanted,
+        )
+        return ListGroupsResponse(groups=groups)
 
 
 def _type_of(group: GroupOverview) -> str:
@@ -175,7 +180,7 @@ class DeleteGroupsHandler:
     def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
 
-    def handle(self, request: DeleteGroupsRequest, context: RequestContext) -> DeleteGroupsResponse | None:
+    def handle(self, request: DeleteGroupsRequest, context: RequestContext) -> Stepwise[DeleteGroupsResponse | None]:
         names = tuple(dict.fromkeys(request.groups_names))
         if not names:
             return DeleteGroupsResponse(results=())
@@ -190,7 +195,9 @@ class DeleteGroupsHandler:
                     )
                 )
 
-        for name in names:
+        for number, name in enumerate(names, 1):
+            if not number % STEP:
+                yield
             self._delete(name, on_deleted)
         return None
 

@@ -8,7 +8,8 @@ The offsets in a view of a topic are its own, under its name and id (decision 00
 answer for those alone that ask for them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from itertools import compress
 from typing import NamedTuple
 
 from tailrace.coordinators.groups.commands import DeleteOffsets
@@ -37,6 +38,7 @@ from tailrace.server.groups.committed_ranges import RangeRoom, WantedRanges
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.requested_offsets import NamedTopics
 from tailrace.server.ports import Controller
+from tailrace.server.slices import STEP, Stepwise, mapped, mapped_in, once
 
 _FIRST_WITH_IDS = 10
 _FIRST_FETCH_OF_MANY_GROUPS = 8
@@ -51,14 +53,13 @@ class OffsetFetchHandler:
         self._coordinators = coordinators
         self._controller = controller
 
-    def handle(self, request: OffsetFetchRequest, context: RequestContext) -> OffsetFetchResponse:
+    def handle(self, request: OffsetFetchRequest, context: RequestContext) -> Stepwise[OffsetFetchResponse]:
         if context.api_version >= _FIRST_FETCH_OF_MANY_GROUPS:
             by_id = context.api_version >= _FIRST_WITH_IDS
-            return OffsetFetchResponse(
-                groups=tuple(
-                    self._groups(request.groups, RangeRoom(), by_id=by_id, require_stable=request.require_stable)
-                )
+            groups = yield from self._groups(
+                request.groups, RangeRoom(), by_id=by_id, require_stable=request.require_stable
             )
+            return OffsetFetchResponse(groups=groups)
         topics = None
         if request.topics is not None:
             topics = tuple(
@@ -66,33 +67,40 @@ class OffsetFetchHandler:
                 for topic in request.topics
             )
         group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-        found = self._group(group, RangeRoom(), by_id=False, require_stable=request.require_stable)
-        return OffsetFetchResponse(topics=tuple(map(_as_before, found.topics)))
+        found = yield from self._group(group, RangeRoom(), by_id=False, require_stable=request.require_stable)
+        answered = yield from mapped_in(
+            found.topics, lambda topic: topic.partitions, _partition_as_before, _topic_as_before
+        )
+        return OffsetFetchResponse(topics=answered)
 
     def _groups(
         self, groups: Iterable[OffsetFetchRequestGroup], room: RangeRoom, *, by_id: bool, require_stable: bool
-    ) -> Iterator[OffsetFetchResponseGroup]:
+    ) -> Stepwise[tuple[OffsetFetchResponseGroup, ...]]:
         """Each group once for all its topics and once for some: more forms would multiply the work."""
         answered: set[tuple[str, bool]] = set()
-        for group in dict.fromkeys(groups):
+        found: list[OffsetFetchResponseGroup] = []
+        for group in (yield from once(groups)):
+            if len(found) % STEP == STEP - 1:
+                yield
             form = group.group_id, group.topics is None
             if form in answered:
-                yield OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.INVALID_REQUEST)
+                found.append(OffsetFetchResponseGroup(group_id=group.group_id, error_code=ErrorCode.INVALID_REQUEST))
             else:
                 answered.add(form)
-                yield self._group_or_error(group, room, by_id=by_id, require_stable=require_stable)
+                found.append((yield from self._group_or_error(group, room, by_id=by_id, require_stable=require_stable)))
+        return tuple(found)
 
     def _group_or_error(
         self, group: OffsetFetchRequestGroup, room: RangeRoom, *, by_id: bool, require_stable: bool
-    ) -> OffsetFetchResponseGroup:
+    ) -> Stepwise[OffsetFetchResponseGroup]:
         try:
-            return self._group(group, room, by_id=by_id, require_stable=require_stable)
+            return (yield from self._group(group, room, by_id=by_id, require_stable=require_stable))
         except KafkaError as refusal:
             return OffsetFetchResponseGroup(group_id=group.group_id, error_code=refusal.code)
 
     def _group(
         self, group: OffsetFetchRequestGroup, room: RangeRoom, *, by_id: bool, require_stable: bool
-    ) -> OffsetFetchResponseGroup:
+    ) -> Stepwise[OffsetFetchResponseGroup]:
         machine = self._coordinators.host_of(group.group_id).machine
         machine.check_reader(group.group_id, group.member_id, group.member_epoch)
         view = _OffsetsView(
@@ -101,36 +109,50 @@ class OffsetFetchHandler:
             WantedRanges(self._coordinators.shared_offsets, group.key_ranges, room) if group.include_ranges else None,
         )
         if group.topics is None:
-            topics = _all_topics(view, self._topics)
+            topics = yield from _all_topics(view, self._topics)
         else:
-            topics = tuple(self._topic(topic, view, by_id=by_id) for topic in _once(group.topics))
+            wanted = yield from _once(group.topics)
+            topics = yield from mapped_in(
+                ((self._named(topic, by_id=by_id), topic) for topic in wanted),
+                lambda pair: wanted[pair[1]],
+                lambda pair, index: view.partition(pair[0].name, index, pair[0].code),
+                lambda pair, partitions: OffsetFetchResponseTopics(
+                    name=pair[0].name, topic_id=pair[1][1], partitions=partitions
+                ),
+            )
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
     @property
     def _topics(self) -> "NamedTopics":
         return NamedTopics(self._controller.image, self._coordinators.views)
 
-    def _topic(
-        self, topic: OffsetFetchRequestTopics, view: "_OffsetsView", *, by_id: bool
-    ) -> OffsetFetchResponseTopics:
-        name, code = topic.name, ErrorCode.NONE
-        if by_id:
-            found = self._topics.with_id(topic.topic_id)
-            name, code = ("", ErrorCode.UNKNOWN_TOPIC_ID) if found is None else (found.name, code)
-        return OffsetFetchResponseTopics(
-            name=name,
-            topic_id=topic.topic_id,
-            partitions=tuple(view.partition(name, index, code) for index in topic.partition_indexes),
-        )
+    def _named(self, topic: "_TopicKey", *, by_id: bool) -> "_NameOrCode":
+        name, topic_id = topic
+        if not by_id:
+            return _NameOrCode(name, ErrorCode.NONE)
+        found = self._topics.with_id(topic_id)
+        if found is None:
+            return _NameOrCode("", ErrorCode.UNKNOWN_TOPIC_ID)
+        return _NameOrCode(found.name, ErrorCode.NONE)
 
 
-def _once(topics: Sequence[OffsetFetchRequestTopics]) -> Iterator[OffsetFetchRequestTopics]:
+_TopicKey = tuple[str, bytes]
+"""The name and the id of a topic in a request."""
+
+
+class _NameOrCode(NamedTuple):
+    name: str
+    code: ErrorCode
+
+
+def _once(topics: Iterable[OffsetFetchRequestTopics]) -> Stepwise[dict[_TopicKey, dict[int, None]]]:
     """The topics and their partitions, each once."""
-    wanted: dict[tuple[str, bytes], dict[int, None]] = {}
-    for topic in topics:
+    wanted: dict[_TopicKey, dict[int, None]] = {}
+    for number, topic in enumerate(topics, 1):
+        if not number % STEP:
+            yield
         wanted.setdefault((topic.name, topic.topic_id), {}).update(dict.fromkeys(topic.partition_indexes))
-    for (name, topic_id), indexes in wanted.items():
-        yield OffsetFetchRequestTopics(name=name, topic_id=topic_id, partition_indexes=tuple(indexes))
+    return wanted
 
 
 class _OffsetsView(NamedTuple):
@@ -170,9 +192,11 @@ class _OffsetsView(NamedTuple):
         )
 
 
-def _all_topics(view: _OffsetsView, topics: NamedTopics) -> tuple[OffsetFetchResponseTopics, ...]:
+def _all_topics(view: _OffsetsView, topics: NamedTopics) -> Stepwise[tuple[OffsetFetchResponseTopics, ...]]:
     partitions: dict[str, list[OffsetFetchResponsePartitions]] = {}
-    for name, index in view.offsets:
+    for number, (name, index) in enumerate(tuple(view.offsets), 1):
+        if not number % STEP:
+            yield
         partitions.setdefault(name, []).append(view.partition(name, index, ErrorCode.NONE))
     return tuple(
         OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=tuple(found))
@@ -181,20 +205,22 @@ def _all_topics(view: _OffsetsView, topics: NamedTopics) -> tuple[OffsetFetchRes
     )
 
 
-def _as_before(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
+def _topic_as_before(
+    topic: OffsetFetchResponseTopics, partitions: tuple[OffsetFetchResponsePartition, ...]
+) -> OffsetFetchResponseTopic:
     """The topic in the form of versions before 8, which have one group."""
-    return OffsetFetchResponseTopic(
-        name=topic.name,
-        partitions=tuple(
-            OffsetFetchResponsePartition(
-                partition_index=partition.partition_index,
-                committed_offset=partition.committed_offset,
-                committed_leader_epoch=partition.committed_leader_epoch,
-                metadata=partition.metadata,
-                error_code=partition.error_code,
-            )
-            for partition in topic.partitions
-        ),
+    return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+
+
+def _partition_as_before(
+    _: OffsetFetchResponseTopics, partition: OffsetFetchResponsePartitions
+) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=partition.partition_index,
+        committed_offset=partition.committed_offset,
+        committed_leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.metadata,
+        error_code=partition.error_code,
     )
 
 
@@ -208,38 +234,34 @@ class OffsetDeleteHandler:
         self._coordinators = coordinators
         self._controller = controller
 
-    def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> None:
+    def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> Stepwise[None]:
         topics = NamedTopics(self._controller.image, self._coordinators.views)
-        requested = dict.fromkeys(
+        requested = yield from once(
             TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         )
-        there = tuple(partition for partition in requested if topics.has(partition))
+        is_there = yield from mapped(topics.has, requested)
+        there = tuple(compress(requested, is_there))
 
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
                 context.respond(error_response(request, context.api_version, outcome))
             else:
-                context.respond(_response(request, dict(zip(there, outcome, strict=True))))
+                context.respond_in_steps(_response(request, dict(zip(there, outcome, strict=True))))
 
         host = self._coordinators.host_of(request.group_id)
         host.submit(DeleteOffsets(group_id=request.group_id, partitions=there), answer)
 
 
-def _response(request: OffsetDeleteRequest, codes: dict[TopicPartition, ErrorCode]) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(
-        topics=tuple(
-            OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    OffsetDeleteResponsePartition(
-                        partition_index=each.partition_index,
-                        error_code=codes.get(
-                            TopicPartition(topic.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                        ),
-                    )
-                    for each in topic.partitions
-                ),
-            )
-            for topic in request.topics
-        )
+def _response(request: OffsetDeleteRequest, codes: dict[TopicPartition, ErrorCode]) -> Stepwise[OffsetDeleteResponse]:
+    topics = yield from mapped_in(
+        request.topics,
+        lambda topic: topic.partitions,
+        lambda topic, each: OffsetDeleteResponsePartition(
+            partition_index=each.partition_index,
+            error_code=codes.get(
+                TopicPartition(topic.name, each.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            ),
+        ),
+        lambda topic, partitions: OffsetDeleteResponseTopic(name=topic.name, partitions=partitions),
     )
+    return OffsetDeleteResponse(topics=topics)

@@ -1,6 +1,6 @@
 """The offsets of one commit: those that can be committed, and the codes of the others."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -9,6 +9,7 @@ from tailrace.metadata.image import ClusterImage, TopicImage
 from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
+from tailrace.server.slices import Stepwise, mapped
 
 
 class RequestedPartition(Protocol):
@@ -55,7 +56,7 @@ class RequestedOffsets:
     def __init__(self) -> None:
         self._offsets: dict[TopicPartition, OffsetToCommit] = {}
         self._refused: dict[TopicPartition, ErrorCode] = {}
-        self._codes: list[list[ErrorCode | TopicPartition]] = []
+        self._codes: list[tuple[ErrorCode | TopicPartition, ...]] = []
         """By topic and partition of the request: an error, or the key in `_offsets` or `_refused`."""
 
     @property
@@ -70,12 +71,13 @@ class RequestedOffsets:
         *,
         code_if_absent: ErrorCode,
         ranges_of: Callable[[TopicImage, P], RangesToCommit | None] = lambda _topic, _partition: None,
-    ) -> None:
+    ) -> Stepwise[None]:
         """Add the partitions of the next topic; None: the topic does not exist.
 
         `ranges_of` returns the ranges of a partition that has some, and raises KafkaError for bad ones.
         """
-        self._codes.append([self._add(topic, partition, code_if_absent, ranges_of) for partition in partitions])
+        codes = yield from mapped(lambda partition: self._add(topic, partition, code_if_absent, ranges_of), partitions)
+        self._codes.append(codes)
 
     def _add(
         self,
@@ -133,8 +135,8 @@ class RequestedOffsets:
             assert offset.ranges is not None, "it has ranges"
             self._offsets[partition] = replace(offset, ranges=replace(offset.ranges, end_offset=end))
 
-    def codes(self, outcome: Sequence[ErrorCode] | ErrorCode) -> list[list[ErrorCode]]:
+    def codes(self, outcome: Sequence[ErrorCode] | ErrorCode) -> Iterator[Iterator[ErrorCode]]:
         """The codes by topic and partition. `outcome` has a code for each of `offsets`, or one for all."""
         of_offsets = [outcome] * len(self._offsets) if isinstance(outcome, ErrorCode) else outcome
         codes = {**self._refused, **dict(zip(self._offsets, of_offsets, strict=True))}
-        return [[code if isinstance(code, ErrorCode) else codes[code] for code in row] for row in self._codes]
+        return ((code if isinstance(code, ErrorCode) else codes[code] for code in row) for row in self._codes)

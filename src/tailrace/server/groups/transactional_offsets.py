@@ -29,6 +29,7 @@ from tailrace.server.groups.host import GroupCoordinatorHost, GroupCoordinatorSe
 from tailrace.server.groups.requested_offsets import NamedTopics, RequestedOffsets
 from tailrace.server.ports import Controller
 from tailrace.server.produce.transactional_appends import TransactionVerifier, VerificationRequest
+from tailrace.server.slices import STEP, Stepwise, mapped_in
 
 _FIRST_WITH_LOADING = 2
 _FIRST_WITH_ABORTABLE = 4
@@ -70,9 +71,11 @@ class TxnOffsetCommitHandler:
         self._verifier = verifier
         self._is_verified = is_verified
 
-    def handle(self, request: TxnOffsetCommitRequest, context: RequestContext) -> None:
+    def handle(self, request: TxnOffsetCommitRequest, context: RequestContext) -> Stepwise[None]:
         host = self._coordinators.host_of(request.group_id, check_limit=True)
         commit = _TransactionalCommit(request, context, host, self._controller, self._coordinators.views)
+        yield from commit.look_up()
+        host.check_active()
         commit.carry_out(self._verifier, self._is_verified)
 
 
@@ -92,16 +95,18 @@ class _TransactionalCommit:
         self._host = host
         self._controller = controller
         self._views = views
-        self._requested = self._looked_up()
+        self._requested = RequestedOffsets()
 
-    def _looked_up(self) -> RequestedOffsets:
-        """The requested offsets, checked against the topics of the present image."""
+    def look_up(self) -> Stepwise[None]:
+        """Check the requested offsets against the topics of the present image."""
         requested, topics = RequestedOffsets(), NamedTopics(self._controller.image, self._views)
-        for topic in self._request.topics:
-            requested.add_topic(
+        for number, topic in enumerate(self._request.topics, 1):
+            if not number % STEP:
+                yield
+            yield from requested.add_topic(
                 topics.named(topic.name), topic.partitions, code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
-        return requested
+        self._requested = requested
 
     def carry_out(self, verifier: TransactionVerifier, is_verified: bool) -> None:
         request, partition = self._request, self._host.partition
@@ -141,7 +146,10 @@ class _TransactionalCommit:
         if error is not None:
             self._refuse(error)
             return
-        self._requested = self._looked_up()  # topics may have been deleted meanwhile
+        self._context.respond_in_steps(self._verified_and_looked_up(verification))
+
+    def _verified_and_looked_up(self, verification: Verification) -> Stepwise[None]:
+        yield from self.look_up()  # topics may have been deleted meanwhile
         try:
             self._host.check_active()  # another broker may lead its partition now
             self._commit(verification)
@@ -179,17 +187,15 @@ class _TransactionalCommit:
         self._answer(code)
 
     def _answer(self, outcome: Sequence[ErrorCode] | ErrorCode) -> None:
-        self._context.respond(
-            TxnOffsetCommitResponse(
-                topics=tuple(
-                    TxnOffsetCommitResponseTopic(
-                        name=topic.name,
-                        partitions=tuple(
-                            TxnOffsetCommitResponsePartition(partition_index=partition.partition_index, error_code=code)
-                            for partition, code in zip(topic.partitions, codes, strict=True)
-                        ),
-                    )
-                    for topic, codes in zip(self._request.topics, self._requested.codes(outcome), strict=True)
-                )
-            )
+        self._context.respond_in_steps(self._response(outcome))
+
+    def _response(self, outcome: Sequence[ErrorCode] | ErrorCode) -> Stepwise[TxnOffsetCommitResponse]:
+        topics = yield from mapped_in(
+            zip(self._request.topics, self._requested.codes(outcome), strict=True),
+            lambda pair: zip(pair[0].partitions, pair[1], strict=True),
+            lambda _, each: TxnOffsetCommitResponsePartition(
+                partition_index=each[0].partition_index, error_code=each[1]
+            ),
+            lambda pair, partitions: TxnOffsetCommitResponseTopic(name=pair[0].name, partitions=partitions),
         )
+        return TxnOffsetCommitResponse(topics=topics)

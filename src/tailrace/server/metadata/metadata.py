@@ -12,7 +12,7 @@ creation, unlike Kafka's: the next answer has the topic, and a failed creation h
 A view of a topic (decision 0057) is shown to a client that names it, by name or by id. No request creates one.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from tailrace.metadata.commands import ControllerResponse, CreateTopics, TopicRefused, TopicsCreated, TopicSpec
@@ -24,7 +24,6 @@ from tailrace.model.partitions import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
     PartitionState,
-    TopicPartition,
     topic_name_fault,
 )
 from tailrace.model.views import parse_view
@@ -45,6 +44,7 @@ from tailrace.server.metadata.cluster import (
     registered_brokers,
 )
 from tailrace.server.ports import Controller
+from tailrace.server.slices import Stepwise, mapped_in, once
 
 MAX_WAITING: Final = 1_000
 """The most requests that wait for topics."""
@@ -184,45 +184,49 @@ class MetadataHandler:
         self._auto_create = auto_create
         self._creations = TopicCreations(controller)
 
-    def handle(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse | None:
-        wanted = _wanted_topics(request, context.api_version)
-        to_create = self._topics_to_create(wanted, request)
+    def handle(self, request: MetadataRequest, context: RequestContext) -> Stepwise[MetadataResponse | None]:
+        wanted = yield from _wanted_topics(request, context.api_version)
+        to_create = yield from self._topics_to_create(wanted, request)
         if not to_create:
-            return self._response(request, wanted, context, {})
+            return (yield from self._response(request, wanted, context, {}))
 
         def answer(refusals: Mapping[str, KafkaError]) -> None:
             unseen = dict.fromkeys(to_create, _JUST_CREATED) | dict(refusals)
-            context.respond(self._response(request, wanted, context, unseen))
+            context.respond_in_steps(self._response(request, wanted, context, unseen))
 
         self._creations.create(to_create, answer, asked_for=0 if wanted is None else len(wanted))
         return None
 
     def _topics_to_create(
-        self, wanted: tuple[MetadataRequestTopic, ...] | None, request: MetadataRequest
-    ) -> tuple[str, ...]:
+        self, wanted: Iterable[MetadataRequestTopic] | None, request: MetadataRequest
+    ) -> Stepwise[tuple[str, ...]]:
         if wanted is None or not self._auto_create or not request.allow_auto_topic_creation:
             return ()
         topics = self._controller.image.topics
-        names = (topic.name for topic in wanted if topic.topic_id == ZERO_TOPIC_ID)
-        return tuple(
-            name for name in dict.fromkeys(names) if name is not None and name not in topics and _may_be_created(name)
-        )
+
+        def name_to_create(topic: MetadataRequestTopic) -> str | None:
+            name = topic.name if topic.topic_id == ZERO_TOPIC_ID else None
+            return None if name is None or name in topics or not _may_be_created(name) else name
+
+        names = yield from once(map(name_to_create, wanted))
+        names.pop(None, None)
+        return tuple(name for name in names if name is not None)
 
     def _response(
         self,
         request: MetadataRequest,
-        wanted: tuple[MetadataRequestTopic, ...] | None,
+        wanted: Iterable[MetadataRequestTopic] | None,
         context: RequestContext,
         unseen: Mapping[str, KafkaError],
-    ) -> MetadataResponse:
+    ) -> Stepwise[MetadataResponse]:
         """`unseen`: topics with an error in this answer, even if they exist by now."""
         image = self._controller.image
         with_operations = request.include_topic_authorized_operations
         view = _View(image, self._views, context, self._offline_replica, with_operations=with_operations)
-        if wanted is None:
-            topics = tuple(view.topic(topic) for topic in image.topics.values())
-        else:
-            topics = tuple(view.wanted(topic, unseen) for topic in wanted)
+        found: Iterable[TopicImage | MetadataResponseTopic] = image.topics.values()
+        if wanted is not None:
+            found = (view.wanted(topic, unseen) for topic in wanted)
+        topics = yield from mapped_in(found, view.partitions_of, view.partition, view.topic)
         with_cluster_operations = request.include_cluster_authorized_operations
         return MetadataResponse(
             brokers=view.brokers(),
@@ -241,18 +245,19 @@ def _may_be_created(name: str) -> bool:
     return topic_name_fault(name) is None and name not in _NOT_CREATED and parse_view(name) is None
 
 
-def _wanted_topics(request: MetadataRequest, version: int) -> tuple[MetadataRequestTopic, ...] | None:
+def _wanted_topics(request: MetadataRequest, version: int) -> Stepwise[Collection[MetadataRequestTopic] | None]:
     """The topics of the request, each once; None for all topics."""
     topics = request.topics
     if topics is None or (not topics and version < _FIRST_WITH_NULL_FOR_ALL):
         return None
+    wanted = yield from once(topics)
     if version < _FIRST_BY_ID:
-        for topic in topics:
+        for topic in wanted:
             if topic.name is None or topic.topic_id != ZERO_TOPIC_ID:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"below version {_FIRST_BY_ID} every topic has a name and no id"
                 )
-    return tuple(dict.fromkeys(topics))
+    return wanted
 
 
 class _View:
@@ -294,7 +299,10 @@ class _View:
             for broker_id, endpoint in listed.items()
         )
 
-    def wanted(self, topic: MetadataRequestTopic, unseen: Mapping[str, KafkaError]) -> MetadataResponseTopic:
+    def wanted(
+        self, topic: MetadataRequestTopic, unseen: Mapping[str, KafkaError]
+    ) -> TopicImage | MetadataResponseTopic:
+        """The topic, or the answer with its error."""
         if topic.topic_id != ZERO_TOPIC_ID:
             found = self._views.topic_by_id(self._image, topic.topic_id)
             if found is not None:
@@ -310,22 +318,28 @@ class _View:
             return self._missing(ErrorCode.INVALID_TOPIC_EXCEPTION, name=name)
         return self._missing(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name=name)
 
-    def _topic_or_view(self, topic: TopicImage) -> MetadataResponseTopic:
+    def _topic_or_view(self, topic: TopicImage) -> TopicImage | MetadataResponseTopic:
         if isinstance(topic, ViewImage):
             if len(topic.partitions) > self._left:
                 return self._missing(ErrorCode.POLICY_VIOLATION, name=topic.name, topic_id=topic.topic_id)
             self._left -= len(topic.partitions)
-        return self.topic(topic)
+        return topic
 
-    def topic(self, topic: TopicImage) -> MetadataResponseTopic:
+    def partitions_of(self, topic: TopicImage | MetadataResponseTopic) -> Iterable[tuple[int, PartitionState]]:
+        """The partitions that are in the answer, in order."""
+        return () if isinstance(topic, MetadataResponseTopic) else sorted(topic.partitions.items())
+
+    def topic(
+        self, topic: TopicImage | MetadataResponseTopic, partitions: tuple[MetadataResponsePartition, ...]
+    ) -> MetadataResponseTopic:
+        """The answer of a topic with those of its partitions."""
+        if isinstance(topic, MetadataResponseTopic):
+            return topic
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
-            partitions=tuple(
-                self._partition(topic.stored_as(number), number, state)
-                for number, state in sorted(topic.partitions.items())
-            ),
+            partitions=partitions,
             topic_authorized_operations=self._view_operations if isinstance(topic, ViewImage) else self._operations,
         )
 
@@ -339,8 +353,13 @@ class _View:
             topic_authorized_operations=NOT_ASKED if name is None else self._operations,
         )
 
-    def _partition(self, stored: TopicPartition, number: int, state: PartitionState) -> MetadataResponsePartition:
-        offline = self._offline_replica(*stored)
+    def partition(
+        self, topic: TopicImage | MetadataResponseTopic, numbered: tuple[int, PartitionState]
+    ) -> MetadataResponsePartition:
+        """The answer of a partition."""
+        assert not isinstance(topic, MetadataResponseTopic), "an answer with an error has no partitions"
+        number, state = numbered
+        offline = self._offline_replica(*topic.stored_as(number))
         replicas, in_sync = state.replicas, state.in_sync_replicas
         if self._version == 0:
             # The oldest clients fail on a replica that is not in the list of brokers.

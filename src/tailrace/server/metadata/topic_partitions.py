@@ -6,7 +6,7 @@ request names it. A view of a topic (decision 0057) is described if the request 
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from tailrace.metadata.image import ClusterImage, TopicImage
@@ -25,6 +25,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.metadata.cluster import reachable_brokers
 from tailrace.server.metadata.metadata import ALL_TOPIC_OPERATIONS, VIEW_OPERATIONS, OfflineReplica
 from tailrace.server.ports import Controller
+from tailrace.server.slices import STEP, Stepwise, once
 
 MAX_PARTITIONS: Final = 2_000
 
@@ -39,10 +40,10 @@ class DescribeTopicPartitionsHandler:
 
     def handle(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext
-    ) -> DescribeTopicPartitionsResponse:
+    ) -> Stepwise[DescribeTopicPartitionsResponse]:
         image = self._controller.image
         cursor = request.cursor
-        named = {topic.name for topic in request.topics}
+        named = yield from once(topic.name for topic in request.topics)
         if cursor is not None:
             _check_cursor(cursor, named)
         names = sorted(named or image.topics)
@@ -50,11 +51,11 @@ class DescribeTopicPartitionsHandler:
             names = names[bisect_left(names, cursor.topic_name) :]
         limit = max(min(request.response_partition_limit, MAX_PARTITIONS), 1)
         page = _Page(image, self._views, context.connection.listener_name, limit, self._offline_replica)
-        next_cursor = page.fill(names, cursor)
+        next_cursor = yield from page.fill(names, cursor)
         return DescribeTopicPartitionsResponse(topics=tuple(page.topics), next_cursor=next_cursor)
 
 
-def _check_cursor(cursor: Cursor, named: set[str]) -> None:
+def _check_cursor(cursor: Cursor, named: Collection[str]) -> None:
     if named and cursor.topic_name not in named:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"the cursor's topic {cursor.topic_name!r} is not in the request")
     if cursor.partition_index < 0:
@@ -74,9 +75,11 @@ class _Page:
         self._offline_replica = offline_replica
         self._reachable = reachable_brokers(image, listener_name)
 
-    def fill(self, names: Sequence[str], cursor: Cursor | None) -> Cursor | None:
+    def fill(self, names: Sequence[str], cursor: Cursor | None) -> Stepwise[Cursor | None]:
         """Add topics until the page is full; returns the start of the next page, if there is one."""
-        for name in names:
+        for number, name in enumerate(names, 1):
+            if not number % STEP:
+                yield
             if self._left <= 0:
                 return Cursor(topic_name=name, partition_index=0)
             topic = self._views.topic(self._image, name)

@@ -30,6 +30,7 @@ from tailrace.replication.outcomes import Appended, NotLeader
 from tailrace.replication.partition import Partition
 from tailrace.server.context import RequestContext
 from tailrace.server.metadata.cluster import LeaderEndpoints
+from tailrace.server.slices import Stepwise, mapped_in
 from tailrace.server.waiters import Deadlines
 
 FIRST_WITH_ENDPOINTS: Final = 10
@@ -368,17 +369,7 @@ def _time_for(acks: int, timeout_ms: int) -> int:
 def _finish(context: RequestContext, acks: int, answers: Sequence[PartitionAnswer], endpoints: LeaderEndpoints) -> None:
     """Send the answer, by the acks of the request."""
     if acks != 0:
-        leaders: list[int] = []
-        topics = tuple(
-            TopicProduceResponse(
-                name=name, topic_id=topic_id, partition_responses=tuple(answer.response(leaders) for answer in of_topic)
-            )
-            for (name, topic_id), of_topic in groupby(answers, key=lambda answer: (answer.topic_name, answer.topic_id))
-        )
-        node_endpoints: tuple[NewerLeaderEndpoint, ...] = ()
-        if leaders and context.api_version >= FIRST_WITH_ENDPOINTS:
-            node_endpoints = endpoints.of(leaders, context.connection.listener_name, NewerLeaderEndpoint)
-        context.respond(ProduceResponse(responses=topics, node_endpoints=node_endpoints))
+        context.respond_in_steps(_response(context, answers, endpoints))
         return
     for answer in answers:
         if answer.refusal is not None:
@@ -386,3 +377,21 @@ def _finish(context: RequestContext, acks: int, answers: Sequence[PartitionAnswe
             context.connection.close(f"produce with acks=0 failed for {where}: {code}")
             return
     context.respond_nothing()
+
+
+def _response(
+    context: RequestContext, answers: Sequence[PartitionAnswer], endpoints: LeaderEndpoints
+) -> Stepwise[ProduceResponse]:
+    leaders: list[int] = []
+    topics = yield from mapped_in(
+        groupby(answers, key=lambda answer: (answer.topic_name, answer.topic_id)),
+        lambda group: group[1],
+        lambda _, answer: answer.response(leaders),
+        lambda group, responses: TopicProduceResponse(
+            name=group[0][0], topic_id=group[0][1], partition_responses=responses
+        ),
+    )
+    node_endpoints: tuple[NewerLeaderEndpoint, ...] = ()
+    if leaders and context.api_version >= FIRST_WITH_ENDPOINTS:
+        node_endpoints = endpoints.of(leaders, context.connection.listener_name, NewerLeaderEndpoint)
+    return ProduceResponse(responses=topics, node_endpoints=node_endpoints)

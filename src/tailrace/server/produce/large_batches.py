@@ -23,28 +23,6 @@ OnUnfolded = Callable[[Unfolded | KafkaError], None]
 """Called once, with the plain records or the refusal of the batch."""
 
 
-class Suspensions:
-    """Connections that are suspended for several reasons at once go on when the last one is over."""
-
-    def __init__(self) -> None:
-        self._counts: dict[ServerConnection, int] = {}
-
-    def suspend(self, connection: ServerConnection) -> None:
-        """Carry out no further request of the connection until as many calls of `go_on`."""
-        count = self._counts.get(connection, 0)
-        self._counts[connection] = count + 1
-        if not count:
-            connection.suspend()
-
-    def go_on(self, connection: ServerConnection) -> None:
-        """End one suspension."""
-        count = self._counts.pop(connection) - 1
-        if count:
-            self._counts[connection] = count
-        else:
-            connection.go_on()
-
-
 class _Unfolding(NamedTuple):
     batch: LargeBatch
     on_unfolded: OnUnfolded
@@ -53,16 +31,15 @@ class _Unfolding(NamedTuple):
 class LargeBatches:
     """The large batches of a node, unfolded one after the other."""
 
-    def __init__(self, clock: Clock, suspensions: Suspensions) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._suspensions = suspensions
         self._waiting: dict[ServerConnection, deque[_Unfolding]] = {}
         """The batches of each connection; the one that is being unfolded is the first of the first."""
         self._steps: Generator[object, None, Unfolded] | None = None
 
     def unfold(self, batch: LargeBatch, connection: ServerConnection, on_unfolded: OnUnfolded) -> None:
         """Unfold the batch in later turns, then call `on_unfolded`. The connection is suspended until then."""
-        self._suspensions.suspend(connection)
+        connection.suspend()
         if not self._waiting:
             self._clock.call_soon(self._step)
         self._waiting.setdefault(connection, deque()).append(_Unfolding(batch, on_unfolded))
@@ -84,7 +61,7 @@ class LargeBatches:
         try:
             first.on_unfolded(outcome)
         finally:
-            self._suspensions.go_on(connection)
+            connection.go_on()
 
     def _outcome(self, batch: LargeBatch, connection: ServerConnection) -> Unfolded | KafkaError | None:
         """The outcome of the batch after its next step; None if it has another one."""

@@ -34,6 +34,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
+from tailrace.server.slices import STEP, Stepwise, mapped_in, once
 from tailrace.server.transactions.host import TransactionCoordinatorService
 from tailrace.server.transactions.next_transactions import QueuedRequest
 
@@ -61,14 +62,16 @@ class AddPartitionsToTxnHandler:
         self._coordinators = coordinators
         self._controller = controller
 
-    def handle(self, request: AddPartitionsToTxnRequest, context: RequestContext) -> AddPartitionsToTxnResponse | None:
+    def handle(
+        self, request: AddPartitionsToTxnRequest, context: RequestContext
+    ) -> Stepwise[AddPartitionsToTxnResponse | None]:
         if context.api_version < _FIRST_OF_BROKERS:
             transactions: tuple[AddPartitionsToTxnTransaction, ...] = (_sole(request),)
         else:
             transactions = request.transactions
         if not transactions:
             return AddPartitionsToTxnResponse()
-        _Addition(transactions, context, self._coordinators, self._controller).carry_out()
+        yield from _Addition(transactions, context, self._coordinators, self._controller).carry_out()
         return None
 
 
@@ -96,15 +99,19 @@ class _Addition:
         self._context = context
         self._coordinators = coordinators
         self._controller = controller
-        self._results: dict[int, AddPartitionsToTxnResult] = {}
+        self._codes: dict[int, Codes] = {}
 
-    def carry_out(self) -> None:
+    def carry_out(self) -> Stepwise[None]:
         for index, transaction in enumerate(self._transactions):
-            self._carry_out_one(transaction, partial(self._has_result, index))
+            if index % STEP == STEP - 1:
+                yield
+            yield from self._carry_out_one(transaction, partial(self._has_result, index))
 
-    def _carry_out_one(self, transaction: AddPartitionsToTxnTransaction, on_done: Callable[[Codes], None]) -> None:
-        partitions = frozenset(_partitions(transaction.topics))
-        faults = self._faults(partitions)
+    def _carry_out_one(
+        self, transaction: AddPartitionsToTxnTransaction, on_done: Callable[[Codes], None]
+    ) -> Stepwise[None]:
+        partitions = frozenset((yield from once(_partitions(transaction.topics))))
+        faults = yield from self._faults(partitions)
         if faults:
             on_done({one: faults.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED) for one in partitions})
             return
@@ -137,10 +144,12 @@ class _Addition:
     def _is_from_broker(self) -> bool:
         return self._context.api_version >= _FIRST_OF_BROKERS
 
-    def _faults(self, partitions: Iterable[TopicPartition]) -> Codes:
+    def _faults(self, partitions: Iterable[TopicPartition]) -> Stepwise[Codes]:
         """The codes of partitions that cannot be added. If there is one, no partition is added."""
         image, faults = self._controller.image, {}
-        for partition in partitions:
+        for number, partition in enumerate(partitions, 1):
+            if not number % STEP:
+                yield
             if partition.topic in INTERNAL_TOPICS and not self._is_from_broker:
                 faults[partition] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             elif image.partition(partition.topic, partition.partition) is None:
@@ -149,35 +158,36 @@ class _Addition:
         return faults
 
     def _has_result(self, index: int, codes: Codes) -> None:
-        transaction = self._transactions[index]
-        self._results[index] = AddPartitionsToTxnResult(
-            transactional_id=transaction.transactional_id,
-            topic_results=tuple(
-                AddPartitionsToTxnTopicResult(
-                    name=topic.name,
-                    results_by_partition=tuple(
-                        AddPartitionsToTxnPartitionResult(
-                            partition_index=number,
-                            partition_error_code=self._as_version_says(codes[TopicPartition(topic.name, number)]),
-                        )
-                        for number in topic.partitions
-                    ),
-                )
-                for topic in transaction.topics
+        self._codes[index] = codes
+        if len(self._codes) == len(self._transactions):
+            self._context.respond_in_steps(self._response())
+
+    def _result(self, index: int) -> Stepwise[AddPartitionsToTxnResult]:
+        transaction, codes = self._transactions[index], self._codes[index]
+        topics = yield from mapped_in(
+            transaction.topics,
+            lambda topic: topic.partitions,
+            lambda topic, number: AddPartitionsToTxnPartitionResult(
+                partition_index=number,
+                partition_error_code=self._as_version_says(codes[TopicPartition(topic.name, number)]),
             ),
+            lambda topic, results: AddPartitionsToTxnTopicResult(name=topic.name, results_by_partition=results),
         )
-        if len(self._results) == len(self._transactions):
-            self._context.respond(self._response())
+        return AddPartitionsToTxnResult(transactional_id=transaction.transactional_id, topic_results=topics)
 
     def _as_version_says(self, code: ErrorCode) -> ErrorCode:
         if code is ErrorCode.TRANSACTION_ABORTABLE and self._context.api_version < _FIRST_WITH_ABORTABLE:
             return ErrorCode.INVALID_TXN_STATE
         return code
 
-    def _response(self) -> AddPartitionsToTxnResponse:
-        results = tuple(self._results[index] for index in range(len(self._transactions)))
+    def _response(self) -> Stepwise[AddPartitionsToTxnResponse]:
+        results: list[AddPartitionsToTxnResult] = []
+        for index in range(len(self._transactions)):
+            if index % STEP == STEP - 1:
+                yield
+            results.append((yield from self._result(index)))
         if self._is_from_broker:
-            return AddPartitionsToTxnResponse(results_by_transaction=results)
+            return AddPartitionsToTxnResponse(results_by_transaction=tuple(results))
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
 
 

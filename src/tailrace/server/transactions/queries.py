@@ -28,6 +28,7 @@ from tailrace.protocol.messages.transactions import (
 from tailrace.server.context import RequestContext
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
+from tailrace.server.slices import STEP, Stepwise, mapped, mapped_in
 from tailrace.server.transactions.host import TransactionCoordinatorService
 from tailrace.storage.producers.entries import ProducerEntry
 
@@ -40,10 +41,11 @@ class DescribeTransactionsHandler:
     def __init__(self, *, coordinators: TransactionCoordinatorService) -> None:
         self._coordinators = coordinators
 
-    def handle(self, request: DescribeTransactionsRequest, context: RequestContext) -> DescribeTransactionsResponse:
-        return DescribeTransactionsResponse(
-            transaction_states=tuple(self._describe(name) for name in dict.fromkeys(request.transactional_ids))
-        )
+    def handle(
+        self, request: DescribeTransactionsRequest, context: RequestContext
+    ) -> Stepwise[DescribeTransactionsResponse]:
+        states = yield from mapped(self._describe, dict.fromkeys(request.transactional_ids))
+        return DescribeTransactionsResponse(transaction_states=states)
 
     def _describe(self, transactional_id: str) -> DescribedTransaction:
         try:
@@ -92,7 +94,7 @@ class ListTransactionsHandler:
         self._coordinators = coordinators
         self._clock = clock
 
-    def handle(self, request: ListTransactionsRequest, context: RequestContext) -> ListTransactionsResponse:
+    def handle(self, request: ListTransactionsRequest, context: RequestContext) -> Stepwise[ListTransactionsResponse]:
         if request.transactional_id_pattern:
             raise KafkaError(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
@@ -106,16 +108,14 @@ class ListTransactionsHandler:
             longer_than_ms=request.duration_filter,
         )
         now_ms = self._clock.now_ms()
-        return ListTransactionsResponse(
-            unknown_state_filters=unknown,
-            transaction_states=tuple(
-                ListedTransaction(
-                    transactional_id=name, producer_id=found.producer_id, transaction_state=found.state.label
-                )
-                for host in self._coordinators.active_hosts()
-                for name, found in host.machine.listed(wanted, now_ms)
+        listed = (one for host in self._coordinators.active_hosts() for one in host.machine.listed(wanted, now_ms))
+        found = yield from mapped(
+            lambda one: ListedTransaction(
+                transactional_id=one[0], producer_id=one[1].producer_id, transaction_state=one[1].state.label
             ),
+            tuple(listed),
         )
+        return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
 
 
 _NO_SEQUENCE = -1
@@ -127,16 +127,19 @@ class DescribeProducersHandler:
     def __init__(self, *, partitions: PartitionTable) -> None:
         self._partitions = partitions
 
-    def handle(self, request: DescribeProducersRequest, context: RequestContext) -> DescribeProducersResponse:
+    def handle(self, request: DescribeProducersRequest, context: RequestContext) -> Stepwise[DescribeProducersResponse]:
         indexes_by_topic: dict[str, dict[int, None]] = {}
-        for topic in request.topics:
+        for number, topic in enumerate(request.topics, 1):
+            if not number % STEP:
+                yield
             indexes_by_topic.setdefault(topic.name, {}).update(dict.fromkeys(topic.partition_indexes))
-        return DescribeProducersResponse(
-            topics=tuple(
-                TopicProducers(name=name, partitions=tuple(self._describe(name, index) for index in indexes))
-                for name, indexes in indexes_by_topic.items()
-            )
+        topics = yield from mapped_in(
+            indexes_by_topic,
+            lambda name: indexes_by_topic[name],
+            self._describe,
+            lambda name, described: TopicProducers(name=name, partitions=described),
         )
+        return DescribeProducersResponse(topics=topics)
 
     def _describe(self, topic: str, index: int) -> PartitionProducers:
         try:

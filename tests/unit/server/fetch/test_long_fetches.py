@@ -32,7 +32,7 @@ class LongFetchBench:
         for module in ("fetch", "sessions", "waiting"):
             monkeypatch.setattr(f"tailrace.server.fetch.{module}.FEW", 1)
         monkeypatch.setattr("tailrace.server.fetch.reading._SLICE", 1)
-        monkeypatch.setattr("tailrace.server.fetch.slices.run_slice", self._run_step)
+        monkeypatch.setattr("tailrace.server.slices.run_slice", self._run_step)
         self.reader = SessionReader(self.node)
 
     def _run_step(self, steps: Iterator[object], clock: Clock) -> bool:

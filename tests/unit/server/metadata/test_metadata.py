@@ -35,6 +35,7 @@ from tailrace.server.metadata.metadata import (
     TopicCreations,
 )
 from tailrace.server.response_errors import ResponseErrors
+from tailrace.server.slices import result_of
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.controller_commands import create_topics, delete_topics
@@ -438,5 +439,5 @@ def test_a_client_may_ask_for_more_topics_than_are_created_at_once() -> None:
             connection=connection, slot=connection.next_slot(), api_key=3, api_version=12, correlation_id=1,
             client_id=None, errors=ResponseErrors(),
         )  # fmt: skip
-        assert handler.handle(MetadataRequest(topics=names), context) is None
+        assert result_of(handler.handle(MetadataRequest(topics=names), context)) is None
     assert [len(command.topics) for command in controller.commands] == [MAX_NAMES]

@@ -256,6 +256,24 @@ def test_a_large_request_is_written_in_several_turns_and_answered_once(monkeypat
     assert len(node.deadlines) == 0
 
 
+def test_a_request_of_very_many_batches_is_staged_in_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = DataPath("/logs", files=SimulatedDisk())
+    monkeypatch.setattr(node.clock, "call_soon", (later := deque[Callable[[], None]]()).append)
+    parts = tuple(PartitionProduceData(index=index, records=None) for index in range(600))
+    topic = TopicProduceData(name="nowhere", partition_data=parts)
+    exchange = node.send(ProduceRequest(acks=-1, timeout_ms=1000, topic_data=(topic,)), 9)
+    turns = 1
+    while later and not exchange.is_answered:
+        assert node.connection.is_suspended
+        later.popleft()()
+        node.end_turn()
+        turns += 1
+    assert turns == 3
+    assert not node.connection.is_suspended
+    (answered,) = exchange.response.responses
+    assert [part.index for part in answered.partition_responses] == list(range(600))
+
+
 def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
     node = DataPath("/logs", files=SimulatedDisk(), disk=(disk := DeferredDisk()))
     for partition in range(2):

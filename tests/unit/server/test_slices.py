@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace.server.callbacks import SLICE_MS
-from tailrace.server.fetch.slices import Slices
+from tailrace.server.slices import Slices
 from testkit.clocks import BusyClock
 
 

@@ -1,0 +1,176 @@
+"""Requests that take longer than a slice of 5 ms: each is carried out in steps, and all of them in rotation.
+
+A turn of the event loop has a slice of one such request, however many there are. So a request of another client, which
+needs a dozen turns, waits for a dozen slices at most.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Final, TypeVar
+
+from tailrace.server.callbacks import run_slice
+from tailrace.server.ports import Clock, ServerConnection
+
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+R = TypeVar("R")
+
+Steps = Iterator[object]
+"""Work; taking the next element does the next step, which takes well under a millisecond."""
+Stepwise = Generator[None, None, T]
+"""Work in steps that has a result."""
+
+STEP: Final = 16
+"""Elements of a request that are carried out in a step."""
+MOST_LARGE: Final = 4
+"""Large requests that are under way at once. The others wait as bytes: a request takes ten times its size in memory,
+and so does its answer."""
+
+
+def result_of(steps: Stepwise[T]) -> T:
+    """The result of all steps, here and now."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as over:
+            result: T = over.value
+            return result
+
+
+def mapped(function: Callable[[T], R], elements: Iterable[T], *, step: int = STEP) -> Stepwise[tuple[R, ...]]:
+    """The results of the function for all elements, so many in a step."""
+    results: list[R] = []
+    for element in elements:
+        if len(results) % step == step - 1:
+            yield
+        results.append(function(element))
+    return tuple(results)
+
+
+def mapped_in(
+    outer: Iterable[T],
+    inner_of: Callable[[T], Iterable[U]],
+    function: Callable[[T, U], V],
+    put_together: Callable[[T, tuple[V, ...]], R],
+) -> Stepwise[tuple[R, ...]]:
+    """For each outer element (a topic) the results of the function for its inner ones (partitions), put together."""
+    results: list[R] = []
+    count = 0
+    for element in outer:
+        parts: list[V] = []
+        for part in inner_of(element):
+            count += 1
+            if not count % STEP:
+                yield
+            parts.append(function(element, part))
+        count += 1
+        if not count % STEP:
+            yield
+        results.append(put_together(element, tuple(parts)))
+    return tuple(results)
+
+
+def once(elements: Iterable[T]) -> Stepwise[dict[T, int]]:
+    """The elements, each once, in order, with the number of times that each is there."""
+    times: dict[T, int] = {}
+    for number, element in enumerate(elements, 1):
+        if not number % STEP:
+            yield
+        times[element] = times.get(element, 0) + 1
+    return times
+
+
+class Slices:
+    """The long requests of one node that are under way."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waiting: deque[Steps] = deque()
+        self._is_planned = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def begin(self, steps: Steps) -> None:
+        """Take the first slice now, unless others wait for theirs, and the rest in later turns.
+
+        Raises what a step of the first slice raises.
+        """
+        is_first = not self._waiting and not self._is_planned
+        self._waiting.append(steps)
+        if is_first:
+            self._take_slice()
+        else:
+            self._plan()
+
+    def _plan(self) -> None:
+        if not self._is_planned:
+            self._is_planned = True
+            self._clock.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_planned = False
+        self._take_slice()
+
+    def _take_slice(self) -> None:
+        if not self._waiting:
+            return
+        steps = self._waiting.popleft()
+        is_over = True
+        try:
+            is_over = run_slice(steps, self._clock)
+        finally:
+            if not is_over:
+                self._waiting.append(steps)
+            if self._waiting:
+                self._plan()
+
+
+class LongRequests:
+    """Requests of many names, carried out in slices: of the large ones a few at a time, and the others wait in order.
+
+    The connection of each takes no other request until it is over.
+    """
+
+    def __init__(self, slices: Slices) -> None:
+        self._slices = slices
+        self._waiting: deque[tuple[ServerConnection, Steps]] = deque()
+        self._large = 0
+
+    def __len__(self) -> int:
+        """The large ones."""
+        return len(self._waiting) + self._large
+
+    def begin(self, connection: ServerConnection, steps: Steps, *, is_large: bool) -> None:
+        """Carry out a request of the connection, as long as that is open. A step raises nothing but AssertionError."""
+        connection.suspend()
+        if is_large:
+            self._waiting.append((connection, steps))
+            self._start()
+        else:
+            self._slices.begin(_run(connection, steps))
+
+    def _start(self) -> None:
+        while self._waiting and self._large < MOST_LARGE:
+            self._large += 1
+            self._slices.begin(self._run_large(*self._waiting.popleft()))
+
+    def _run_large(self, connection: ServerConnection, steps: Steps) -> Iterator[None]:
+        try:
+            yield from _run(connection, steps)
+        finally:
+            self._large -= 1
+            self._start()
+
+
+def _run(connection: ServerConnection, steps: Steps) -> Iterator[None]:
+    try:
+        while connection.is_open:
+            for _ in steps:
+                break
+            else:
+                return
+            yield
+    finally:
+        connection.go_on()
