@@ -56,6 +56,7 @@ class Setting:
     default: Value
     doc: str
     at_least: float | None = None
+    """The default may lie below this limit: -1 where every other value is positive."""
     at_most: float | None = None
     one_of: tuple[str, ...] | None = None
     """The legal values; for a LIST, of each element."""
@@ -90,8 +91,9 @@ class Setting:
         low, high = _INTEGRAL.get(self.type, (float("-inf"), float("inf")))
         low = low if self.at_least is None else max(low, self.at_least)
         high = high if self.at_most is None else min(high, self.at_most)
-        if not low <= value <= high:
-            raise self._refusal(text, f"must be between {low} and {high}")
+        if not low <= value <= high and value != self.default:
+            or_default = f", or {self.default}" if isinstance(self.default, int) and self.default < low else ""
+            raise self._refusal(text, f"must be between {low} and {high}{or_default}")
 
     def _refusal(self, text: str, why: str) -> KafkaError:
         shown = "[hidden]" if self.sensitive else repr(text)

@@ -112,7 +112,7 @@ TOPIC_SETTINGS: Table = table_of(
         "compression.gzip.level",
         SettingType.INT,
         f"{_ACCEPTED}: batches are compressed at the default level.",
-        at_least=-1,
+        at_least=1,
         at_most=9,
     ),
     _setting("compression.lz4.level", SettingType.INT, f"{_ACCEPTED}, as that of gzip.", at_least=1, at_most=17),

@@ -89,6 +89,13 @@ def test_kafkas_settings_of_a_topic_without_effect_are_accepted(name: str, value
         TopicConfig().with_overrides({name: "x"})
 
 
+def test_the_default_may_lie_outside_of_the_limits() -> None:
+    """Kafka: "Value must be between 1 and 9 or equal to -1"."""
+    assert TopicConfig().with_overrides({"compression.gzip.level": "-1"}).compression_gzip_level == -1
+    with pytest.raises(KafkaError, match=r"compression.gzip.level='0': must be between 1 and 9, or -1"):
+        TopicConfig().with_overrides({"compression.gzip.level": "0"})
+
+
 def test_tiered_storage_is_refused_by_name() -> None:
     with pytest.raises(KafkaError, match=r"remote.storage.enable=true: there is no tiered storage"):
         TopicConfig().with_overrides({"remote.storage.enable": "true"})
