@@ -135,7 +135,8 @@ class PartitionAnswer(ABC):
             if self.appended is None:
                 self.refusal = _Refusal(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"not verified by the transaction coordinator after {timeout_ms} ms; it may still be written later",
+                    f"not in the log after {timeout_ms} ms (its transaction is not verified, or its records are not"
+                    " checked yet); it may still be written later",
                 )
                 return
             end_offset = self.appended.last_offset + 1

@@ -358,7 +358,7 @@ def test_a_batch_that_is_not_verified_in_time_is_not_reported_as_written(disk: D
     in_log, unverified = exchange.response.responses[0].partition_responses
     assert (in_log.error_code, unverified.error_code) == (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.REQUEST_TIMED_OUT)
     assert in_log.error_message == "in the leader's log, but not on its disk after 5000 ms"
-    assert "not verified by the transaction coordinator after 1000 ms" in unverified.error_message
+    assert "not in the log after 1000 ms (its transaction is not verified" in unverified.error_message
     assert held.log.log_end_offset == 0
 
 
