@@ -322,7 +322,7 @@ def test_a_request_that_waits_for_another_of_its_session_takes_no_whole_slices(b
         return taken[-1]
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tailrace.server.fetch.slices.run_slice", take_slice)
+        patched.setattr("tailrace.server.slices.run_slice", take_slice)
         session.is_busy = True
         exchange = bench.reader.send(ALL)
     assert taken == [False, True]
