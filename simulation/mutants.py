@@ -69,6 +69,8 @@ WORLDS = {
     "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
 }
 """The function that is run for each kind of mutant, with a seed; and what is loaded anew for that."""
+BY_A_UNIT_TEST = "unit tests"
+"""The kind of a mutant of a rule that no world has: its law is a unit test (`mutant_tests.noticed_by`)."""
 
 
 class Patch(NamedTuple):
@@ -103,7 +105,7 @@ class Mutant(NamedTuple):
         """Raises KeyError or TypeError if something is missing."""
         content = tomllib.loads(path.read_text())
         kind = content.get("kind", "quorum")
-        assert kind in WORLDS, f"{path.name}: {kind}"
+        assert kind in WORLDS or kind == BY_A_UNIT_TEST, f"{path.name}: {kind}"
         patches = tuple(Patch(**patch) for patch in content["patch"])
         noticed_by = tuple(content["unit_tests"]) if "unit_tests" in content else None
         return cls(path.stem, content["what"], kind, content["law"], content["seed"], noticed_by, patches)

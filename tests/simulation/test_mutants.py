@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulation.mutant_tests import noticed_by
-from simulation.mutants import Mutant, all_mutants
+from simulation.mutants import BY_A_UNIT_TEST, Mutant, all_mutants
 from tailrace.raft import node
 
 MUTANTS = all_mutants(Path(__file__).parent / "mutants")
@@ -23,11 +23,21 @@ WORDS_OF_THE_SOURCE = frozenset(
 )
 
 
+OF_UNIT_TESTS = Path(__file__).parent / "unit_mutants"
+
+
+@pytest.mark.parametrize("mutant", all_mutants(OF_UNIT_TESTS), ids=lambda mutant: mutant.name)
+def test_a_mutant_of_a_rule_that_no_world_has_is_killed_by_its_unit_test(mutant: Mutant) -> None:
+    assert mutant.kind == BY_A_UNIT_TEST
+    root = Path(__file__).parents[2]
+    assert noticed_by(OF_UNIT_TESTS / f"{mutant.name}.toml", [mutant.law], root)
+
+
 def test_there_are_enough_that_no_unit_test_notices() -> None:
     assert sum(mutant.unit_tests == () for mutant in MUTANTS) >= 20
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [*MUTANTS, *all_mutants(OF_UNIT_TESTS)], ids=lambda mutant: mutant.name)
 def test_the_text_that_a_mutant_replaces_is_in_the_source_exactly_once(mutant: Mutant) -> None:
     assert mutant.patches
     assert [patch.occurrences() for patch in mutant.patches] == [1] * len(mutant.patches)
