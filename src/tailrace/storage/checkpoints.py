@@ -33,10 +33,10 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 _MAX_OFFSET: Final = 2**63 - 1
 
 
-def replace_file(files: FileSystem, path: str, content: Buffer) -> None:
+def replace_file(files: FileSystem, path: str, content: Buffer, *, is_secret: bool = False) -> None:
     """Put this content at `path`, durable when the call returns. On any thread, one at a time for each path."""
     temporary = path + TEMPORARY_SUFFIX
-    files.write_durably(temporary, content)
+    files.write_durably(temporary, content, is_secret=is_secret)
     files.rename(temporary, path)
     files.sync_dir(parent(path))
 
@@ -136,7 +136,7 @@ class MetaProperties:
 
 
 def write_meta_properties(files: FileSystem, directory: str, properties: MetaProperties) -> None:
-    """Write `meta.properties`, version 1."""
+    """Write `meta.properties`, version 1. It may hold a secret (decision 0076): only the owner can read it."""
     values = {"node.id": str(properties.node_id), "version": "1"}
     if properties.cluster_id is not None:
         values["cluster.id"] = properties.cluster_id
@@ -145,7 +145,7 @@ def write_meta_properties(files: FileSystem, directory: str, properties: MetaPro
     if properties.directory_secret != NO_SECRET:
         values["directory.secret"] = format_topic_id(properties.directory_secret)
     content = "#\n" + "".join(f"{key}={values[key]}\n" for key in sorted(values))
-    replace_file(files, join(directory, META_PROPERTIES), content.encode("utf-8"))
+    replace_file(files, join(directory, META_PROPERTIES), content.encode("utf-8"), is_secret=True)
 
 
 def read_meta_properties(files: FileSystem, directory: str) -> MetaProperties | None:

@@ -129,9 +129,10 @@ class FileSystem(Protocol):
         """The whole of a small file."""
         ...
 
-    def write_durably(self, path: str, content: Buffer) -> None:
+    def write_durably(self, path: str, content: Buffer, *, is_secret: bool = False) -> None:
         """Make the file at this path anew with this content, which is durable on return; its name is not.
 
+        Only the owner of the process may read a secret file; other files are read by every user that the umask lets.
         From any thread, as `sync_file` and `sync_dir`.
         """
         ...

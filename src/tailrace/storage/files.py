@@ -202,14 +202,14 @@ class OsFiles:
     def open_note(self, path: str) -> OsNote:
         return OsNote(self, path, -1)
 
-    def _create(self, path: str) -> int:
+    def _create(self, path: str, permissions: int = 0o644) -> int:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             try:
-                return os.open(path, flags, 0o644)
+                return os.open(path, flags, permissions)
             except FileExistsError:
                 os.unlink(path)
-                return os.open(path, flags, 0o644)
+                return os.open(path, flags, permissions)
         except OSError as fault:
             raise storage_error("create", path, fault) from fault
 
@@ -326,8 +326,8 @@ class OsFiles:
             raise _short_write(target, written, len(content))
         return written
 
-    def write_durably(self, path: str, content: Buffer) -> None:
-        descriptor = self._create(path)
+    def write_durably(self, path: str, content: Buffer, *, is_secret: bool = False) -> None:
+        descriptor = self._create(path, 0o600 if is_secret else 0o644)
         try:
             written = os.write(descriptor, content)
             if written != len(content):

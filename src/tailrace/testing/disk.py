@@ -296,7 +296,7 @@ class SimulatedDisk:
     def list_dir(self, path: str) -> list[str]:
         return sorted(self._directory(path).entries)
 
-    def write_durably(self, path: str, content: Buffer) -> None:
+    def write_durably(self, path: str, content: Buffer, *, is_secret: bool = False) -> None:
         file = self.open(path, create=True)
         append_all(file, content)
         file.sync()

@@ -9,9 +9,17 @@ import pytest
 
 from tailrace.model.errors import StorageError
 from tailrace.storage import OsFiles
-from tailrace.storage.checkpoints import replace_file
+from tailrace.storage.checkpoints import MetaProperties, replace_file, write_meta_properties
 from tailrace.storage.file_system import append_all
 from tailrace.storage.files import _is_fuse_mount
+
+
+def test_only_the_owner_may_read_a_file_with_a_secret(tmp_path: Path) -> None:
+    """Even where an earlier release, or a write that was broken off, left a file that every user may read."""
+    for name in ("meta.properties", "meta.properties.tmp"):
+        (tmp_path / name).touch(0o644)
+    write_meta_properties(OsFiles(), str(tmp_path), MetaProperties(cluster_id="Xy-1", node_id=3))
+    assert (tmp_path / "meta.properties").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_write_appends_and_more_buffers_than_one_call_takes_arrive_in_order(tmp_path: Path) -> None:
