@@ -95,7 +95,9 @@ class SmallPartition:
 
     def __init__(self, number: int, clock: Clock, *, follower: BrokerId | None) -> None:
         self.topic_partition = TopicPartition("orders", number)
-        self.log = SimpleNamespace(log_start_offset=0, log_end_offset=0, is_offline=False, is_damaged=False)
+        self.log = SimpleNamespace(
+            log_start_offset=0, log_end_offset=0, checked_from=0, is_offline=False, is_damaged=False
+        )
         self.context = SimpleNamespace(
             broker_id=LEADER, monotonic_ms=clock.monotonic_ms, lag_ms=_LAG_MS, is_flushed=True
         )

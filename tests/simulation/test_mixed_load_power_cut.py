@@ -552,7 +552,11 @@ class LoadedNode:
         image = self.node.controller.image
         return AtTheEnd(
             topics={name: len(topic.partitions) for name, topic in image.topics.items()},
-            committed={partition: self.node.committed(GROUP, ORDERS, partition=partition) for partition in range(2)},
+            committed={
+                partition: offset
+                for partition in range(2)
+                if (offset := self.node.committed(GROUP, ORDERS, partition=partition)) >= 0
+            },
             setting=self.node.table.get(SETTINGS, 0).config.delete_retention_ms,
         )
 

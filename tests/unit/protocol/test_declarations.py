@@ -51,6 +51,7 @@ WIRE_TYPES: Mapping[str, WireType] = {
     "int32": Fixed("i", 4),
     "int64": Fixed("q", 8),
     "uint16": Fixed("H", 2),
+    "float64": Fixed("d", 8),
     "uuid": Fixed("16s", 16),
     "bool": BOOL,
     "string": Text(),

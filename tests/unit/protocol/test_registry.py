@@ -153,7 +153,7 @@ def test_only_fetch_may_have_more_elements_than_others_and_what_is_costly_per_el
     assert names_of(lambda api: api.max_elements < 200_000) == {
         *("CreateTopics", "DeleteTopics", "CreatePartitions", "DeleteRecords", "ElectLeaders"),
         *("DescribeConfigs", "AlterConfigs", "IncrementalAlterConfigs"),
-        *("CreateAcls", "DeleteAcls", "DescribeClientQuotas", "AlterClientQuotas"),
+        *("CreateAcls", "DeleteAcls", "DescribeClientQuotas", "AlterClientQuotas", "DescribeProducers"),
         *("DescribeUserScramCredentials", "AlterUserScramCredentials"),
         *("DescribeGroups", "DeleteGroups", "ConsumerGroupDescribe"),
         *("FindCoordinator", "LeaveGroup", "OffsetDelete"),
