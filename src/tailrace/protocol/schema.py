@@ -128,7 +128,7 @@ def encode_into(value: object, version: int, parts: list[Buffer], chunks: list[B
 
 def encode_in_steps(value: object, version: int, parts: list[Buffer], chunks: list[Buffer]) -> Iterator[None]:
     """As `encode_into`, in steps: for values of very many elements, which would take too long in one."""
-    schema: Schema = value.__schema__  # type: ignore[attr-defined]
+    schema = schema_of(type(value))
     try:
         yield from _step_encoder_of(schema, version)(value, parts, chunks)
     except (_struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
@@ -173,7 +173,7 @@ def decode_in_steps(
     cls: type[T], version: int, data: memoryview, position: int, *, max_elements: int
 ) -> Generator[None, None, tuple[T, int]]:
     """As `decode_from`, in steps: for messages of very many elements, which would take too long in one."""
-    schema: Schema = cls.__schema__  # type: ignore[attr-defined]
+    schema = schema_of(cls)
     try:
         value, stop, _ = yield from _step_decoder_of(schema, version)(data, position, max_elements)
     except (_struct.error, IndexError) as error:
