@@ -8,7 +8,7 @@ import pytest
 from benchmarks import franz_go
 from benchmarks.fetching import alone
 from benchmarks.kafka_jars import PROGRAM_JARS, SHELL_JARS, programs_absent
-from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs, rack_consumers
+from interop import clients, go_modules, kafka_python_suite, kafka_tools, kafkajs, rack_consumers, sarama
 from interop.programs import quix
 from tailrace.testing import Cluster
 
@@ -17,7 +17,8 @@ PROGRAMS = {
     kafka_tools.shell_absent: SHELL_JARS,
     kafkajs.absent: kafkajs.HOME,
     kafka_python_suite.absent: kafka_python_suite.HOME,
-    franz_go.absent: franz_go.HOME,
+    franz_go.absent: franz_go.PROGRAM.home,
+    sarama.absent: sarama.PROGRAM.home,
     go_modules.franz_go_absent: go_modules.FRANZ_GO.home,
     go_modules.kafka_go_absent: go_modules.KAFKA_GO.home,
     programs_absent: PROGRAM_JARS,

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.fetching import fetched, put_in_place
-from benchmarks.franz_go import CACHE, ENVIRONMENT
 from benchmarks.franz_go import VERSION as FRANZ_GO_VERSION
+from benchmarks.go_programs import CACHE, ENVIRONMENT
 
 _BUILD_TIMEOUT_S = 900
 """A minute on two idle cores, all of Go's own packages included."""
