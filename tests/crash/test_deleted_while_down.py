@@ -3,28 +3,20 @@
 import random
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster
 
 pytestmark = pytest.mark.crash
 
-DEADLINE_S = 60
 PARTITIONS = 3
 SETTINGS = {"log.segment.delete.delay.ms": "100"}
 DELETED, AGAIN, KEPT = "deleted", "made-again", "kept"
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.05)
 
 
 def directories(cluster: Cluster, node: int) -> dict[str, str]:
@@ -61,7 +53,7 @@ def test_the_directories_of_deleted_topics_go_after_any_number_of_kills(tmp_path
         admin.create_topics([NewTopic(name=AGAIN, assignments=dict.fromkeys(range(PARTITIONS), (1, 2)))])
         for _ in range(4):
             cluster.start(3, wait=False)
-            time.sleep(chance.uniform(0.3, 2))
+            time.sleep(chance.uniform(0.3, 2))  # the fault is a kill at any moment of a start
             cluster.kill(3)
         cluster.start(3)
         wait_until(lambda: set(directories(cluster, 3).values()) == {KEPT}, "the removal")

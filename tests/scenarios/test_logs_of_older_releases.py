@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from interop.librdkafka import wait_until
 from tailrace.client.blocking import Admin, Consumer, NewTopic, Producer
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import iter_batches, stamp_max_timestamp
@@ -55,15 +56,18 @@ def test_lookups_and_retention_go_by_the_records_of_old_logs(tmp_path: Path) -> 
             for number in (0, 7, COUNT - 1):
                 assert admin.list_offsets({fresh: now_ms + number})[fresh].offset == 2 * number + 1
             assert admin.list_offsets({fresh: -3})[fresh].offset == 2 * COUNT - 1
-            deadline = time.monotonic() + _SECONDS
-            while admin.list_offsets({late: -2})[late].offset == 0:  # retention has gone over both
-                assert time.monotonic() < deadline, "what is old by its records is kept"
-                time.sleep(0.2)
+            # Retention has gone over both topics then.
+            wait_until(
+                lambda: admin.list_offsets({late: -2})[late].offset > 0,
+                "a deletion of what is old by its records",
+                deadline_s=_SECONDS,
+            )
             assert admin.list_offsets({fresh: -2})[fresh].offset == 0, "records of now are kept"
         with Consumer(servers) as consumer:
             consumer.assign([fresh])
             consumer.seek(fresh, 0)
             read = 0
+            deadline = time.monotonic() + _SECONDS
             while read < 2 * COUNT and time.monotonic() < deadline:
                 read += len(consumer.poll(0.5))
         assert read == 2 * COUNT

@@ -158,7 +158,7 @@ def test_a_producer_that_is_closed_by_another_thread_settles_every_record(tailra
 
 def test_a_call_after_the_end_of_the_thread_is_refused_and_what_ran_is_cancelled() -> None:
     thread = LoopThread()
-    stopped = asyncio.run_coroutine_threadsafe(asyncio.sleep(1000), thread.loop)
+    stopped = asyncio.run_coroutine_threadsafe(asyncio.Event().wait(), thread.loop)
     thread.stop()
     assert stopped.cancelled()
     with pytest.raises(KafkaError, match="the interpreter ends") as refusal:
@@ -175,7 +175,7 @@ class IdleClient:
 
     async def ask(self) -> None:
         self._asked.set()
-        await asyncio.sleep(1000)
+        await asyncio.Event().wait()
 
     async def close(self) -> None:
         raise AssertionError("the loop runs no more")
