@@ -1,6 +1,7 @@
 """`assert_rows` and `topic_rows`: lost, repeated and changed rows are named, in messages of a bounded size."""
 
 import json
+from collections.abc import Sequence
 from itertools import count
 
 import pytest
@@ -9,7 +10,7 @@ from tailrace.client.blocking import Producer
 from tailrace.model.errors import KafkaError
 from tailrace.testing import Cluster
 from tailrace.testing.spark.feeding import feed
-from tailrace.testing.spark.rows import assert_rows, topic_rows
+from tailrace.testing.spark.rows import assert_rows, await_markers, topic_rows
 
 _numbers = count()
 DRINKS = ["tea", "milk", "rum"]
@@ -121,6 +122,35 @@ def test_rows_of_open_and_aborted_transactions_are_not_seen(tailrace_cluster: Cl
         assert topic_rows(servers, name, isolation="read_uncommitted") == ["before", "aborted", "open"]
         producer.commit_transaction()
     assert topic_rows(servers, name) == ["before", "open"]
+
+
+class AdminOfLateMarkers:
+    """A cluster that needs some looks until the markers of a transaction are written."""
+
+    def __init__(self, looks: int) -> None:
+        self.looks = looks
+
+    def list_transactions(self, *, states: Sequence[str]) -> list[str]:
+        assert set(states) == {"PrepareCommit", "PrepareAbort"}
+        self.looks -= 1
+        return ["ended"] if self.looks else []
+
+
+def test_the_markers_of_ended_transactions_are_awaited() -> None:
+    """A commit returns when it is decided, and its markers are written a little later, as in Kafka."""
+    admin = AdminOfLateMarkers(3)
+    await_markers(admin)  # type: ignore[arg-type]
+    assert admin.looks == 0
+
+
+def test_rows_are_seen_when_their_commit_has_returned(tailrace_cluster: Cluster, name: str) -> None:
+    with Producer(tailrace_cluster.bootstrap_servers, transactional_id=name) as producer:
+        producer.init_transactions()
+        for number in range(10):
+            producer.begin_transaction()
+            producer.send(name, str(number).encode(), partition=0)
+            producer.commit_transaction()
+            assert len(topic_rows(tailrace_cluster, name)) == number + 1
 
 
 def test_an_unknown_column_or_topic_is_named(tailrace_cluster: Cluster, name: str) -> None:

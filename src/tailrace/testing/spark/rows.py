@@ -5,12 +5,13 @@ does not say which are repeated. Here rows are counted, so that lost, repeated a
 """
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tailrace.client.blocking import Admin, RangedFetch, TopicPartition
-from tailrace.client.offsets import EARLIEST, LATEST
+from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
 from tailrace.client.ranged_fetch import parse_isolation
 from tailrace.testing.spark.servers import Servers, addresses
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "headers")
 _ROW_CHARACTERS = 200
 """A longer row is cut in a message."""
+_MARKERS_SECONDS = 10.0
+_MARKERS_LOOK_SECONDS = 0.005
 
 
 def text(content: bytes) -> str | bytes:
@@ -43,6 +46,7 @@ def topic_rows(
     The values, or with several names of columns a tuple of each record: `key`, `value`, `partition`, `offset`,
     `timestamp` (ms since 1970), `headers` (pairs). `decode` is for values, such as `json.loads`; keys and headers are
     texts, or bytes if they are no UTF-8. Readers with `read_committed` see no transaction that is open or aborted.
+    Transactions whose commit has returned are awaited: their markers are written a little later (KIP-98).
     Raises ValueError for an unknown column, KafkaError for an unknown topic.
     """
     names = columns or ("value",)
@@ -57,6 +61,8 @@ def _records(
 ) -> Iterator[tuple[object, ...]]:
     level = parse_isolation(isolation)
     with Admin(servers) as admin:
+        if level == READ_COMMITTED:
+            await_markers(admin)
         (described,) = admin.describe_topics([topic])
         partitions = [TopicPartition(topic, number) for number in range(len(described.partitions))]
         starts = admin.list_offsets(dict.fromkeys(partitions, EARLIEST))
@@ -67,6 +73,13 @@ def _records(
                 partition, starts[partition].offset, ends[partition].offset, columns=tuple(dict.fromkeys(names))
             ):
                 yield from zip(*(_column(batch, name, decode) for name in names), strict=True)
+
+
+def await_markers(admin: Admin) -> None:
+    """Return when the markers of all transactions that have ended are written, or after ten seconds."""
+    until = time.monotonic() + _MARKERS_SECONDS
+    while admin.list_transactions(states=("PrepareCommit", "PrepareAbort")) and time.monotonic() < until:
+        time.sleep(_MARKERS_LOOK_SECONDS)
 
 
 def _column(batch: "pa.RecordBatch", name: str, decode: Callable[[bytes], object]) -> list[object]:
