@@ -103,6 +103,10 @@ _GC_THRESHOLDS = (10_000, 250, 100)
 """Requests make no reference cycles: collecting every 700 allocations would find nothing, all day. But refused ones and
 connections that end do, and thousands of them must not stop the event loop for longer than it takes to look
 through so many (50,000 took 50 to 90 ms)."""
+_SWITCH_SECONDS = 0.001
+"""A thread that has waited so long for the interpreter's lock gets it. A system call of the event loop begins that wait
+anew, and gives the lock away for too short a time to be taken. A busy loop makes such a call with every turn of 5 ms
+and less: with Python's default, 5 ms, the thread that flushes could wait for a second (decision 0086)."""
 
 
 def run(
@@ -117,6 +121,7 @@ def run(
     """
     gc.freeze()  # imported modules stay
     gc.set_threshold(*_GC_THRESHOLDS)
+    sys.setswitchinterval(_SWITCH_SECONDS)
     set_up_logging(config.text("log.format") or TEXT)
     directory = config.data_directory
     if disk_failures and not wait_for_disk(directory, failures=disk_failures, until_stdin_closes=until_stdin_closes):

@@ -15,6 +15,7 @@ generator of its response.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from struct import Struct
 from types import GeneratorType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -28,7 +29,7 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response, error_response_in_steps
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import ResponseErrors
-from tailrace.server.slices import LongRequests, Steps, Stepwise
+from tailrace.server.slices import LongRequests, Steps, Stepwise, elements_of, released
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -219,7 +220,10 @@ class Dispatcher:
             self._close_unread(context.connection, api, version, fault)
             return
         del frame
-        yield from self._carried_out(api, request, context, lambda: route.handle(request, context))
+        yield from self._carried_out(api, request, context, partial(route.handle, request, context))
+        elements = elements_of(request)
+        del request
+        yield from released(elements)
 
     def _carried_out(self, api: Api, request: Any, context: RequestContext, handle: Callable[[], Any]) -> Steps:
         """A request of many elements, carried out in steps and answered."""
@@ -229,6 +233,9 @@ class Dispatcher:
                 response = yield from response
             if response is not None:
                 yield from context.sent_in_steps(response)
+                elements = elements_of(response)
+                del response
+                yield from released(elements)
         except KafkaError as refusal:
             self._answer_refusal(request, context, refusal)
         except AssertionError as broken:

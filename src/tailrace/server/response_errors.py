@@ -34,8 +34,10 @@ class ResponseErrors:
         """As `count`, in steps."""
         found: list[int] = []
         kind: type = type(response)
-        yield from _step_collector_of(kind)(response, found)
-        self.counts.update((api_key, code) for code in found)
+        for _ in _step_collector_of(kind)(response, found):
+            self._add(api_key, found)
+            yield
+        self._add(api_key, found)
 
     def count(self, api_key: int, response: Any) -> None:
         """Count the errors in a response."""
@@ -43,8 +45,11 @@ class ResponseErrors:
         collect = _collectors.get(kind) or _collector_of(kind)
         collect(response, found)
         if found:
-            self.counts.update((api_key, code) for code in found)
-            found.clear()
+            self._add(api_key, found)
+
+    def _add(self, api_key: int, found: list[int]) -> None:
+        self.counts.update((api_key, code) for code in found)
+        found.clear()
 
 
 def error_codes(response: Any) -> list[int]:

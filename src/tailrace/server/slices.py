@@ -81,6 +81,28 @@ def once(elements: Iterable[T]) -> Stepwise[dict[T, int]]:
     return times
 
 
+def elements_of(message: object) -> list[object]:
+    """The elements of a message's arrays, of the outer array where both it and those inside have many."""
+    found: list[object] = []
+    values = [message]
+    while values:
+        value = values.pop()
+        if not isinstance(value, tuple):
+            values += (getattr(value, name) for name in getattr(value, "__slots__", ()) if hasattr(value, "__schema__"))
+        elif len(value) <= STEP:
+            values += value
+        else:
+            found += value
+    return found
+
+
+def released(elements: list[object]) -> Iterator[None]:
+    """Forget the elements, to which nothing else refers: 20,000 that have arrays of their own take 0.2 s to free."""
+    while elements:
+        del elements[-STEP:]
+        yield
+
+
 class Slices:
     """The long requests of one node that are under way."""
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from tailrace.client.blocking import Admin
 from tailrace.node.process import JsonFormatter, TextFormatter
+from tailrace.server.callbacks import SLICE_MS
 from tailrace.testing.cluster import package_path
 
 
@@ -361,3 +362,30 @@ def test_every_log_entry_is_one_line(text: str) -> None:
     assert "\n" not in json_line
     assert json.loads(json_line)["event"] == "x"
     assert "\n" not in TextFormatter("%(levelname)s %(message)s").format(record("event=x text=%s", text))
+
+
+LOCK_ASKED_FOR = """
+import os, signal, sys
+import tailrace.node.process as process
+from tailrace.node.settings.config import NodeConfig
+
+def say_interval(node, config):
+    print(sys.getswitchinterval())
+    os.kill(os.getpid(), signal.SIGTERM)
+
+process._say_ready = say_interval
+process.run(NodeConfig({"log.dirs": sys.argv[1], "listeners": "127.0.0.1:0"}))
+"""
+
+
+def test_a_thread_gets_the_interpreters_lock_between_two_system_calls_of_a_busy_event_loop(tmp_path: Path) -> None:
+    """Each system call of the loop begins the thread's wait for the lock anew, and slices of work have none inside."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOCK_ASKED_FOR, str(tmp_path / "data")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={**os.environ, "PYTHONPATH": package_path(os.environ)},
+    )
+    assert float(done.stdout) * 1_000 <= SLICE_MS / 4

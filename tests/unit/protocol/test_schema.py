@@ -20,6 +20,7 @@ from tailrace.protocol.schema import (
     decode_from,
     encode,
     encode_bytes,
+    encode_in_steps,
     field,
     message,
     positional,
@@ -292,3 +293,14 @@ def test_values_are_made_from_the_fields_that_are_given_by_their_place() -> None
     assert unknown_tags(leg(3, "Bergen")) == ()
     with pytest.raises(TypeError, match="Leg needs port"):
         positional(Leg, "days")
+
+
+def test_a_long_message_in_steps_is_joined_in_chunks() -> None:
+    """The end of millions of parts takes 0.2 s."""
+    voyage = Voyage(number=1, name="round", legs=tuple(Leg(port=f"port {number}") for number in range(30_000)))
+    parts: list[Any] = []
+    chunks: list[Any] = []
+    most_parts = max(len(parts) for _ in encode_in_steps(voyage, 1, parts, chunks))
+    assert b"".join([*chunks, *parts]) == encode_bytes(voyage, 1)
+    assert len(chunks) > 1
+    assert most_parts < 17_000

@@ -17,7 +17,18 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, by_api
-from tailrace.server.slices import MOST_LARGE, STEP, LongRequests, Slices, Stepwise, mapped_in, once, result_of
+from tailrace.server.slices import (
+    MOST_LARGE,
+    STEP,
+    LongRequests,
+    Slices,
+    Steps,
+    Stepwise,
+    elements_of,
+    mapped_in,
+    once,
+    result_of,
+)
 from testkit.clocks import BusyClock
 from testkit.ports import RecordingConnection
 
@@ -215,3 +226,59 @@ class Keeping:
 
 def test_elements_are_counted_in_order() -> None:
     assert list(result_of(once("abracadabra" * 5)).items()) == [("a", 25), ("b", 10), ("r", 10), ("c", 5), ("d", 5)]
+
+
+class CountedName(str):
+    """A name that counts the names that are still there."""
+
+    there = 0
+
+    def __new__(cls, text: str) -> "CountedName":
+        cls.there += 1
+        return super().__new__(cls, text)
+
+    def __del__(self) -> None:
+        CountedName.there -= 1
+
+
+class StepsKept:
+    """`LongRequests` that carries nothing out: the test takes the steps."""
+
+    def begin(self, connection: RecordingConnection, steps: Steps, *, is_large: bool) -> None:
+        self.steps = steps
+
+
+class NamesHandler:
+    """Answers with a topic for each partition."""
+
+    def handle(self, request: ListOffsetsRequest, context: RequestContext) -> Stepwise[ListOffsetsResponse]:
+        yield
+        return ListOffsetsResponse(
+            topics=tuple(
+                ListOffsetsTopicResponse(name=CountedName(f"t{partition.partition_index}"), partitions=())
+                for topic in request.topics
+                for partition in topic.partitions
+            )
+        )
+
+
+@pytest.mark.parametrize("partitions", [MANY, LARGE])
+def test_the_memory_of_an_answer_is_freed_in_steps(partitions: int) -> None:
+    kept, connection, broken = StepsKept(), RecordingConnection(), list[BaseException]()
+    dispatcher = Dispatcher(
+        by_api({ListOffsetsRequest: NamesHandler()}),
+        write_staged=lambda: None,
+        on_broken_invariant=broken.append,
+        long=kept,  # type: ignore[arg-type]
+    )
+    dispatcher.on_frame(connection, 0, memoryview(b"".join(encode_request(request_for(partitions), VERSION, 9, "c"))))
+    there_after_steps = [CountedName.there for _ in kept.steps if connection.answers]
+    assert there_after_steps[:3] == [partitions - STEP, partitions - 2 * STEP, partitions - 3 * STEP]
+    assert (CountedName.there, broken) == (0, [])
+
+
+def test_elements_are_those_of_the_outer_array_that_has_many() -> None:
+    few, many = topic_of("few", range(STEP)), topic_of("many", range(STEP + 1))
+    assert elements_of(ListOffsetsRequest(replica_id=-1, topics=(few, many))) == list(many.partitions)
+    topics = tuple(topic_of(f"t{number}", range(STEP + 1)) for number in range(STEP + 1))
+    assert elements_of(ListOffsetsRequest(replica_id=-1, topics=topics)) == list(topics)
