@@ -1,5 +1,11 @@
-"""Watchers of a partition, notified of each change until they are removed, and waiters, called once for an offset."""
+"""Watchers of a partition, notified of each change until they are removed, and waiters, called once for an offset.
 
+A fault of a watcher or waiter is logged. It holds back none of the others and is not raised: the caller may be the
+fetch of a follower, or the end of a flush, which has no part in it. A failed assertion is a broken invariant, and is
+raised.
+"""
+
+import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -7,6 +13,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from tailrace.model.errors import KafkaError
 
 _Subject = TypeVar("_Subject")
+
+_logger = logging.getLogger("tailrace.replication")
 
 
 class Change:
@@ -64,7 +72,12 @@ class Watchers(Generic[_Subject]):
         subject = self._subject
         for watcher, wanted in tuple(self._kinds.items()):
             if wanted & kinds:
-                watcher.changed(subject, kinds)
+                try:
+                    watcher.changed(subject, kinds)
+                except AssertionError:
+                    raise
+                except Exception:
+                    _logger.exception("event=watcher-failed watcher=%r", watcher)
 
 
 Waiter = Callable[[KafkaError | None], None]
@@ -110,11 +123,19 @@ class OffsetWaiters:
         if count:
             due = self._waiters[:count]
             del self._offsets[:count], self._waiters[:count]
-            for waiter in due:
-                waiter(None)
+            _call_each(due, None)
 
     def fail(self, error: KafkaError) -> None:
         """Call every callback with the error."""
         due, self._offsets, self._waiters = self._waiters, [], []
-        for waiter in due:
+        _call_each(due, error)
+
+
+def _call_each(waiters: list[Waiter], error: KafkaError | None) -> None:
+    for waiter in waiters:
+        try:
             waiter(error)
+        except AssertionError:
+            raise
+        except Exception:
+            _logger.exception("event=waiter-failed waiter=%r", waiter)

@@ -1,5 +1,7 @@
 from functools import partial
 
+import pytest
+
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.replication.watchers import Change, OffsetWaiters, Watchers
 
@@ -118,6 +120,56 @@ def test_a_cancelled_callback_does_not_run_and_the_others_do() -> None:
     waiters.remove(9, third)
     waiters.reached(9)
     assert called == ["b", "c", "a"]
+
+
+@pytest.mark.parametrize("end", ["reached", "failed"])
+def test_a_waiter_that_fails_holds_back_no_other_waiter(end: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nor the caller, which may be the fetch of a follower or the end of a flush round."""
+    called: list[str] = []
+    waiters = OffsetWaiters()
+    waiters.add(1, partial(_called, called, "a"))
+    waiters.add(2, _failing)
+    waiters.add(3, _failing)
+    waiters.add(4, partial(_called, called, "b"))
+    if end == "reached":
+        waiters.reached(9)
+    else:
+        waiters.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+    assert called == ["a", "b"]
+    assert caplog.text.count("event=waiter-failed") == caplog.text.count("OSError: no such file") == 2
+    assert len(waiters) == 0
+
+
+def test_a_watcher_that_fails_holds_back_no_other_watcher(caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(Named):
+        def changed(self, subject: str, kinds: int) -> None:
+            super().changed(subject, kinds)
+            _failing(None)
+
+    watchers, changes = Watchers("x"), list[tuple[str, str, int]]()
+    for watcher in (Failing("a", changes), Named("b", changes)):
+        watchers.add(watcher, ROLE)
+    watchers.notify(ROLE)
+    assert [name for name, _, _ in changes] == ["a", "b"]
+    assert "event=watcher-failed" in caplog.text
+
+
+def test_a_broken_invariant_of_a_waiter_is_raised_at_once() -> None:
+    called: list[str] = []
+
+    def broken(_: object) -> None:
+        raise AssertionError
+
+    waiters = OffsetWaiters()
+    waiters.add(1, broken)
+    waiters.add(1, partial(_called, called, "a"))
+    with pytest.raises(AssertionError):
+        waiters.reached(1)
+    assert called == []
+
+
+def _failing(_: object) -> None:
+    raise OSError("no such file")
 
 
 def _called(called: list[str], name: str, _: object) -> None:
