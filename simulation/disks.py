@@ -59,7 +59,7 @@ class RoundDisk(_Disk):
         self._held: list[Action] | None = None
 
     @property
-    def round_seconds(self) -> float:
+    def stalled_seconds(self) -> float:
         """The time that the running round has taken so far; 0 if none runs."""
         return 0.0 if self._began_ms is None else (self._world.now_ms - self._began_ms) / 1000
 

@@ -25,6 +25,8 @@ from tailrace.server.ports import Clock, Timer
 from tailrace.storage import FlushTicket, Log, sync_together
 
 _SLOW_SECONDS: Final = 1.0
+_SYNC_SECONDS: Final = 0.02
+"""The time that one sync of a round may take beyond the others: those of a hard disk take about as long."""
 _SLOW_LINE_MS: Final = 60_000
 """A round that takes longer is logged: every acks=all produce and every new topic waits for it."""
 
@@ -86,6 +88,10 @@ class FlushThread:
         self.flushes_done = 0
         self.busy_seconds = 0.0
         self._round_began: float | None = None
+        self._last_sync: tuple[int, float] = (
+            0,
+            0.0,
+        )  # the syncs of the round that are done, and the end of the last one
         self._slow_lines = Throttle(_SLOW_LINE_MS)
         self._slow_rounds = 0
         self._longest_seconds = 0.0
@@ -123,10 +129,17 @@ class FlushThread:
             ) from None
 
     @property
-    def round_seconds(self) -> float:
-        """The time since the start of the round that runs; 0 if none does."""
+    def stalled_seconds(self) -> float:
+        """The time of the round that runs for which its syncs give no reason; 0 if no round runs.
+
+        It counts from the last sync that ended, or, if that is longer, is the time beyond 20 ms for each of them.
+        """
         began = self._round_began
-        return 0.0 if began is None else perf_counter() - began
+        if began is None:
+            return 0.0
+        syncs, ended = self._last_sync
+        now = perf_counter()
+        return max(now - max(began, ended), now - began - syncs * _SYNC_SECONDS)
 
     @property
     def measure(self) -> FlushMeasure:
@@ -167,17 +180,22 @@ class FlushThread:
 
     def _work(self) -> None:
         while (round_ := self._rounds.get()) is not None:
+            self._last_sync = (0, 0.0)
             began = self._round_began = perf_counter()
             try:
-                sync_together([flush.ticket for flush in round_.flushes])
+                sync_together([flush.ticket for flush in round_.flushes], self._note_sync)
                 for work, _ in round_.works:
                     work()
+                    self._note_sync()
             except BaseException as fault:  # noqa: BLE001 - whatever it is, these bytes may not be on disk
                 self._post(partial(self._on_failure, fault))
                 return
             self._round_began = None
             seconds = perf_counter() - began
             self._post(partial(self._finish_round, round_, seconds))
+
+    def _note_sync(self) -> None:
+        self._last_sync = (self._last_sync[0] + 1, perf_counter())
 
     def _log_slow_round(self, done: _Round, seconds: float) -> None:
         """Once a minute, with the number of lines that were left out since."""
@@ -230,10 +248,10 @@ class PageCache:
 
 
 _LOOKS: Final = 10
-"""The number of checks within the time that a round may take."""
+"""The number of checks within the time that a round may be stalled."""
 _QUICK_FOR: Final = 2
 _QUICK_FOR_AT_MOST: Final = 8
-"""The time without a slow round after which the disk is well, as a multiple of the time that a round may take."""
+"""The time without a slow round after which the disk is well, as a multiple of the time that a round may be stalled."""
 _SOON: Final = 24
 """After as many times that time without a hang, the next one is a first one again."""
 
@@ -242,18 +260,20 @@ class FlushRounds(Protocol):
     """The rounds of one flush thread, as `HangWatch` looks at them."""
 
     @property
-    def round_seconds(self) -> float:
-        """The time since the start of the round that runs; 0 if none does."""
+    def stalled_seconds(self) -> float:
+        """The time of the round that runs for which its syncs give no reason; 0 if no round runs."""
         ...
 
 
 class HangWatch:
-    """Reports a disk that hangs, by the flush threads on it: a round that has taken too long and is not done yet.
+    """Reports a disk that hangs, by the flush threads on it: a round that has been stalled for too long.
 
-    A disk whose every round takes a little too long would have the replicas here leave and join again in every round.
-    So the disk hangs until no round has been slow for some time: longer than a round may take, since the next slow
-    round would be noticed by then. Replicas that have left cause few rounds, so a slow disk may look quick: when it
-    hangs again soon, that time is doubled.
+    A round over thousands of logs takes seconds on a disk that is well, so the watch goes by the single syncs.
+
+    A disk whose every round is stalled a little too long would have the replicas here leave and join again in every
+    round. So the disk hangs until no round has been slow for some time: longer than a round may be stalled, since the
+    next slow round would be noticed by then. Replicas that have left cause few rounds, so a slow disk may look quick:
+    when it hangs again soon, that time is doubled.
     """
 
     def __init__(
@@ -281,7 +301,7 @@ class HangWatch:
     def _look(self) -> None:
         self.start()  # first of all, so that one failure does not end the checks
         now_ms = self._clock.monotonic_ms()
-        if any(thread.round_seconds * 1000 > self._timeout_ms for thread in self._threads):
+        if any(thread.stalled_seconds * 1000 > self._timeout_ms for thread in self._threads):
             if not self.is_hung:
                 self._quick_for = self._next_quick_for(now_ms)
             self._slow_ms = now_ms

@@ -1,6 +1,6 @@
 """Flushes of one log: the files to sync, and one flush on its way from the log's owner to the disk and back."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
 from crc32c import crc32c
@@ -65,21 +65,25 @@ class FlushTicket:
         """Return when everything is durable. A StorageError is final for the disk: a second try would prove nothing."""
         sync_together((self,))
 
-    def sync_content(self) -> None:
-        """Sync everything but new names in `directories`."""
+    def sync_content(self, on_synced: Callable[[], None]) -> None:
+        """Sync everything but new names in `directories`. `on_synced` is called after each sync."""
         for file in self.files:
             file.sync()
+            on_synced()
         if self._epoch_checkpoint is not None:
             replace_file(self._system, *self._epoch_checkpoint)
+            on_synced()
         if self._note is not None:
             self._system.sync_file(self._note)
             self._system.sync_dir(parent(self._note))
+            on_synced()
 
-    def sync_names(self, directories: Collection[str]) -> None:
+    def sync_names(self, directories: Collection[str], on_synced: Callable[[], None]) -> None:
         """Make the new names in these directories of the same file system durable."""
         if len(directories) < _MANY or not self._system.sync_all(next(iter(directories))):
             for directory in directories:
                 self._system.sync_dir(directory)
+                on_synced()
 
     @property
     def epochs_crc(self) -> int | None:
@@ -87,17 +91,18 @@ class FlushTicket:
         return None if self._epoch_checkpoint is None else crc32c(self._epoch_checkpoint[1])
 
 
-def sync_together(tickets: Collection[FlushTicket]) -> None:
+def sync_together(tickets: Collection[FlushTicket], on_synced: Callable[[], None] = lambda: None) -> None:
     """`FlushTicket.sync` of logs on one file system: each directory that they share is synced once, and many at once.
 
-    After a crash thousands of logs are opened whose names may not be durable, all in one directory.
+    After a crash thousands of logs are opened whose names may not be durable, all in one directory. `on_synced` is
+    called after each sync, so that the caller can tell many of them from one that hangs.
     """
     directories: dict[str, None] = {}
     for ticket in tickets:
-        ticket.sync_content()
+        ticket.sync_content(on_synced)
         directories.update(dict.fromkeys(ticket.directories))
     if directories:
-        next(iter(tickets)).sync_names(directories)
+        next(iter(tickets)).sync_names(directories, on_synced)
 
 
 class Flushes:

@@ -14,6 +14,7 @@ from tailrace.node.flush_thread import FlushThread, PageCache
 from tailrace.protocol.records.batch import read_header
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.storage import AppendBatch, FlushTicket, Log, OsFiles
+from tailrace.storage.files import OsFile
 
 Callback = Callable[[], None]
 
@@ -117,7 +118,7 @@ def test_a_flush_that_fails_is_reported_and_never_tried_again(
 ) -> None:
     tries: list[FlushTicket] = []
 
-    def fail(ticket: FlushTicket) -> None:
+    def fail(ticket: FlushTicket, _: Callback) -> None:
         tries.append(ticket)
         raise StorageError("the disk is gone")
 
@@ -131,6 +132,60 @@ def test_a_flush_that_fails_is_reported_and_never_tried_again(
     assert called == []
     assert len(tries) == 1
     assert isinstance(node.failures[0], StorageError)
+
+
+class TimedDisk:
+    """A disk whose syncs take as long as the test says; the thread's clock goes by them alone."""
+
+    def __init__(self, thread: FlushThread, seconds: Callable[[int], float]) -> None:
+        self._thread = thread
+        self._seconds = seconds
+        self._now = 100.0
+        self.stalled: list[float] = []
+        """The figure for the watch of the disk just before each sync ended."""
+
+    def now(self) -> float:
+        return self._now
+
+    def sync(self) -> None:
+        self._now += self._seconds(len(self.stalled))
+        self.stalled.append(round(self._thread.stalled_seconds, 3))
+
+
+@pytest.mark.parametrize("kind", ["files", "works"])
+@pytest.mark.parametrize(
+    ("seconds", "stalled"),
+    [
+        pytest.param(lambda _: 0.019, [0.019] * 60, id="a long round of quick syncs"),
+        pytest.param(lambda n: 7.0 if n == 59 else 0.01, [0.01] * 59 + [7.0], id="a sync that hangs behind quick ones"),
+        pytest.param(lambda _: 1.02, [1.02 + n for n in range(60)], id="a disk whose every sync is slow"),
+    ],
+)
+def test_a_round_is_stalled_by_its_syncs_not_by_their_number(
+    node: FlushThreadBench,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seconds: Callable[[int], float],
+    stalled: list[float],
+    kind: str,
+) -> None:
+    logs = [open_log(tmp_path / f"a-{number}") for number in range(60 if kind == "files" else 0)]
+    for log in logs:
+        append(log)
+        log.flush()  # the names, which would be synced besides
+        append(log)
+    disk = TimedDisk(node.thread, seconds)
+    monkeypatch.setattr("tailrace.node.flush_thread.perf_counter", disk.now)
+    monkeypatch.setattr(OsFile, "sync", lambda _: disk.sync())
+    done: list[None] = []
+    for log in logs:
+        node.thread.flush(log, partial(done.append, None))
+    for _ in range(60 - len(logs)):
+        node.thread.carry_out(disk.sync, partial(done.append, None))
+    node.loop.run_until(lambda: len(done) == 60)
+    assert disk.stalled == pytest.approx(stalled)
+    assert node.thread.rounds_done == 1
+    assert node.thread.stalled_seconds == 0.0
 
 
 @pytest.mark.parametrize("step", ["begin_flush", "finish_flush"])

@@ -5,7 +5,7 @@ from tailrace.testing.clock import ManualClock
 class Thread:
     """A flush thread, as far as it is watched."""
 
-    round_seconds = 0.0
+    stalled_seconds = 0.0
 
 
 def test_a_round_that_takes_too_long_is_reported_once_and_when_it_is_done() -> None:
@@ -13,20 +13,20 @@ def test_a_round_that_takes_too_long_is_reported_once_and_when_it_is_done() -> N
     reports: list[bool] = []
     watch = HangWatch((quick, slow), clock=clock, timeout_ms=1_000, on_change=reports.append)
     watch.start()
-    slow.round_seconds = 1.0
+    slow.stalled_seconds = 1.0
     clock.advance(500)
     assert reports == []
-    slow.round_seconds = 1.1
+    slow.stalled_seconds = 1.1
     clock.advance(100)
     clock.advance(5_000)
     assert (reports, watch.is_hung) == ([True], True)
-    slow.round_seconds, quick.round_seconds = 0.0, 0.5
+    slow.stalled_seconds, quick.stalled_seconds = 0.0, 0.5
     clock.advance(1_900)
     assert reports == [True], "the next round may hang as well"
     clock.advance(100)
     assert (reports, watch.is_hung) == ([True, False], False)
     watch.stop()
-    quick.round_seconds = 9.0
+    quick.stalled_seconds = 9.0
     clock.advance(5_000)
     assert reports == [True, False]
 
@@ -39,7 +39,7 @@ class SlowThread:
         self.is_quick = False
 
     @property
-    def round_seconds(self) -> float:
+    def stalled_seconds(self) -> float:
         return 0.0 if self.is_quick else self._clock.monotonic_ms() % 3_000 / 1000
 
 
@@ -55,7 +55,7 @@ class HangWatchBench:
 
     def back_after(self) -> int:
         """Be quick from the end of a round on, until the watch reports it. Returns the seconds until then, rounded."""
-        while self.thread.round_seconds < 2.8:
+        while self.thread.stalled_seconds < 2.8:
             self.clock.advance(100)
         self.thread.is_quick = True
         begun = self.clock.monotonic_ms()

@@ -172,7 +172,7 @@ def _encode(page: Page) -> bytes:
 
 
 _STUCK_FLUSH_SECONDS = 15.0
-"""A disk that takes this long for one round is as good as gone."""
+"""A disk that takes this long for one sync is as good as gone; a round over thousands of logs has as many syncs."""
 
 
 class Monitoring:
@@ -217,7 +217,7 @@ class Monitoring:
 
     async def health(self) -> Page:
         """Whether the node can do its work."""
-        seconds = max(thread.round_seconds for thread in self._parts.flush_threads)
+        seconds = max(thread.stalled_seconds for thread in self._parts.flush_threads)
         if seconds > _STUCK_FLUSH_SECONDS:
             return Page(
                 body=f"the disk has been flushing for {seconds:.0f} s\n".encode("ascii"),

@@ -127,9 +127,10 @@ LOG_SETTINGS = (
         "log.dir.stall.timeout.ms",
         INT,
         2_500,
-        "How long the disk may take for one round of flushes before others lead what this node leads, and it leaves the"
-        " in-sync replicas until no round has taken so long for twice that time, or longer if it happens again soon"
-        " (ours; Kafka waits for replica.lag.time.max.ms).",
+        "How long the disk may take for one sync of a round of flushes, or for a round beyond 20 ms for each of its"
+        " syncs, before others lead what this node leads, and it leaves the in-sync replicas until no round has taken"
+        " so long for twice that time, or longer if it happens again soon (ours; Kafka waits for"
+        " replica.lag.time.max.ms).",
         at_least=1,
     ),
     setting("num.recovery.threads.per.data.dir", INT, 1, "Accepted for Kafka's files.", at_least=1),
