@@ -130,13 +130,28 @@ def _parse_list(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
+def _parse_whole(text: str) -> int:
+    return int(_without_underscores(text))
+
+
+def _parse_number(text: str) -> float:
+    return float(_without_underscores(text))
+
+
+def _without_underscores(text: str) -> str:
+    """The text. Raises ValueError for 1_000, which is a number in Python and none in Java."""
+    if "_" in text:
+        raise ValueError(text)
+    return text
+
+
 _PARSERS: Mapping[SettingType, Callable[[str], Value]] = {
     SettingType.BOOLEAN: _parse_boolean,
     SettingType.STRING: str,
-    SettingType.INT: int,
-    SettingType.SHORT: int,
-    SettingType.LONG: int,
-    SettingType.DOUBLE: float,
+    SettingType.INT: _parse_whole,
+    SettingType.SHORT: _parse_whole,
+    SettingType.LONG: _parse_whole,
+    SettingType.DOUBLE: _parse_number,
     SettingType.LIST: _parse_list,
     SettingType.CLASS: str,
     SettingType.PASSWORD: str,

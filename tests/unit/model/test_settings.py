@@ -20,6 +20,8 @@ def test_a_topics_own_setting_wins_over_the_default() -> None:
     ("name", "text", "message"),
     [
         ("retention.ms", "soon", "retention.ms"),
+        ("retention.ms", "1_000", "whole number"),
+        ("min.cleanable.dirty.ratio", "0.0_5", "must be a number"),
         ("retention.ms", "-2", "between -1 and"),
         ("segment.bytes", str(2**31), "between 14 and 2147483647"),
         ("cleanup.policy", "shred", "one of delete, compact"),
