@@ -16,6 +16,7 @@ from typing import Final
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.settings import Setting, attribute_name, find
 from tailrace.node.settings.kafka import refusal_of
+from tailrace.node.settings.properties import parse_properties
 from tailrace.node.settings.table import BROKER_SETTINGS
 
 ENVIRONMENT_PREFIX = "TAILRACE_"
@@ -96,28 +97,14 @@ def read_file(path: Path) -> dict[str, str]:
     except UnicodeDecodeError:
         raise _refusal(f"cannot read {path}: it is not UTF-8 text") from None
     if path.suffix != ".toml":
-        return parse_properties(text)
+        try:
+            return parse_properties(text)
+        except ValueError as fault:
+            raise _refusal(f"{path}: {fault}") from None
     try:
         return dict(_flatten(tomllib.loads(text), ""))
     except tomllib.TOMLDecodeError as fault:
         raise _refusal(f"{path} is not TOML: {fault}") from None
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """A Java properties file, as far as Kafka's use them: comments, `name=value`, lines continued with a backslash."""
-    properties: dict[str, str] = {}
-    pending = ""
-    for written in text.splitlines():
-        line = pending + written.strip()  # with what the one before it left open
-        pending = ""
-        if not line or line[0] in "#!":
-            continue
-        if line.endswith("\\"):
-            pending = line[:-1]
-            continue
-        split_at = min((at for at in (line.find("="), line.find(":")) if at >= 0), default=len(line))
-        properties[line[:split_at].strip()] = line[split_at + 1 :].strip()
-    return properties
 
 
 def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,8 @@ import pytest
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.node.settings.config import NodeConfig, load_config
 from tailrace.node.settings.listeners import parse_endpoint
-from tailrace.node.settings.sources import parse_properties, read_environment, without_settings
+from tailrace.node.settings.properties import parse_properties
+from tailrace.node.settings.sources import read_environment, without_settings
 from tailrace.node.settings.table import BROKER_SETTINGS, DEV_DEFAULTS
 from tailrace.server.admin.config_entries import BROKER_NAMES, ConfigSource
 
@@ -286,14 +287,13 @@ def test_a_toml_file_has_the_same_settings(tmp_path: Path) -> None:
     assert config.node_id == 4
     assert not config.is_flushed
     assert not config.flag("auto.create.topics.enable")
+    file = tmp_path / "node.properties"
+    file.write_text("rack=\\u12\n")
+    assert "node.properties: malformed" in refusal(file=file)
+    file = tmp_path / "node.toml"
     file.write_text("node.id = = 4")
     assert "is not TOML" in refusal(file=file)
     assert "cannot read" in refusal(file=tmp_path / "missing.properties")
-
-
-def test_a_properties_file_is_read_as_java_reads_it() -> None:
-    text = "# a comment\n! another\n\n a = 1 \nb:2\nc=x=y\nlong=one,\\\n   two\nempty=\n"
-    assert parse_properties(text) == {"a": "1", "b": "2", "c": "x=y", "long": "one,two", "empty": ""}
 
 
 def test_kafkas_own_file_for_a_single_node_is_understood() -> None:
