@@ -113,6 +113,30 @@ def test_a_range_of_a_topic_created_again_that_is_shorter_has_no_rows(lossy: tup
     assert list(lenient.read(partition)) == []
 
 
+def test_records_of_a_new_partition_that_are_gone_before_the_query_meets_it_are_a_loss(
+    bootstrap: str, admin: Admin, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The partition was added while the query was stopped, and retention was faster than the next start."""
+    options = _options(bootstrap, subscribe=topic, startingOffsets="earliest")
+    strict = TailraceStreamReader(ROW, parse_source_options(options, streaming=True))
+    start = strict.initialOffset()
+    admin.create_partitions({topic: 4})
+    with Producer(bootstrap) as producer:
+        for _ in range(9):
+            producer.send(topic, b"v", partition=3).result()
+    admin.delete_records({TopicPartition(topic, 3): 4})
+    with pytest.raises(KafkaError, match=f"{topic}-3 is new .* from offset 0 to 3 are gone.*failOnDataLoss=false"):
+        strict.latestOffset(start, ReadAllAvailable())
+    strict.stop()
+    lenient = TailraceStreamReader(ROW, parse_source_options({**options, "failOnDataLoss": "false"}, streaming=True))
+    end = lenient.latestOffset(start, ReadAllAvailable())
+    assert end[topic]["3"] == 4
+    assert caplog.text.count("data loss: ") == 1
+    (work,) = lenient.partitions(end, lenient.latestOffset(end, ReadAllAvailable()))
+    assert [one[:3] for one in work.value] == [(TopicPartition(topic, 3), 4, 9)]
+    lenient.stop()
+
+
 @pytest.fixture
 def deleted(bootstrap: str, admin: Admin, topic: str, monkeypatch: pytest.MonkeyPatch) -> InputPartition:
     """The work of a task whose topic has been deleted since it was planned."""

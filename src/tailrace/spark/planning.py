@@ -89,6 +89,18 @@ class Planner:
         """The first offset that can still be read, per partition."""
         return self._offsets(dict.fromkeys(partitions, EARLIEST))
 
+    def first_of_new(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition that the query has not seen before.
+
+        A partition begins at offset 0: records below a later start are lost, as if the query had stood there. Raises
+        KafkaError(OFFSET_OUT_OF_RANGE) instead with failOnDataLoss.
+        """
+        starts = self.earliest(partitions)
+        for tp, offset in starts.items():
+            if offset > 0:
+                self.report_loss(f"{tp} is new to this query, and its records from offset 0 to {offset - 1} are gone")
+        return starts
+
     def latest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset after the last record that may be read, per partition."""
         return self._offsets(dict.fromkeys(partitions, LATEST))
@@ -135,13 +147,18 @@ class Planner:
         """The first offset at or after each time. Without such a record: the end, or KafkaError for a start."""
         found = self._offsets(timestamps)
         missing = sorted(tp for tp, offset in found.items() if offset < 0)
-        if missing and is_start and self._options.by_timestamp_strategy == "error":
+        if not missing:
+            return found
+        if is_start and self._options.by_timestamp_strategy == "error":
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{missing[0]} has no record at or after timestamp {timestamps[missing[0]]};"
                 " to start at its end instead say startingOffsetsByTimestampStrategy=latest",
             )
-        return {**found, **self.latest(missing)}
+        ends = self.latest(missing)
+        # A record that came between the two answers is below this end, and may be of the time or after it.
+        again = self._offsets({tp: timestamps[tp] for tp in missing})
+        return {**found, **{tp: again[tp] if again[tp] >= 0 else ends[tp] for tp in missing}}
 
     def check_batch(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
         """`end`; with failOnDataLoss=false lowered to the ends of the logs, to read as far as these go.

@@ -191,7 +191,7 @@ class TailraceStreamReader(RangeReader, DataSourceStreamReader, SupportsTriggerA
 
     def _end_of_batch(self, at: Offsets, now: Offsets) -> dict[TopicPartition, int]:
         # A deleted topic keeps its offset; a new partition begins at its first record, without rows.
-        found = self._plan_with.earliest(tp for tp in now if tp not in at)
+        found = self._plan_with.first_of_new(tp for tp in now if tp not in at)
         return {**at, **{tp: max(offset, at[tp]) for tp, offset in now.items() if tp in at}, **found}
 
     def _wait_for_records(self, at: Offsets, longest_s: float) -> tuple[Positions, bool]:

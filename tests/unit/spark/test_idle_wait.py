@@ -89,7 +89,7 @@ class QuietPlanner:
     def check_end(self, at: Offsets, now: Offsets) -> Offsets:
         return now
 
-    def earliest(self, found: Iterable[TopicPartition]) -> Offsets:
+    def first_of_new(self, found: Iterable[TopicPartition]) -> Offsets:
         return {}
 
 
