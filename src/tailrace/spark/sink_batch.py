@@ -19,6 +19,9 @@ _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 _RUN = "spark.jobGroup.id"
 
+BATCH_WRITE = "a batch write"
+"""The origin of a batch write: it has no progress. A stream does not take its sink, nor the other way round."""
+
 
 class TaskIdentity(Protocol):
     """The part of Spark's TaskContext that tells one attempt from another."""
@@ -48,10 +51,10 @@ class SinkBatch:
     query_batch: int | None = None
     """The batch of the query whose `foreachBatch` makes this batch write."""
 
-    def origin(self, checkpoint: str | None) -> str | None:
-        """The place where the progress of the writer is kept; None for a batch write outside of `foreachBatch`."""
+    def origin(self, checkpoint: str | None) -> str:
+        """The place where the progress of the writer is kept."""
         if self.query is None:
-            return None
+            return BATCH_WRITE
         if self.query_batch is not None:
             return f"query {self.query} in its batch {self.query_batch}"
         return f"query {self.query}" if checkpoint is None else f"query {self.query} with checkpoint {checkpoint}"

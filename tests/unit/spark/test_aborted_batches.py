@@ -136,6 +136,38 @@ def test_a_failed_batch_write_leaves_the_sink_of_a_stream_to_it(query: WrittenSi
     query.sink.commit(query.batch(1), [member], RowsDigest(2, 2))
 
 
+def test_a_batch_write_and_a_stream_do_not_take_one_sink(query: WrittenSink, caplog: pytest.LogCaptureFixture) -> None:
+    """The first batch write has the number of the stream's second batch: its rows would be dropped for the write's."""
+
+    def commit(batch: SinkBatch, rows: RowsDigest) -> None:
+        member = query.write(batch, 0)
+        assert member is not None
+        query.sink.commit(batch, [member], rows)
+
+    commit(query.batch(0), RowsDigest(2, 1))
+    write = SinkBatch(query.name, "a-batch-write", 1)
+    with pytest.raises(KafkaError, match="is written from 'query q', not from 'a batch write'") as refused:
+        commit(write, RowsDigest(2, 2))
+    assert refused.value.code is ErrorCode.DUPLICATE_RESOURCE
+    query.sink.give_up(write)
+    query.wait_until_readers_go_on()
+    commit(query.batch(1), RowsDigest(2, 3))
+    assert caplog.text == ""
+
+
+def test_a_batch_write_that_is_refused_does_not_say_that_it_holds_readers_up(
+    query: WrittenSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    member = query.write(write := SinkBatch(query.name, "first", 1), 0)
+    assert member is not None
+    query.sink.commit(write, [member], RowsDigest(2, 1))
+    again = SinkBatch(query.name, "second", 1)
+    with pytest.raises(KafkaError, match="comes again with other rows"):
+        query.sink.commit(again, [], RowsDigest(2, 2))
+    query.sink.give_up(again)
+    assert caplog.text == ""
+
+
 def test_the_batch_of_another_driver_is_left_alone(query: WrittenSink) -> None:
     query.write(query.batch(3, OTHERS), 0)
     query.sink.abort(None, 3, MARK)
