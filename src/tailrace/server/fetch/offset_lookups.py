@@ -19,7 +19,8 @@ A lookup by time in a log with headers that were not checked waits until its rec
 after ten seconds its answer is 78, too.
 
 A view partition (decision 0057) has an end of its own: 1 + the offset of its last record, not known (78, or 5) while
-the keys are being indexed. All other answers are those of the partition that it is a part of.
+the keys are being indexed. A record found by time at or above that end is not found: no record of the view partition is
+there, and a reader up to it would never arrive. All other answers are those of the partition that it is a part of.
 """
 
 from collections.abc import Iterable
@@ -166,9 +167,12 @@ class ListOffsetsHandler:
                 partition.readable_end(request.isolation_level) if is_consumer else partition.log.log_end_offset
             )
             found = _look_up(partition, wanted.timestamp, end_offset, is_consumer=is_consumer)
-            if view is not None and wanted.timestamp == LATEST:
-                key_range = view.key_range(wanted.partition_index)
-                found = found._replace(offset=self._view_end(partition, key_range, end_offset, budget))
+            if view is not None and wanted.timestamp not in _STARTS:
+                view_end = self._view_end(partition, view.key_range(wanted.partition_index), end_offset, budget)
+                if wanted.timestamp == LATEST:
+                    found = found._replace(offset=view_end)
+                elif found.offset >= view_end:
+                    found = _NOT_FOUND
         except KafkaError as error:
             code = error.code
             if code is ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_OFFSET_NOT_AVAILABLE:

@@ -62,6 +62,27 @@ def test_all_else_is_the_answer_of_the_partition(node: ViewNode) -> None:
             assert answer.leader_epoch == own.leader_epoch
 
 
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_no_record_is_found_by_time_at_or_above_the_end_of_a_view(node: ViewNode, isolation: int) -> None:
+    """A reader up to that time would wait for an offset that the view partition never reaches."""
+    node.write(key_in(2), *[key_in(1)] * 9)
+    for timestamp, offset in ((1_000, 0), (1_001, 1), (1_009, 9), (MAX_TIMESTAMP, 9)):
+        ends = node.ends(VIEW, 0, 1, 2, timestamp=timestamp, isolation=isolation)
+        assert [one.error_code for one in ends] == [0] * 3
+        assert [one.offset for one in ends] == [-1, offset, offset if offset < 1 else -1]
+        assert [one.timestamp for one in ends if one.offset < 0] == [-1] * (1 if offset < 1 else 2)
+
+
+def test_a_view_whose_end_is_not_known_finds_no_record_by_time_yet(
+    node: ViewNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.write(*KEYS)
+    monkeypatch.setattr(Partition, "key_end", lambda self, *wanted: None)
+    monkeypatch.setattr(Partition, "index_keys_on", lambda self: False)
+    (answer,) = node.ends(VIEW, 0, timestamp=1_000)
+    assert answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
 @pytest.mark.parametrize(
     ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
 )
