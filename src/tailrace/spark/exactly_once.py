@@ -115,6 +115,7 @@ class _TaskTransaction:
 
     def close(self) -> None:
         """Abort a transaction that was not finished."""
+        worker_leases(self._options.bootstrap_servers).task_ended(self._member)
         if self._producer is not None:
             self._producer.close()
 

@@ -2,13 +2,17 @@
 
 A transaction stays open from a task's first row to the driver's commit, and holds up readers of committed data. When a
 driver is killed its workers die too, their signs end, and the cluster aborts what the run has left open long before the
-timeout. A worker gives signs for its tasks that are done as well, until their batch is decided.
+timeout. A worker gives signs for its tasks that are done as well, until their batch is decided, but for a minute at
+most: there may be no driver left that decides it, and in a session with other queries a worker lives on.
 """
 
 import logging
 import os
 import threading
+import time
 from collections.abc import Collection
+from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 from tailrace.client.blocking import Admin
@@ -18,19 +22,34 @@ from tailrace.model.sinks import SinkMember
 LEASE_MS: Final = 60_000
 """The time without a sign after which the members of a run are aborted. Spark keeps idle workers for a minute."""
 _PERIOD_S: Final = 10.0
+_AFTER_TASK_S: Final = 60.0
+"""The time for which signs go on when the last task of a run has ended here: that of an idle worker."""
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    """The signs of one run of a sink."""
+
+    batch: int
+    """The last one that a task here has written for."""
+    ends_at: float = inf
+    """On the monotonic clock; without an end while a task is at work."""
 
 
 class MemberLeases:
     """The runs that one worker process has open transactions of, on one cluster."""
 
-    def __init__(self, bootstrap_servers: str, *, period_s: float = _PERIOD_S) -> None:
+    def __init__(
+        self, bootstrap_servers: str, *, period_s: float = _PERIOD_S, after_task_s: float = _AFTER_TASK_S
+    ) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._period_s = period_s
+        self._after_task_s = after_task_s
         self._changed = threading.Condition()
-        self._batches: dict[tuple[str, str], int] = {}
-        """The last batch of each sink and run."""
+        self._held: dict[tuple[str, str], _Held] = {}
+        """By sink and run."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -40,15 +59,22 @@ class MemberLeases:
             return self._thread is not None
 
     def hold(self, member: SinkMember) -> None:
-        """Give signs for the run of this member, at once and until its batch is decided."""
+        """Give signs for the run of this member, at once and until its batch is decided or its task has long ended."""
         with self._changed:
-            is_new = (member.sink, member.run) not in self._batches
-            self._batches[member.sink, member.run] = member.batch
+            is_new = (member.sink, member.run) not in self._held
+            self._held[member.sink, member.run] = _Held(member.batch)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._give_signs, name="tailrace-leases", daemon=True)
                 self._thread.start()
             elif is_new:
                 self._changed.notify()
+
+    def task_ended(self, member: SinkMember) -> None:
+        """Give signs for the run of this member for a while: a worker has one task at a time."""
+        with self._changed:
+            held = self._held.get((member.sink, member.run))
+            if held is not None:
+                held.ends_at = time.monotonic() + self._after_task_s
 
     def _give_signs(self) -> None:
         with Admin(self._bootstrap_servers) as admin:
@@ -59,15 +85,17 @@ class MemberLeases:
 
     def _still_open(self) -> dict[tuple[str, str], int]:
         with self._changed:
-            if not self._batches:
+            now = time.monotonic()
+            self._held = {run: held for run, held in self._held.items() if held.ends_at > now}
+            if not self._held:
                 self._thread = None
-            return dict(self._batches)
+            return {run: held.batch for run, held in self._held.items()}
 
     def _rest(self, known: Collection[tuple[str, str]]) -> None:
         """Wait for the next sign's time, or for another run."""
         with self._changed:
-            if self._batches:
-                self._changed.wait_for(lambda: any(run not in known for run in self._batches), self._period_s)
+            if self._held:
+                self._changed.wait_for(lambda: any(run not in known for run in self._held), self._period_s)
 
     def _give_sign(self, admin: Admin, sink: str, run: str, batch: int) -> None:
         try:
@@ -78,8 +106,9 @@ class MemberLeases:
                 return
             last_batch = batch  # the run was followed, or the cluster takes no signs: the timeouts are left
         with self._changed:
-            if self._batches.get((sink, run), batch) <= last_batch:
-                self._batches.pop((sink, run), None)
+            held = self._held.get((sink, run))
+            if held is not None and held.batch <= last_batch:
+                del self._held[sink, run]
 
 
 _leases: dict[tuple[int, str], MemberLeases] = {}

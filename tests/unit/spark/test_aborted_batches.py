@@ -212,6 +212,40 @@ def test_a_worker_gives_signs_of_life_until_its_batch_is_decided(
     wait_until(lambda: not leases.is_at_work)
 
 
+def test_a_worker_gives_no_signs_for_ever_for_a_batch_that_is_never_decided(
+    query: WrittenSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark cannot abort a query that is stopped between its last row and its commit; workers serve other queries."""
+    signs: list[str] = []
+
+    def renew(admin: Admin, sink: str, *, run: str, lease_ms: int, timeout_ms: int) -> int:
+        signs.append(run)
+        return -1
+
+    monkeypatch.setattr(Admin, "renew_sink_run", renew)
+    leases = MemberLeases(query.servers, period_s=0.01, after_task_s=0.05)
+    stopped, at_work = SinkMember("copy", "stopped", 0, 0, 0), SinkMember("copy", "at-work", 0, 1, 1)
+    leases.hold(stopped)
+    leases.hold(at_work)
+    wait_until(lambda: {"stopped", "at-work"} <= set(signs))
+    leases.task_ended(stopped)
+    wait_until(lambda: "stopped" not in signs[-10:])
+    leases.hold(stopped)
+    wait_until(lambda: "stopped" in signs[-10:])
+    leases.task_ended(stopped)
+    leases.task_ended(at_work)
+    wait_until(lambda: not leases.is_at_work)
+
+
+def test_the_task_of_a_sink_ends_its_signs(query: WrittenSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[SinkMember] = []
+    monkeypatch.setattr(MemberLeases, "task_ended", lambda leases, member: ended.append(member))
+    batch = query.batch(3)
+    query.write(batch, 0)
+    assert ended == [SinkMember(batch.sink, batch.run, 3, 0, 0)]
+    query.sink.abort(batch, 3, MARK)
+
+
 def test_a_worker_gives_no_signs_to_a_cluster_that_takes_none(
     query: WrittenSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
