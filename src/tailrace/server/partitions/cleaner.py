@@ -1,6 +1,7 @@
 """The log cleaner: compacts the logs of a table, one at a time, in slices between all other work (decision 0011).
 
-Every `log.cleaner.backoff.ms` the cleaner compacts the logs that are due, the largest dirty share first. A slice takes
+Every `log.cleaner.backoff.ms` the cleaner compacts the logs that are due, the largest dirty share first; every second
+while the disk is short of space, since an operator may have changed settings to make room. A slice takes
 a few milliseconds, and a pause at least as long follows it: clients get half of the event loop or more, and
 `log.cleaner.io.max.bytes.per.second` may leave them a larger share.
 
@@ -25,6 +26,7 @@ from tailrace.storage import Compaction
 _SLICE_MS: Final = 4
 _SLICE_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 32 << 10
+_SHORT_BACKOFF_MS: Final = 1_000
 
 _logger = logging.getLogger("tailrace.server")
 
@@ -55,6 +57,8 @@ class Cleaner:
         self._in_vain: dict[tuple[TopicId, int], tuple[int, int]] = {}
         """The first and last offset of the latest plan of a compaction that made nothing clean."""
         self._is_stopped = True
+        self._is_short = False
+        self._is_resting = False
         self._next_ms = 0
         """The time before which log.cleaner.io.max.bytes.per.second permits no further byte."""
         self.compactions = 0
@@ -69,20 +73,33 @@ class Cleaner:
     def stop(self) -> None:
         """Abort the compaction that is under way, and begin no other."""
         self._is_stopped = True
+        self._is_resting = False
         if self._timer is not None:
             self._timer.cancel()
         if self._running is not None:
             self._running[0].log.abort_compaction()
             self._running = None
 
+    def set_short_of_space(self, is_short: bool) -> None:
+        """Set whether the disk is short of space. If it is, a rest ends within a second."""
+        self._is_short = is_short
+        if is_short and self._is_resting and self._timer is not None:
+            self._timer.cancel()
+            self._rest()
+
     def _rest(self) -> None:
-        self._after(max(1, self._config.log_cleaner_backoff_ms))
+        backoff_ms = self._config.log_cleaner_backoff_ms
+        if self._is_short and not self._put_off:  # a compaction that has failed for lack of space is not hurried
+            backoff_ms = min(backoff_ms, _SHORT_BACKOFF_MS)
+        self._after(max(1, backoff_ms))
+        self._is_resting = True
 
     def _after(self, delay_ms: int) -> None:
         now_ms = self._clock.monotonic_ms()
         self._timer = self._clock.call_at(now_ms + delay_ms, self._look if self._running is None else self._slice)
 
     def _look(self) -> None:
+        self._is_resting = False
         partition = self._dirtiest()
         if partition is None and self._put_off:
             self._put_off.clear()

@@ -123,8 +123,9 @@ class PeriodicWork:
             table,
             reserve_bytes=config.log_dir_reserve_bytes,
             apply_retention=passes.apply_retention,
-            on_change=on_short_of_space,
+            on_change=self._set_short_of_space,
         )
+        self._on_short_of_space = on_short_of_space
         table.faults.on_disk_full = self.reserve.report_full
         tasks: list[tuple[int, Callable[[], None]]] = [
             (config.log_retention_check_interval_ms, passes.apply_retention),
@@ -143,6 +144,10 @@ class PeriodicWork:
         """Reads logs at rest to find damage."""
         self._tasks = tuple(tasks)
         self._timers: dict[int, Timer] = {}
+
+    def _set_short_of_space(self, is_short: bool) -> None:
+        self._cleaner.set_short_of_space(is_short)
+        self._on_short_of_space(is_short)
 
     def start(self) -> None:
         """Begin; each task first runs one interval from now, retention after 30 s at the latest."""

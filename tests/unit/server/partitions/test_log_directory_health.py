@@ -14,7 +14,7 @@ from tailrace.server.partitions.log_directory_health import LogDirectoryHealth, 
 from tailrace.server.partitions.periodic_work import PeriodicWork, PeriodicWorkConfig
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath
+from testkit.data_path import DataPath, batch_of
 
 
 class Noted:
@@ -289,6 +289,25 @@ def test_below_the_reserve_retention_frees_no_record_that_is_kept(node: DataPath
     fill(node, files, RESERVE - 1)
     settle(node)
     assert partition.log.log_start_offset == 0
+
+
+@pytest.mark.parametrize("was_short_for_ms", [0, 60_000])
+def test_below_the_reserve_lowered_lags_compact_within_seconds(
+    node: DataPath, files: SimulatedDisk, was_short_for_ms: int
+) -> None:
+    """Not only after log.cleaner.backoff.ms, 15 s: a few keys written often may have filled the disk."""
+    lag = replace(KEPT, cleanup_policy=("compact",), min_compaction_lag_ms=10**12, min_cleanable_dirty_ratio=0.1)
+    partition = node.create(config=lag)
+    for _ in range(6):
+        node.produce("orders", records=batch_of(b"key", b"x" * 100, now=node.clock.now_ms))
+    node.clock.advance(4_000)  # into a rest of the cleaner
+    fill(node, files, RESERVE - 1)
+    node.clock.advance(was_short_for_ms)
+    before = partition.log.size_bytes
+    partition.update_config(replace(lag, min_compaction_lag_ms=0))
+    settle(node)
+    assert partition.log.size_bytes < before // 2
+    assert leftovers(files) == []
 
 
 @pytest.mark.parametrize("offset", [2, -1])
