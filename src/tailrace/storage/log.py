@@ -598,8 +598,8 @@ class Log(ReadableLog):
         """Raise StorageError with the reason why the log is offline."""
         raise StorageError(f"the log in {self._directory} is offline: {self._failure}")
 
-    def _roll(self, base_offset: int) -> None:
-        """Begin a new segment at this offset. The next flush syncs its name.
+    def _roll(self, base_offset: int, *, retires_old: bool = False) -> None:
+        """Begin a new segment at this offset. The next flush syncs its name. `retires_old`: the old one goes at once.
 
         Until then a power cut may take it back: recovery cuts the log where the old segment is not whole, and a torn
         snapshot has a wrong checksum. Only the first segment's name must be durable: without it the log would begin at
@@ -611,7 +611,8 @@ class Log(ReadableLog):
         if self._gaps.is_legal_before(base_offset, is_compacted=self._config.is_compacted):
             # After a truncation below the gap bound, or on a follower: a lost segment would pass for a gap.
             self._sync_below_gaps((self._segments.active,))
-        self._segments.active.write_indexes()
+        if not retires_old:  # there may be no space for its indexes, which a start after a crash makes anew
+            self._segments.active.write_indexes()
         self._flushes.note_new(self._log_producers.begin_snapshot(base_offset), self._directory)
         self._segments.add(base_offset)
 
@@ -838,7 +839,7 @@ class Log(ReadableLog):
             return []
         if len(reasons) == len(segments):
             try:
-                self._roll(self.log_end_offset)
+                self._roll(self.log_end_offset, retires_old=True)
             except StorageError:
                 if len(reasons) == 1:
                     raise

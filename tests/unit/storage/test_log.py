@@ -511,6 +511,27 @@ def test_old_segments_go_on_a_full_disk_although_there_is_no_space_to_follow_the
     assert not log.is_offline
 
 
+@pytest.mark.parametrize("is_cut_short", [False, True])
+def test_the_one_segment_of_a_log_goes_on_a_disk_without_space_for_its_indexes(is_cut_short: bool) -> None:
+    disk = durable_disk()
+    config = TopicConfig(index_interval_bytes=1, retention_bytes=0, retention_ms=-1, file_delete_delay_ms=0)
+    log = open_log(disk, config)
+    fill(log, 40)
+    log.flush()
+    disk.free_space = 60  # those of 40 batches take 800 bytes
+    retired = log.apply_retention(NOW, 40, frees_all=True)
+    assert [segment.base_offset for segment in retired] == [0]
+    if is_cut_short:
+        disk.power_cut()
+        disk.reboot()
+        log = open_log(disk, config)
+    else:
+        log.remove_retired(None)
+    assert log.log_start_offset == log.log_end_offset == 40
+    assert log.size_bytes == 0
+    assert names(disk, ".log") == [40]
+
+
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("is_under_way", [False, True], ids=["before the flush", "during the flush"])
 def test_the_state_of_producers_survives_the_segments_that_they_wrote_to(seed: int, is_under_way: bool) -> None:
