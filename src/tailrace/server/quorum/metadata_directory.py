@@ -72,7 +72,11 @@ def parse_quorum_state(data: bytes, *, path: str) -> StoredQuorumState:
             voted_directory_id=_parse_directory(directory),
         )
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
-        raise CorruptRecords(f"{path} is not a quorum-state file: {fault}") from None
+        why = f"it has no {fault}" if isinstance(fault, KeyError) else fault
+        raise CorruptRecords(
+            f"{path} is not a quorum-state file: {why}. It has this node's vote. If the node is the only voter, remove"
+            " the file; else empty the directory and let the other nodes bring this one up to date"
+        ) from None
 
 
 def _parse_directory(text: str) -> bytes:
