@@ -245,6 +245,13 @@ class ExactlyOnce:
                 _log.warning("%s; option %s: the sink keeps the rows that it has", refusal.detail, KEEPS_BATCH)
                 commit(None)
                 return
+        if batch.query_batch is not None and self._transactions.sink_id is None:
+            _log.warning(
+                "option sinkId: batch %d of query %s is written again if Spark repeats it, since this write of its "
+                "foreachBatch has no sinkId with the number of the batch",
+                batch.query_batch,
+                batch.query,
+            )
         if committed.is_repetition:
             _log.warning("sink %s has these rows of batch %d already: nothing was written", batch.sink, batch.batch)
 

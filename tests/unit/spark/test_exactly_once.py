@@ -18,6 +18,7 @@ BATCH = SinkBatch("copy", "r1", 7, "q")
 ROWS = RowsDigest(3, 1)
 MEMBER = WrittenMember(SinkMember("copy", "r1", 7, 0, 0).transactional_id, 5, 0)
 OTHER_ROWS = "sink 'copy' has batch 7 with 100 rows, and it comes again with other rows"
+REFUSAL = SinkRefusal(E.OUT_OF_ORDER_SEQUENCE_NUMBER, OTHER_ROWS, 7)
 
 
 class Refusing:
@@ -59,8 +60,7 @@ def sink(monkeypatch: pytest.MonkeyPatch, refusal: SinkRefusal, **options: str) 
 
 @pytest.mark.parametrize("kept", [None, "6"])
 def test_other_rows_are_refused_with_the_ways_out(monkeypatch: pytest.MonkeyPatch, kept: str | None) -> None:
-    refusal = SinkRefusal(E.OUT_OF_ORDER_SEQUENCE_NUMBER, OTHER_ROWS, 7)
-    tried, admin = sink(monkeypatch, refusal, **({} if kept is None else {"sinkKeepsBatch": kept}))
+    tried, admin = sink(monkeypatch, REFUSAL, **({} if kept is None else {"sinkKeepsBatch": kept}))
     with pytest.raises(SinkRefusal) as refused:
         tried.commit(BATCH, [MEMBER], ROWS)
     for part in (OTHER_ROWS, "the checkpoint", "another sinkId", "uuid()", "sinkKeepsBatch=7", "sinkKeepsBatch=any"):
@@ -70,8 +70,7 @@ def test_other_rows_are_refused_with_the_ways_out(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("kept", ["7", "any", " ANY "])
 def test_other_rows_are_dropped_by_the_option_alone(monkeypatch: pytest.MonkeyPatch, kept: str) -> None:
-    refusal = SinkRefusal(E.OUT_OF_ORDER_SEQUENCE_NUMBER, OTHER_ROWS, 7)
-    tried, admin = sink(monkeypatch, refusal, sinkKeepsBatch=kept)
+    tried, admin = sink(monkeypatch, REFUSAL, sinkKeepsBatch=kept)
     tried.commit(BATCH, [MEMBER], ROWS)
     assert admin.commits == [ROWS, None]
 
@@ -90,6 +89,20 @@ def test_another_batch_write_needs_another_sink_id(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SinkRefusal, match="needs another sinkId") as refused:
         tried.commit(SinkBatch("copy", "r1", 1), [], ROWS)
     assert "checkpoint" not in refused.value.detail
+
+
+@pytest.mark.parametrize(("sink_id", "is_repeated"), [(None, True), ("copy-4", False)])
+def test_a_write_of_for_each_batch_without_a_sink_id_says_that_it_may_be_repeated(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sink_id: str | None, is_repeated: bool
+) -> None:
+    tried, admin = sink(monkeypatch, REFUSAL, **({} if sink_id is None else {"sinkId": sink_id}))
+    monkeypatch.setattr(admin, "commit_sink", lambda *_, **__: CommittedBatch(1, False))
+    tried.commit(SinkBatch("copy-4", "r1", 1, "q", query_batch=4), [], ROWS)
+    assert ("batch 4 of query q is written again if Spark repeats it" in caplog.text) is is_repeated
+    caplog.clear()
+    tried.commit(SinkBatch("write-1", "r1", 1), [], ROWS)
+    tried.commit(BATCH, [MEMBER], ROWS)
+    assert caplog.text == ""
 
 
 @pytest.mark.parametrize("code", [E.INVALID_PRODUCER_ID_MAPPING, E.PRODUCER_FENCED, E.INVALID_TXN_STATE])
