@@ -1,7 +1,7 @@
 """`option("exactlyOnce", "true")`: a batch is visible whole or not at all, and once, whatever Spark repeats."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import confluent_kafka
@@ -48,8 +48,9 @@ def committed(bootstrap: str, topic: str) -> list[str]:
     )
     found, ended = [], 0
     try:
-        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in range(2)])
-        while ended < 2:
+        partitions = consumer.list_topics(topic, timeout=TIME_LIMIT_S).topics[topic].partitions
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in partitions])
+        while ended < len(partitions):
             message = consumer.poll(TIME_LIMIT_S)
             assert message is not None, "a transaction holds the reader back"
             if message.error() is None:
@@ -64,10 +65,11 @@ def committed(bootstrap: str, topic: str) -> list[str]:
 
 @pytest.fixture
 def copy(spark: SparkSession, bootstrap: str, topic: str, target: str, tmp_path: Path) -> Callable[..., None]:
-    """Copies what is new in the topic, as a stream with this checkpoint and these options."""
+    """Copies what is new in the topic, as a stream with this checkpoint, and these options of its source and sink."""
 
-    def copy(checkpoint: str = "checkpoint", **options: str) -> None:
+    def copy(checkpoint: str = "checkpoint", source_options: Mapping[str, str] | None = None, **options: str) -> None:
         source = spark.readStream.format("tailrace").option("kafka.bootstrap.servers", bootstrap)
+        source = source.options(**(source_options or {}))
         frame = source.option("subscribe", topic).option("startingOffsets", "earliest").load()
         writer = (
             frame.selectExpr("key", "value")
@@ -115,6 +117,22 @@ def test_a_batch_that_spark_repeats_changes_nothing(
     assert sorted(map(int, committed(bootstrap, target))) == list(range(20))
     rows = positions(load(subscribe=target))
     assert sorted(int(value) for _, _, value in rows) == list(range(20)), "a repeated batch is not even written"
+
+
+def test_a_repeated_batch_may_have_other_tasks_and_a_target_with_more_partitions(
+    copy: Callable[..., None], send: Send, bootstrap: str, target: str, topic: str, tmp_path: Path, admin: Admin
+) -> None:
+    send(range(40))
+    copy(source_options={"keyRangesPerPartition": "4"})
+    before = committed(bootstrap, target)
+    admin.create_partitions({target: 5, topic: 4})
+    forget_last_commit(tmp_path / "checkpoint")
+    copy(source_options={"minPartitions": "7"})
+    assert sorted(committed(bootstrap, target)) == sorted(before)
+    assert sorted(map(int, before)) == list(range(40))
+    send(range(40, 50), partition=3)
+    copy(source_options={"keyRangesPerPartition": "3"})
+    assert sorted(map(int, committed(bootstrap, target))) == list(range(50))
 
 
 def test_a_batch_that_comes_again_with_other_rows_is_refused_by_name(
