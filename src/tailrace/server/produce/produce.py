@@ -31,6 +31,7 @@ from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import LargeBatch, Unfolded
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNNAMED, Verification
+from tailrace.server.callbacks import SLICE_MS
 from tailrace.server.context import RequestContext
 from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
@@ -96,14 +97,16 @@ class ProduceHandler:
         batches: Iterator[tuple[TopicProduceData, PartitionProduceData]],
         transaction: TransactionalAppends | None,
     ) -> bool:
-        """Stage about SLICE_BYTES of the batches; whether these were the last."""
-        now_ms, bytes_left, batches_left = self._clock.now_ms(), SLICE_BYTES, _SLICE_BATCHES
+        """Stage about SLICE_BYTES of the batches, for SLICE_MS at most and a batch; whether these were the last."""
+        clock = self._clock
+        now_ms, bytes_left, batches_left = clock.now_ms(), SLICE_BYTES, _SLICE_BATCHES
+        until_ms = clock.monotonic_ms() + SLICE_MS  # compressed batches are unfolded: 4 KiB may be 4 MiB
         for topic, data in batches:
             answer = answers.new_answer(topic, data.index)
             self._append(answer, topic, data.index, data.records, now_ms, transaction)
             bytes_left -= len(data.records or b"")
             batches_left -= 1
-            if bytes_left <= 0 or not batches_left:
+            if bytes_left <= 0 or not batches_left or clock.monotonic_ms() >= until_ms:
                 return False
         answers.staged()
         if transaction is not None:

@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,12 @@ from tailrace.protocol.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from tailrace.protocol.records.compression import Codec
+from tailrace.replication.admission import Admission
 from tailrace.server.produce import produce
 from tailrace.server.produce.answers import OWN_FLUSH_MS
 from tailrace.testing.disk import SimulatedDisk
+from testkit.clocks import BusyClock
 from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
 from testkit.ports import DeferredDisk, LedElsewhere, RecordingConnection, ScriptedVerifier
 
@@ -272,6 +276,33 @@ def test_a_request_of_very_many_batches_is_staged_in_several_turns(monkeypatch: 
     assert not node.connection.is_suspended
     (answered,) = exchange.response.responses
     assert [part.index for part in answered.partition_responses] == list(range(600))
+
+
+def test_batches_that_take_long_to_unfold_are_staged_in_slices_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 batches of 4 KiB that unfold to 4 MiB each would take 7 s of one turn."""
+    node = DataPath("/logs", files=SimulatedDisk(), clock=(clock := BusyClock()))
+    log = node.create().log
+    admit = Admission.admit
+
+    def admit_slowly(*arguments: Any) -> Any:
+        clock.spend(3)
+        return admit(*arguments)
+
+    monkeypatch.setattr(Admission, "admit", admit_slowly)
+    monkeypatch.setattr(node.clock, "call_soon", (later := deque[Callable[[], None]]()).append)
+    batch = batch_of(b"a", codec=Codec.ZSTD, now=node.clock.now_ms)
+    parts = tuple(PartitionProduceData(index=0, records=batch) for _ in range(5))
+    topic = TopicProduceData(name="orders", partition_data=parts)
+    exchange = node.send(ProduceRequest(acks=0, timeout_ms=1000, topic_data=(topic,)), 9)
+    ends = [log.log_end_offset]
+    while later:
+        assert node.connection.is_suspended
+        later.popleft()()
+        node.end_turn()
+        ends.append(log.log_end_offset)
+    assert ends == [2, 4, 5]
+    assert exchange.is_answered
+    assert not node.connection.is_suspended
 
 
 def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
