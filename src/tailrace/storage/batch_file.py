@@ -1,6 +1,6 @@
 """A file that whole batches tile, and the walks over them: from batch to batch, by what their headers say."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -8,8 +8,7 @@ from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, check_crc, read_header
 from tailrace.protocol.records.faults import Walk
 from tailrace.protocol.records.kernels import walk_batches
-from tailrace.protocol.records.record import Record, read_records
-from tailrace.protocol.records.record_times import is_doubtful, largest_time
+from tailrace.protocol.records.record_times import NO_TIMES, RecordTimes, is_doubtful, largest_time, record_times
 from tailrace.storage.epoch_cache import EpochCache
 from tailrace.storage.file_system import Buffer, File
 
@@ -150,8 +149,9 @@ class BatchFile:
             return header.max_timestamp
         return largest_time(self.file.pread(header.size_bytes, position), header)
 
-    def records_at(self, position: int, header: BatchHeader) -> Sequence[Record]:
-        """The records of one batch; none if they cannot be read although the bytes are those that were written.
+    def times_at(self, position: int, header: BatchHeader, *, from_offset: int) -> RecordTimes:
+        """The times of one batch's records from this offset on; none if they cannot be read although the bytes are
+        those that were written.
 
         Raises CorruptRecords if they are not.
         """
@@ -161,9 +161,9 @@ class BatchFile:
         except CorruptRecords as fault:
             raise self.corrupt(position, fault.detail) from None
         try:
-            return read_records(content)
+            return record_times(content, header, from_offset=from_offset)
         except CorruptRecords:
-            return ()  # its sender wrote it like this, and batches are not unpacked on append
+            return NO_TIMES  # its sender wrote it like this, and batches are not unpacked on append
 
     def _walk_to(self, offset: int, position: int, *, first_end: int, gap_limit: int) -> int:
         """The position of the first batch that ends at or after this offset, walking from a position before it.

@@ -61,9 +61,9 @@ def _find(segment: Segment, timestamp: int, *, from_offset: int) -> TimestampOff
     for position, header in segment.headers(segment.locate(offset)):
         if header.last_offset < from_offset or segment.largest_time_at(position, header) < timestamp:
             continue
-        for record in segment.records_at(position, header):
-            if record.timestamp >= timestamp and record.offset >= from_offset:
-                return TimestampOffset(record.timestamp, record.offset, header.partition_leader_epoch)
+        found = segment.times_at(position, header, from_offset=from_offset).first_at_least(timestamp)
+        if found is not None:
+            return TimestampOffset(*found, header.partition_leader_epoch)
     return None
 
 
@@ -72,11 +72,10 @@ def _largest_readable(segment: Segment, log_start_offset: int) -> int:
     largest = -1
     for position, header in segment.headers(segment.locate(log_start_offset)):
         if header.base_offset >= log_start_offset:
-            timestamps = [segment.largest_time_at(position, header)] if header.records_count else []
+            timestamp = segment.largest_time_at(position, header) if header.records_count else -1
         else:
-            records = segment.records_at(position, header)
-            timestamps = [record.timestamp for record in records if record.offset >= log_start_offset]
-        largest = max([largest, *timestamps])
+            timestamp = segment.times_at(position, header, from_offset=log_start_offset).largest
+        largest = max(largest, timestamp)
     return largest
 
 
