@@ -7,11 +7,13 @@ batch are 0 to n - 1.
 """
 
 from collections.abc import Generator, Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.primitives import Buffer
+from tailrace.protocol.records.arrow_buffers import Column
 from tailrace.protocol.records.batch import (
     CODEC_MASK,
     HEADER_SIZE,
@@ -28,13 +30,16 @@ from tailrace.protocol.records.compression import (
     compress_in_steps,
     decompress_in_steps,
 )
-from tailrace.protocol.records.kernels import check_records, parse_records, renumber_records
-from tailrace.protocol.records.record import Record
+from tailrace.protocol.records.kernels import check_records, records_to_columns, renumber_records
+from tailrace.protocol.records.record_times import record_times
 from tailrace.protocol.records.spans import batch_of_section
 
 NO_TIMESTAMP: Final = -1
 _NO_LIMIT: Final = 2**63 - 1
 
+MOST_NAMED: Final = 100
+"""Records of a batch that its refusal names. A batch of 1 MB may have a million, and to name them all would take
+seconds and a gigabyte."""
 INLINE_BYTES: Final = 4 << 20
 """A batch that unfolds to no more is unfolded and compressed at once."""
 _STEP_BYTES: Final = 1 << 20
@@ -55,7 +60,7 @@ class InvalidRecords(KafkaError):
     def __init__(self, code: ErrorCode, detail: str, record_errors: tuple[tuple[int, str], ...]) -> None:
         super().__init__(code, detail)
         self.record_errors = record_errors
-        """(index in the batch, fault of that record)"""
+        """(index in the batch, fault of that record), of the first MOST_NAMED."""
 
 
 class Unfolded(NamedTuple):
@@ -198,29 +203,28 @@ class Admission:
 
     def _refuse_faults(self, section: Buffer, header: BatchHeader, now_ms: int) -> None:
         """Refuse the batch, of which a record is at fault, as Kafka does: for its timestamps first."""
-        faults = list(self._faults(section, header, now_ms))
-        is_about_time = any(code is ErrorCode.INVALID_TIMESTAMP for _, code, _ in faults)
+        first = list(islice(self._faults(section, header, now_ms), MOST_NAMED + 1))
+        count = f"{len(first)}" if len(first) <= MOST_NAMED else f"more than {MOST_NAMED}"
+        del first[MOST_NAMED:]
+        is_about_time = any(code is ErrorCode.INVALID_TIMESTAMP for _, code, _ in first)
         code = ErrorCode.INVALID_TIMESTAMP if is_about_time else ErrorCode.INVALID_RECORD
-        detail = f"{len(faults)} of the batch's records are refused; the first: {faults[0][2]}"
-        raise InvalidRecords(code, detail, tuple((index, what) for index, _, what in faults))
+        detail = f"{count} of the batch's records are refused; the first: {first[0][2]}"
+        raise InvalidRecords(code, detail, tuple((index, what) for index, _, what in first))
 
     def _faults(self, section: Buffer, header: BatchHeader, now_ms: int) -> Iterator[tuple[int, ErrorCode, str]]:
-        count = header.records_count
-        records: list[Record] = parse_records(
-            renumber_records(section, 0, count),
-            Record._make,
-            count=count,
-            base_offset=0,
-            last_offset_delta=count - 1,
-            base_timestamp=header.base_timestamp,
-            append_time=None,
-            dense=True,
+        plain = batch_of_section(
+            header,
+            renumber_records(section, 0, header.records_count),
+            attributes=header.attributes & ~CODEC_MASK,
+            max_timestamp=header.max_timestamp,
         )
-        for index, record in enumerate(records):
-            if self._is_compacted and record.key is None:
+        have_keys = _key_bits(plain) if self._is_compacted else None
+        times = record_times(plain, read_header(plain), from_offset=0).timestamps
+        for index, timestamp in enumerate(times):
+            if have_keys is not None and not have_keys[index >> 3] >> (index & 7) & 1:
                 yield index, ErrorCode.INVALID_RECORD, "a record of a compacted topic needs a key"
-            elif not self.stamps_append_time and self._is_outside(record.timestamp, now_ms):
-                yield index, ErrorCode.INVALID_TIMESTAMP, self._outside(record.timestamp, now_ms)
+            elif not self.stamps_append_time and self._is_outside(timestamp, now_ms):
+                yield index, ErrorCode.INVALID_TIMESTAMP, self._outside(timestamp, now_ms)
 
     def _is_outside(self, timestamp: int, now_ms: int) -> bool:
         is_inside = -self._oldest_ms <= timestamp - now_ms <= self._after_max_ms
@@ -262,6 +266,13 @@ class Refusal:
     ) -> tuple[memoryview, BatchHeader]:
         """Raises KafkaError KAFKA_STORAGE_ERROR (56): a producer asks again."""
         raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, self._reason)
+
+
+def _key_bits(plain: Buffer) -> Buffer | None:
+    """A bit for each record, lowest first, set for one with a key; None if all have keys."""
+    columns = records_to_columns([plain], columns=Column.KEY, from_offset=0, until_offset=_NO_LIMIT, in_micros=False)
+    assert columns.key is not None
+    return columns.key.validity
 
 
 def _unfolded(records: memoryview, header: BatchHeader, codec: int) -> Buffer:

@@ -41,6 +41,9 @@ OWN_FLUSH_MS: Final = 5_000
 """The time of the leader's own flush, which `timeout_ms` does not shorten. A disk that takes longer hangs: acks=-1 is
 refused then, unless `timeout_ms` is longer, and acks=1 is answered as it would be with other replicas in sync."""
 
+MOST_NAMED_TOGETHER: Final = 1_000
+"""Records at fault that an answer names, of all its partitions; the errors of those behind them stay."""
+
 _ALL: Final = -1
 _LEADER: Final = 1
 _NO_LEADER_HINT = NewerLeader()
@@ -81,6 +84,10 @@ class PartitionAnswer(ABC):
     @abstractmethod
     def closed(self) -> None:
         """Called when the partition's answer is known."""
+
+    def records_named(self, count: int) -> int:
+        """The number of records that the answer names, of so many at fault."""
+        return count
 
     def written(self, outcome: Appended | KafkaError) -> None:
         """The batch is in the log, or could not be written."""
@@ -156,9 +163,10 @@ class PartitionAnswer(ABC):
         record_errors: tuple[BatchIndexAndErrorMessage, ...] = ()
         leader = _NO_LEADER_HINT
         if isinstance(error, InvalidRecords):
+            named = error.record_errors
             record_errors = tuple(
                 BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-                for index, message in error.record_errors
+                for index, message in named[: self.records_named(len(named))]
             )
         elif isinstance(error, NotLeader) and error.leader != NO_LEADER:
             leader = NewerLeader(leader_id=error.leader, leader_epoch=error.leader_epoch)
@@ -265,6 +273,7 @@ class SeveralAnswers:
         "_endpoints",
         "_is_staged",
         "_is_waiting",
+        "_names_left",
         "_open_answers",
         "_timeout_ms",
         "_waited_ms",
@@ -287,6 +296,7 @@ class SeveralAnswers:
         self._is_staged = False
         self._is_waiting = False
         self._open_answers = 0
+        self._names_left = MOST_NAMED_TOGETHER
         self._answers: list[_PartOfAnswer] = []
 
     def new_answer(self, topic: TopicProduceData, index: int) -> "_PartOfAnswer":
@@ -320,6 +330,12 @@ class SeveralAnswers:
             if self._is_waiting:
                 self._deadlines.remove(self, self._timeout_ms)
             self._finish()
+
+    def records_named(self, count: int) -> int:
+        """The number of records that the next answer of a partition names, of so many at fault."""
+        count = min(count, self._names_left)
+        self._names_left -= count
+        return count
 
     def expire(self) -> None:
         """The producer's timeout is over, or the time of the leader's own flush."""
@@ -360,6 +376,9 @@ class _PartOfAnswer(PartitionAnswer):
 
     def closed(self) -> None:
         self._several.one_closed()
+
+    def records_named(self, count: int) -> int:
+        return self._several.records_named(count)
 
 
 def _time_for(acks: int, timeout_ms: int) -> int:

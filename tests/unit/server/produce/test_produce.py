@@ -17,9 +17,9 @@ from tailrace.protocol.messages.produce import (
     TopicProduceData,
 )
 from tailrace.protocol.records.compression import Codec
-from tailrace.replication.admission import Admission
+from tailrace.replication.admission import MOST_NAMED, Admission
 from tailrace.server.produce import produce
-from tailrace.server.produce.answers import OWN_FLUSH_MS
+from tailrace.server.produce.answers import MOST_NAMED_TOGETHER, OWN_FLUSH_MS
 from tailrace.testing.disk import SimulatedDisk
 from testkit.clocks import BusyClock
 from testkit.data_path import DataPath, Exchange, batch_of, topic_id_of, verified_by
@@ -303,6 +303,18 @@ def test_batches_that_take_long_to_unfold_are_staged_in_slices_of_time(monkeypat
     assert ends == [2, 4, 5]
     assert exchange.is_answered
     assert not node.connection.is_suspended
+
+
+def test_an_answer_names_so_many_records_at_fault_of_all_its_partitions(quick: DataPath) -> None:
+    late = quick.clock.now_ms() + 2 * 3_600_000
+    batch = batch_of(*[b"a"] * MOST_NAMED, now=lambda: late)
+    count = MOST_NAMED_TOGETHER // MOST_NAMED + 2
+    parts = tuple(PartitionProduceData(index=0, records=batch) for _ in range(count))
+    topic = TopicProduceData(name="orders", partition_data=parts)
+    (answer,) = quick.send(ProduceRequest(acks=1, timeout_ms=1000, topic_data=(topic,)), 9).response.responses
+    assert {part.error_code for part in answer.partition_responses} == {ErrorCode.INVALID_TIMESTAMP}
+    named = [len(part.record_errors) for part in answer.partition_responses]
+    assert named == [MOST_NAMED] * (count - 2) + [0, 0]
 
 
 def test_one_answer_waits_for_the_slowest_of_its_partitions() -> None:
