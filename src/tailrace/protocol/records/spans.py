@@ -4,15 +4,23 @@ A record that stays is copied as it lies there. Only where a batch gets another 
 KIP-534) is the timestamp delta of each record written anew; key, value, headers and offset are the same bytes.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Generator, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from tailrace.model.errors import CorruptRecords, MalformedMessage
 from tailrace.protocol.primitives import Buffer, read_varint, varint
 from tailrace.protocol.records import batch as batches
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, seal
-from tailrace.protocol.records.compression import compress, decompress
+from tailrace.protocol.records.compression import MAX_DECOMPRESSED, compress_in_steps, decompress_in_steps
 
+T = TypeVar("T")
+
+Steps = Generator[object, None, T]
+"""Work in steps that has a result."""
+
+STEP_RECORDS: Final = 256
+"""Records of a step: about a millisecond."""
+_STEP_BYTES: Final = 1 << 20
 NO_TIMESTAMP: Final = -1
 
 
@@ -42,20 +50,38 @@ class BatchRecords(NamedTuple):
 
 def read_spans(buffer: Buffer, header: BatchHeader) -> BatchRecords:
     """The records of this batch, which `buffer` starts with and whose checksum is right. Raises CorruptRecords."""
+    return at_once(spans_in_steps(buffer, header))
+
+
+def spans_in_steps(buffer: Buffer, header: BatchHeader) -> Steps[BatchRecords]:
+    """As `read_spans`, in steps: a million records take seconds."""
     section: Buffer = memoryview(buffer)[HEADER_SIZE : header.size_bytes]
     if header.records_count and header.codec:
-        section = decompress(header.codec, section)
+        unfolding = decompress_in_steps(header.codec, section, max_bytes=MAX_DECOMPRESSED, step_bytes=_STEP_BYTES)
+        section = yield from unfolding
     data = bytes(section)
     try:
-        return BatchRecords(header, data, _spans(data, header))
+        return BatchRecords(header, data, (yield from _spans(data, header)))
     except MalformedMessage as fault:
         raise CorruptRecords(f"batch at offset {header.base_offset}: {fault.detail}") from None
 
 
-def _spans(data: bytes, header: BatchHeader) -> list[RecordSpan]:
+def at_once(steps: Steps[T]) -> T:
+    """The result of all steps."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def _spans(data: bytes, header: BatchHeader) -> Steps[list[RecordSpan]]:
     spans: list[RecordSpan] = []
     position, previous = 0, -1
-    for _ in range(header.records_count):
+    for number in range(1, header.records_count + 1):
+        if not number % STEP_RECORDS:
+            yield None
         start = position
         length, body = read_varint(data, position)
         end = body + length
@@ -84,6 +110,13 @@ def _spans(data: bytes, header: BatchHeader) -> list[RecordSpan]:
 
 
 def batch_with(records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None) -> bytearray:
+    """The batch of `batch_in_steps`, at once."""
+    return at_once(batch_in_steps(records, kept, delete_horizon_ms=delete_horizon_ms))
+
+
+def batch_in_steps(
+    records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None
+) -> Steps[bytearray]:
     """The batch with these of its records, at least one: same offsets, producer, sequence and codec, new checksum.
 
     A delete horizon becomes the base timestamp (KIP-534); the records' own timestamps stay. Raises
@@ -95,7 +128,9 @@ def batch_with(records: BatchRecords, kept: Sequence[RecordSpan], *, delete_hori
         base_timestamp, attributes = delete_horizon_ms, attributes | batches.DELETE_HORIZON
     shift = header.base_timestamp - base_timestamp
     content = bytearray()
-    for span in kept:
+    for number, span in enumerate(kept, 1):
+        if not number % STEP_RECORDS:
+            yield None
         if not shift:
             content += section[span.start : span.end]
             continue
@@ -108,7 +143,7 @@ def batch_with(records: BatchRecords, kept: Sequence[RecordSpan], *, delete_hori
     else:
         # As at Produce: a time before 1970 is not taken for the largest, -1 stands for "no record has a time".
         max_timestamp = max(NO_TIMESTAMP, header.base_timestamp + max(span.timestamp_delta for span in kept))
-    stored = compress(header.codec, content) if header.codec else content
+    stored = yield from compress_in_steps(header.codec, content, step_bytes=_STEP_BYTES)
     return _sealed(header, stored, attributes, base_timestamp, max_timestamp, len(kept))
 
 

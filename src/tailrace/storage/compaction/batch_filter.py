@@ -23,7 +23,15 @@ from typing import Final
 from tailrace.model.errors import CorruptRecords
 from tailrace.protocol.records.batch import BatchHeader, check_crc
 from tailrace.protocol.records.control import ControlType, control_type
-from tailrace.protocol.records.spans import BatchRecords, RecordSpan, batch_with, emptied, read_spans
+from tailrace.protocol.records.spans import (
+    STEP_RECORDS,
+    BatchRecords,
+    RecordSpan,
+    Steps,
+    batch_in_steps,
+    emptied,
+    spans_in_steps,
+)
 from tailrace.storage.file_system import Buffer
 
 _MARKERS: Final = (ControlType.ABORT, ControlType.COMMIT)
@@ -127,13 +135,15 @@ class KeyCollector:
         """Nothing is stored between the last batch and this offset."""
         self._end_offset = max(self._end_offset, offset)
 
-    def add(self, buffer: Buffer, header: BatchHeader) -> None:
-        """Take the next batch. Raises CorruptRecords if its checksum is wrong."""
+    def add(self, buffer: Buffer, header: BatchHeader) -> Steps[None]:
+        """Take the next batch, in steps. Raises CorruptRecords if its checksum is wrong."""
         self._end_offset = header.end_offset
-        records = _readable(buffer, header)
+        records = yield from _readable(buffer, header)
         if records is None or header.is_control or not self.ends.is_visible(header):
             return
-        for span in records.spans:
+        for number, span in enumerate(records.spans, 1):
+            if not number % STEP_RECORDS:
+                yield None
             if span.key is not None:
                 self.keys.put(span.key, span.offset)
 
@@ -164,24 +174,25 @@ class BatchFilter:
         """Whether readers have to know of the transaction that this marker ends, if it was aborted."""
         return marker_offset >= self._end_offset or marker_offset in self.needed_markers
 
-    def rewrite(self, buffer: Buffer, header: BatchHeader, *, keep_header: bool) -> Buffer | None:
-        """The batch as it is to be stored: this very buffer if nothing changes, None if nothing is left of it.
+    def rewrite(self, buffer: Buffer, header: BatchHeader, *, keep_header: bool) -> Steps[Buffer | None]:
+        """The batch as it is to be stored, made in steps: this very buffer if nothing changes, None if nothing is left.
 
         With `keep_header` something is. Raises CorruptRecords if the batch's checksum is wrong.
         """
         if header.base_offset >= self._end_offset:
             return buffer
-        records = _readable(buffer, header)
+        records = yield from _readable(buffer, header)
         if records is None:
             if header.is_transactional and not header.is_control:
                 self._in_transaction.add(header.producer_id)  # aborted or not, it needs its marker
             return buffer
-        stored = self._rewrite_control(buffer, records) if header.is_control else self._rewrite_data(buffer, records)
+        rewrite = self._rewrite_control if header.is_control else self._rewrite_data
+        stored = yield from rewrite(buffer, records)
         if stored is None and (keep_header or (header.has_producer_id and self._is_last_of_producer(header))):
             return emptied(header) if header.records_count else buffer
         return stored
 
-    def _rewrite_control(self, buffer: Buffer, records: BatchRecords) -> Buffer | None:
+    def _rewrite_control(self, buffer: Buffer, records: BatchRecords) -> Steps[Buffer | None]:
         header = records.header
         if not records.spans:
             return None
@@ -192,10 +203,10 @@ class BatchFilter:
             self.needed_markers.add(header.last_offset)
             return buffer
         if not header.has_delete_horizon:
-            return self._with_horizon(buffer, records, records.spans)
+            return (yield from self._with_horizon(buffer, records, records.spans))
         return buffer if header.base_timestamp > self._now_ms else None
 
-    def _rewrite_data(self, buffer: Buffer, records: BatchRecords) -> Buffer | None:
+    def _rewrite_data(self, buffer: Buffer, records: BatchRecords) -> Steps[Buffer | None]:
         header = records.header
         if header.is_transactional:
             self._in_transaction.add(header.producer_id)
@@ -203,33 +214,38 @@ class BatchFilter:
                 return None
         keeps_tombstones = not header.has_delete_horizon or header.base_timestamp > self._now_ms
         last_offset = self._keys.last_offset
-        kept = [
-            span
-            for span in records.spans
-            if span.key is not None and span.offset >= last_offset(span.key) and (span.has_value or keeps_tombstones)
-        ]
+        kept: list[RecordSpan] = []
+        for number, span in enumerate(records.spans, 1):
+            if not number % STEP_RECORDS:
+                yield None
+            if span.key is not None and span.offset >= last_offset(span.key) and (span.has_value or keeps_tombstones):
+                kept.append(span)
         if not kept:
             return None
         if not header.has_delete_horizon and not all(span.has_value for span in kept):
-            return self._with_horizon(buffer, records, kept)
-        return _with_records(buffer, records, kept)
+            return (yield from self._with_horizon(buffer, records, kept))
+        return (yield from _with_records(buffer, records, kept))
 
-    def _with_horizon(self, buffer: Buffer, records: BatchRecords, kept: Sequence[RecordSpan]) -> Buffer:
+    def _with_horizon(self, buffer: Buffer, records: BatchRecords, kept: Sequence[RecordSpan]) -> Steps[Buffer]:
         try:
-            return batch_with(records, kept, delete_horizon_ms=self._horizon_ms)
+            return (yield from batch_in_steps(records, kept, delete_horizon_ms=self._horizon_ms))
         except OverflowError:
-            return _with_records(buffer, records, kept)  # timestamps from another world: its tombstones stay for good
+            return (
+                yield from _with_records(buffer, records, kept)
+            )  # timestamps from another world: its tombstones stay for good
 
 
-def _with_records(buffer: Buffer, records: BatchRecords, kept: Sequence[RecordSpan]) -> Buffer:
-    return buffer if len(kept) == len(records.spans) else batch_with(records, kept)
+def _with_records(buffer: Buffer, records: BatchRecords, kept: Sequence[RecordSpan]) -> Steps[Buffer]:
+    if len(kept) == len(records.spans):
+        return buffer
+    return (yield from batch_in_steps(records, kept))
 
 
-def _readable(buffer: Buffer, header: BatchHeader) -> BatchRecords | None:
+def _readable(buffer: Buffer, header: BatchHeader) -> Steps[BatchRecords | None]:
     """The batch's records, None if they cannot be read although the bytes are those that were written."""
     check_crc(buffer, 0, header)
     try:
-        return read_spans(buffer, header)
+        return (yield from spans_in_steps(buffer, header))
     except CorruptRecords:
         return None
 

@@ -8,14 +8,15 @@ The bytes it writes are synced by the log's flushes, a few MiB at a time, so tha
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from tailrace.model.errors import KafkaError, StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, read_header
 from tailrace.protocol.records.control import read_marker
+from tailrace.protocol.records.spans import Steps
 from tailrace.storage.batch_file import AppendBatch
 from tailrace.storage.compaction.batch_filter import BatchFilter, KeyCollector, TransactionEnds
 from tailrace.storage.compaction.plan import Cleanable, find_cleanable, group_segments
@@ -25,6 +26,8 @@ from tailrace.storage.segment import Segment
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.storage.segments import Segments
 from tailrace.storage.swap import CLEANED_SUFFIX, remove_cleaned
+
+T = TypeVar("T")
 
 _WRITE_BYTES: Final = 1 << 20
 _SYNC_BYTES: Final = 4 << 20
@@ -112,14 +115,18 @@ class Compaction:
             self.unsynced_files = ()
 
     def step(self, max_bytes: int) -> int:
-        """Read about this many bytes further; returns how many. One batch at least, and one swap at most.
+        """Read about this many bytes further; returns how many. One swap at most, and of a batch of many records one
+        step.
 
         Raises StorageError or CorruptRecords, and the compaction is over; the log is as good as before.
         """
         done = 0
         try:
             while done < max_bytes and not self.is_over and not self.needs_sync:
-                done += next(self._work)
+                read_bytes = next(self._work)
+                done += read_bytes
+                if not read_bytes:
+                    break
         except StopIteration:
             self.is_over = self.is_complete = True
         except KafkaError:
@@ -182,7 +189,7 @@ class Compaction:
                         yield from self._learn_ends(segments[at:], position)
                     if collected.is_full:
                         return
-                    collected.add(buffer, header)
+                    yield from _within(collected.add(buffer, header))
                 yield self._note_read(header)
             collected.skip_to(end_offset)
 
@@ -235,7 +242,7 @@ class Compaction:
         for segment in group:
             for position, buffer, header in segment.batches():
                 is_last = segment.base_offset == last_source and position + header.size_bytes == segment.size_bytes
-                stored = filter_.rewrite(buffer, header, keep_header=is_last)
+                stored = yield from _within(filter_.rewrite(buffer, header, keep_header=is_last))
                 is_changed = is_changed or stored is not buffer
                 if stored is not None:
                     waiting.append(AppendBatch(stored, header if stored is buffer else read_header(stored)))
@@ -291,6 +298,17 @@ class Compaction:
         durable = [batch.last_offset for batch in entry.batches if batch.last_offset < self._durable_end]
         # A later batch that a power cut or a new leader may take proves nothing: without it this one is the last again.
         return not durable or header.last_offset == durable[-1]
+
+
+def _within(steps: Steps[T]) -> Generator[int, None, T]:
+    """The steps within a batch, which read no bytes of the log."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        yield 0
 
 
 class Compactions:

@@ -7,7 +7,9 @@ import pytest
 from tailrace.model.errors import StorageError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import BatchHeader, iter_batches, read_header
+from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import Record, build_batch, read_records
+from tailrace.protocol.records.spans import STEP_RECORDS
 from tailrace.storage import AppendBatch, Log, ReadLimits, checkpoints, readable_log
 from tailrace.storage.segment_limits import SegmentLimits
 from tailrace.testing.disk import SimulatedDisk
@@ -237,6 +239,29 @@ def test_reads_between_two_steps_see_one_log_or_the_other(disk: SimulatedDisk) -
         steps += 1
     log.finish_compaction(compaction)
     assert steps > 20
+
+
+@pytest.mark.parametrize("codec", list(Codec), ids=lambda codec: codec.name)
+def test_a_batch_of_many_records_is_compacted_in_steps(disk: SimulatedDisk, codec: Codec) -> None:
+    """A million records in a batch of 1 MB would take 20 s of one step, and again when it is rewritten."""
+    log, count = open_log(disk), 40 * STEP_RECORDS
+    records = [Record(0, NOW_MS, b"%d" % (at % 700), None if at % 2 else b"v", (("h", b"x"),)) for at in range(count)]
+    buffer = build_batch(records, leader_epoch=0, codec=codec)
+    log.append([AppendBatch(bytes(buffer), read_header(buffer))])
+    fill(log, 10)
+    expected = {b"%d" % (at % 700): at for at in range(count)}
+    compaction = log.begin_compaction(NOW_MS, end_offset=log.log_end_offset, memory_bytes=1 << 20)
+    assert compaction is not None
+    of_batch = 0
+    while not compaction.is_over:
+        of_batch += compaction.step(1 << 20) == 0
+        if compaction.needs_sync:
+            log.flush()
+    log.finish_compaction(compaction)
+    assert compaction.is_complete
+    assert of_batch > 4 * count // STEP_RECORDS, "to find keys, to put them, and both again to choose what stays"
+    kept = [offset for offset in offsets(log) if offset < count]
+    assert kept == sorted(offset for key, offset in expected.items() if key != b"0")
 
 
 def test_a_reader_that_was_given_bytes_keeps_them(disk: SimulatedDisk) -> None:
