@@ -21,6 +21,8 @@ _logger = logging.getLogger("tailrace.server")
 
 OnUnfolded = Callable[[Unfolded | KafkaError], None]
 """Called once, with the plain records or the refusal of the batch."""
+OnTurn = Callable[[KafkaError | None], None]
+"""Called once, with the reason if the batch is dropped."""
 
 
 class _Unfolding(NamedTuple):
@@ -28,45 +30,84 @@ class _Unfolding(NamedTuple):
     on_unfolded: OnUnfolded
 
 
+class _Following(NamedTuple):
+    on_turn: OnTurn
+
+
 class LargeBatches:
     """The large batches of a node, unfolded one after the other."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._waiting: dict[ServerConnection, deque[_Unfolding]] = {}
+        self._waiting: dict[ServerConnection, deque[_Unfolding | _Following]] = {}
         """The batches of each connection; the one that is being unfolded is the first of the first."""
+        self._has_turn: ServerConnection | None = None
+        """The connection of a following batch while it has its turn."""
         self._steps: Generator[object, None, Unfolded] | None = None
 
     def unfold(self, batch: LargeBatch, connection: ServerConnection, on_unfolded: OnUnfolded) -> None:
         """Unfold the batch in later turns, then call `on_unfolded`. The connection is suspended until then."""
+        self._put(connection, _Unfolding(batch, on_unfolded))
+
+    def follow(self, connection: ServerConnection, on_turn: OnTurn) -> bool:
+        """Call `on_turn` behind the batches of this connection that are here, or are put here by such a call; False,
+        and no call, if there are none.
+
+        For a batch that has come behind a large one, and was not kept back by its connection: both were held.
+        """
+        if connection not in self._waiting:
+            return False
+        self._put(connection, _Following(on_turn))
+        return True
+
+    def _put(self, connection: ServerConnection, batch: _Unfolding | _Following) -> None:
         connection.suspend()
         if not self._waiting:
             self._clock.call_soon(self._step)
-        self._waiting.setdefault(connection, deque()).append(_Unfolding(batch, on_unfolded))
+        of_connection = self._waiting.setdefault(connection, deque())
+        if connection is self._has_turn:
+            of_connection.appendleft(batch)  # the others are behind it
+        else:
+            of_connection.append(batch)
 
     def _step(self) -> None:
         """Take one step of the first batch."""
         connection, batches = next(iter(self._waiting.items()))
-        outcome = self._outcome(batches[0].batch, connection)
-        if outcome is None:
+        first = batches[0]
+        outcome = self._outcome(first.batch, connection) if isinstance(first, _Unfolding) else _gone(connection)
+        if outcome is None and isinstance(first, _Unfolding):
             self._clock.call_soon(self._step)
             return
         self._steps = None
-        first = batches.popleft()
+        batches.popleft()
         del self._waiting[connection]
         if batches:
             self._waiting[connection] = batches  # behind all others
         if self._waiting:
             self._clock.call_soon(self._step)
         try:
-            first.on_unfolded(outcome)
+            self._call(first, outcome, connection)
         finally:
             connection.go_on()
 
+    def _call(
+        self, first: _Unfolding | _Following, outcome: Unfolded | KafkaError | None, connection: ServerConnection
+    ) -> None:
+        if isinstance(first, _Unfolding):
+            assert outcome is not None, "a batch without an outcome has another step"
+            first.on_unfolded(outcome)
+            return
+        assert not isinstance(outcome, Unfolded), "only an unfolded batch has plain records"
+        self._has_turn = connection
+        try:
+            first.on_turn(outcome)
+        finally:
+            self._has_turn = None
+
     def _outcome(self, batch: LargeBatch, connection: ServerConnection) -> Unfolded | KafkaError | None:
         """The outcome of the batch after its next step; None if it has another one."""
-        if not connection.is_open:
-            return KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer has gone")
+        if (gone := _gone(connection)) is not None:
+            return gone
         try:
             if self._steps is None:
                 self._steps = batch.steps()
@@ -82,3 +123,7 @@ class LargeBatches:
             _logger.error("event=large-batch-failed", exc_info=fault)
             return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the batch could not be unfolded")
         return None
+
+
+def _gone(connection: ServerConnection) -> KafkaError | None:
+    return None if connection.is_open else KafkaError(ErrorCode.NETWORK_EXCEPTION, "the producer has gone")

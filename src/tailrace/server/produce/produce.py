@@ -240,7 +240,21 @@ class ProduceHandler:
         def append(records: Buffer | None, verification: Verification | None) -> None:
             self._append_batch(answer, partition, records, verification, self._clock.now_ms())
 
-        if not transaction.hold(partition, records, append, refuse=answer.complete):
+        def append_held(records: Buffer | None, verification: Verification | None) -> None:
+            """Append a held batch: behind the one before it, if that is unfolded meanwhile."""
+
+            def on_turn(dropped: KafkaError | None) -> None:
+                try:
+                    if dropped is not None:
+                        raise dropped
+                    append(records, verification)
+                except KafkaError as refusal:
+                    answer.complete(refusal)
+
+            if not self._large.follow(answer.context.connection, on_turn):
+                append(records, verification)
+
+        if not transaction.hold(partition, records, append_held, refuse=answer.complete):
             append(records, transaction.default)
 
     def _append_batch(

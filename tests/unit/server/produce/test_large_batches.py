@@ -15,8 +15,8 @@ from tailrace.protocol.records.compression import Codec
 from tailrace.replication.admission import INLINE_BYTES, LargeBatch
 from tailrace.replication.partition import Partition
 from tailrace.testing.disk import SimulatedDisk
-from testkit.data_path import DataPath, Exchange, batch_of
-from testkit.ports import RecordingConnection
+from testkit.data_path import DataPath, Exchange, batch_of, verified_by
+from testkit.ports import RecordingConnection, ScriptedVerifier
 from testkit.raw_batches import raw_batch, raw_bytes, raw_record
 
 CODECS = [Codec.GZIP, Codec.LZ4, Codec.ZSTD]
@@ -181,6 +181,44 @@ def test_the_large_batches_of_a_client_that_has_gone_are_dropped(
     assert sum(a_turn(node, later) for _ in iter(lambda: bool(later), False)) < 20
     assert exchange.produced.base_offset == 0
     assert len(node.values("orders")) == 8
+
+
+@pytest.mark.parametrize("hangs_up", [False, True], ids=["stays", "hangs up"])
+def test_batches_of_a_transaction_that_were_held_together_stay_in_order(hangs_up: bool) -> None:
+    """The connection is free while the coordinator is asked, so that small batches come behind a large one."""
+    coordinator = ScriptedVerifier(is_slow=True)
+    node = DataPath("/logs", files=SimulatedDisk(), own_handlers=verified_by(coordinator))
+    log = node.create().log
+    large, small, sequence = [bytes(1 << 20)] * 6, [b"a"], 0
+    exchanges, ends = [], []
+    for values in (large, small, large, small, small):
+        batch = batch_of(
+            *values,
+            codec=Codec.ZSTD,
+            now=node.clock.now_ms,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        topic = TopicProduceData(name="orders", partition_data=(PartitionProduceData(index=0, records=batch),))
+        request = ProduceRequest(transactional_id="pay", acks=-1, timeout_ms=60_000, topic_data=(topic,))
+        ends.append(sequence)
+        exchanges.append(node.send(request, 11))
+        sequence += len(values)
+    assert not node.connection.is_suspended
+    coordinator.answer()
+    assert node.connection.is_suspended
+    if hangs_up:
+        node.connection.hang_up()
+    node.end_turn()
+    assert not node.connection.is_suspended
+    if hangs_up:
+        assert log.log_end_offset == 0, "none is written without the first"
+    else:
+        assert [(exchange.produced.error_code, exchange.produced.base_offset) for exchange in exchanges] == [
+            (0, end) for end in ends
+        ]
 
 
 def test_a_fault_of_a_codec_holds_up_no_other_batch(
