@@ -278,18 +278,17 @@ def _key_bits(plain: Buffer) -> Buffer | None:
 def _unfolded(records: memoryview, header: BatchHeader, codec: int) -> Buffer:
     """The plain records of a batch that is not large. Raises CorruptRecords, and LargeBatch."""
     steps = _unfolding(records, header)
-    while True:
+    for _ in range(INLINE_BYTES // _STEP_BYTES + 1):  # an empty frame is a part of a step, too
         try:
-            plain_bytes = next(steps)
+            next(steps)
         except StopIteration as end:
             plain: Buffer = end.value
             return plain
-        if plain_bytes > INLINE_BYTES:
-            raise LargeBatch(records, header, codec)
+    raise LargeBatch(records, header, codec)
 
 
-def _unfolding(records: memoryview, header: BatchHeader) -> Generator[int, None, Buffer]:
-    """Unfold the records in steps, each of which yields the bytes so far. Raises CorruptRecords.
+def _unfolding(records: memoryview, header: BatchHeader) -> Generator[object, None, Buffer]:
+    """Unfold the records in steps of _STEP_BYTES. Raises CorruptRecords.
 
     Of a batch with a fault among its first records no more than those are unfolded.
     """
@@ -305,7 +304,7 @@ def _unfolding(records: memoryview, header: BatchHeader) -> Generator[int, None,
         if len(part) >= 2 * looked_at:  # each time anew from the first record on
             check_records(part, 0, header.records_count, header.base_timestamp, True)
             looked_at = len(part)
-        yield len(part)
+        yield None
 
 
 def _unreadable(fault: CorruptRecords) -> KafkaError:

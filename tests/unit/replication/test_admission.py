@@ -5,10 +5,10 @@ import pytest
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, check_crc, read_header, seal
-from tailrace.protocol.records.compression import Codec
+from tailrace.protocol.records.compression import Codec, compress
 from tailrace.protocol.records.kernels import append_record
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.replication.admission import MOST_NAMED, Admission, InvalidRecords
+from tailrace.replication.admission import MOST_NAMED, Admission, InvalidRecords, LargeBatch
 from testkit.data_path import batch_of
 
 NOW_MS = 1_700_000_000_000
@@ -80,6 +80,26 @@ def test_a_refusal_names_the_first_records_at_fault_and_makes_nothing_of_the_oth
         admit(config, bytes(build_batch(records)))
     assert [index for index, _ in caught.value.record_errors] == list(range(1, MOST_NAMED + 1))
     assert f"more than {MOST_NAMED} of the batch's records" in caught.value.detail
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_a_batch_of_very_many_empty_members_is_unfolded_in_later_turns(codec: Codec) -> None:
+    batch = batch_of(b"a", codec=codec)
+    section = batch[HEADER_SIZE:] + compress(codec, b"") * 3_000
+    made = batch[:HEADER_SIZE] + section
+    large = with_header(made, batch_length=len(made) - LENGTH_OFFSET)
+    with pytest.raises(LargeBatch) as caught:
+        admit(TopicConfig(), large)
+    steps = caught.value.steps()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            unfolded = end.value
+            break
+    buffer = memoryview(bytearray(large))
+    stored, _ = Admission(TopicConfig()).admit(buffer, read_header(buffer), NOW_MS, unfolded)
+    assert stored == large
 
 
 def test_a_topic_with_a_codec_of_its_own_stores_every_batch_in_it_and_keeps_the_producers_identity() -> None:

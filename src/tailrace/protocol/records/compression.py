@@ -60,6 +60,8 @@ It copies those that it does not need.
 """
 _MEMBER_COST = 4 << 10
 """The work on a member or frame besides its content, in bytes of a step."""
+_BLOCK_COST = 1 << 10
+"""The same for a block of xerial's framing."""
 
 # A zstd context takes longer to make than to use on 16 KiB, and serves one thread at a time. `pop` and `append` are
 # atomic, so these shelves need no lock.
@@ -182,6 +184,9 @@ def _unfold_gzip(data: Buffer, limit: int, step: int) -> Generator[Buffer, None,
     plain: bytes | bytearray | None = None
     left, position, piece_size, worked = limit, 0, len(view), 0
     while plain is None or view[position : position + 2] == _GZIP_MAGIC:
+        if plain is not None and worked >= step:
+            worked = 0
+            yield plain
         inflate = zlib.decompressobj(_GZIP_BITS)
         while not inflate.eof:
             piece, wanted = view[position : position + piece_size], min(left + 1, step)
@@ -225,8 +230,9 @@ def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[Buffer,
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _decompress_snappy_block(view, limit, limit)
     plain: bytes | bytearray | None = None
-    left, position, steps = limit, 0, 1
+    left, position, worked = limit, 0, 0
     while len(view) - position >= 4:  # fewer bytes are ignored, as in Java
+        worked += _BLOCK_COST
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             # Java's stream may start anew in the middle, with a header of its own.
             position += len(_XERIAL_HEADER)
@@ -240,8 +246,9 @@ def _unfold_snappy(view: memoryview, limit: int, step: int) -> Generator[Buffer,
         block = _decompress_snappy_block(view[start:position], left, limit)
         plain = _added(plain, block)
         left -= len(block)
-        if limit - left >= steps * step:
-            steps += 1
+        worked += len(block)
+        if worked >= step:
+            worked = 0
             yield plain
     return plain or b""
 
@@ -279,6 +286,9 @@ def _unfold_lz4(data: Buffer, limit: int, step: int) -> Generator[Buffer, None, 
     plain: bytes | bytearray | None = None
     left, position, piece_size, worked = limit, 0, len(view), 0
     while plain is None or _begins_as_lz4(view, position):
+        if plain is not None and worked >= step:
+            worked = 0
+            yield plain
         if view[position : position + 4] == _LZ4_MAGIC and len(view) > position + 4:
             _refuse_lz4_dictionary(view[position + 4])
         frame = lz4.frame.LZ4FrameDecompressor()

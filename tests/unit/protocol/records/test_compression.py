@@ -410,6 +410,27 @@ def test_each_record_may_have_a_member_of_its_own(codec: Codec) -> None:
     assert decompress(codec, compress(codec, b"x") * 10_000) == b"x" * 10_000
 
 
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("content", [b"", b"x"], ids=["of nothing", "of a byte"])
+def test_very_many_members_are_unfolded_in_steps(codec: Codec, content: bytes) -> None:
+    """A batch of 1 MB has 100,000 empty frames of lz4 or zstd: a third of a second, and nothing comes out."""
+    count, member = 10_000, compress(codec, content)
+    if codec is Codec.SNAPPY:
+        block = bytes(cramjam.snappy.compress_raw(content))
+        member = len(block).to_bytes(4, "big") + block
+    data = compress(codec, b"first") + member * count
+    steps = decompress_in_steps(codec, data, max_bytes=MAX_DECOMPRESSED, step_bytes=1 << 20)
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            assert bytes(end.value) == b"first" + content * count
+            break
+        pauses += 1
+    assert pauses >= 8
+
+
 def test_gzip_means_gzip_not_zlib() -> None:
     with pytest.raises(CorruptRecords):
         decompress(Codec.GZIP, zlib.compress(PLAIN))
