@@ -94,8 +94,10 @@ class FetchSessionCache:
     def resized(self, session: FetchSession) -> bool:
         """Count the partitions of a session that has others than before; whether it may have so many.
 
-        Sessions of clients with more places make room for it, as for one that begins.
+        Sessions of clients with more places make room for it, as for one that begins. One that is closed may have none.
         """
+        if not session.is_open:
+            return False  # it would be counted for ever
         self._places.count(session)
         if session.partition_count > MAX_PARTITIONS:
             return False

@@ -352,3 +352,26 @@ def test_a_large_session_displaces_hundreds_of_small_ones_without_looking_at_all
     bench.must_open(490, client="another")
     assert len(bench.removed) == 245
     assert len(looks) < 10_000
+
+
+def test_a_session_that_goes_while_it_is_filled_leaves_no_places_behind() -> None:
+    """A session of many partitions is filled in several turns, in which a follower may take its slot."""
+    bench = Bench(slots=1)
+    session = bench.cache.open(
+        CONSUMER,
+        Newcomer("a client", 2, 1, False),
+        uses_topic_ids=False,
+        client_id="c",
+        client_host="h",
+        now_ms=0,
+    )
+    assert session is not None
+    *_, missing = session.name([wanted(3)])
+    follower = bench.must_open(1, follower=True)
+    assert bench.removed == [session]
+    session.is_known_to_miss(missing)
+    assert not bench.cache.resized(session)
+    bench.cache.remove(session)
+    assert bench.cache.partition_count == 1
+    bench.cache.remove(follower)
+    assert bench.cache.partition_count == 0
