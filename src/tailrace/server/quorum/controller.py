@@ -130,10 +130,10 @@ class QuorumController:
         self._deciding_for: OnDone | None = None
         self._pending: deque[_Pending] = deque()
         self._deciding = StepwiseWork(
-            self._next_decision, later=self._later, on_idle=lambda: None, on_long_work=on_long_work
+            self._next_decision, later=self._later, clock=clock, on_idle=lambda: None, on_long_work=on_long_work
         )
         self._applying = StepwiseWork(
-            self._next_change, later=self._later, on_idle=self._caught_up, on_long_work=on_long_work
+            self._next_change, later=self._later, clock=clock, on_idle=self._caught_up, on_long_work=on_long_work
         )
         self._awaited = OffsetWaiters()
         self._reader = RecordReader()

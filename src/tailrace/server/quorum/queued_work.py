@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable
 
 from tailrace.metadata.derive import Steps
+from tailrace.server.callbacks import SLICE_MS
 from tailrace.server.ports import Clock
 
 Task = Callable[[], None]
@@ -25,11 +26,13 @@ class StepwiseWork:
         next_work: Callable[[], Steps[None] | None],
         *,
         later: Callable[[Task], None],
+        clock: Clock,
         on_idle: Task,
         on_long_work: OnLongWork,
     ) -> None:
         """`later` calls in a turn to come; `on_idle` is called when `next_work` has nothing more."""
         self._next_work = next_work
+        self._clock = clock
         self._later = later
         self._on_idle = on_idle
         self._on_long_work = on_long_work
@@ -44,7 +47,7 @@ class StepwiseWork:
         return self._steps is not None
 
     def advance(self) -> None:
-        """Run the queue, up to a work that takes several turns. Raises what a step raises."""
+        """Run the queue for a slice of a turn, up to a work that takes several turns. Raises what a step raises."""
         if self._is_postponed or self._is_stepping:
             return
         self._is_stepping = True
@@ -66,12 +69,14 @@ class StepwiseWork:
         self.advance()
 
     def _has_run_all(self) -> bool:
+        # A queue may be long, and its works short: a client can have dozens of requests decided one after the other.
+        until_ms = self._clock.monotonic_ms() + SLICE_MS
         while True:
             if self._steps is None:
                 self._steps = self._next_work()
                 if self._steps is None:
                     return True
-            if not self._step(self._steps):
+            if not self._step(self._steps) or self._clock.monotonic_ms() >= until_ms:
                 return False
 
     def _step(self, steps: Steps[None]) -> bool:

@@ -17,9 +17,12 @@ class QueuedWorkBench:
         self.works = deque(works)
         self.runs: list[str] = []
         self.turns: deque[Callable[[], None]] = deque()
+        self.clock = ManualClock()
+        self.step_ms = 0
         self.work = StepwiseWork(
             self._next,
             later=self.turns.append,
+            clock=self.clock,
             on_idle=lambda: self.runs.append("idle"),
             on_long_work=lambda has_begun: self.runs.append("long" if has_begun else "over"),
         )
@@ -31,6 +34,7 @@ class QueuedWorkBench:
         for number in range(pauses):
             self.runs.append(f"{name}{number}")
             yield
+        self.clock.advance(self.step_ms)
         if pauses < 0:
             raise AssertionError(name)
         self.runs.append(name)
@@ -43,6 +47,18 @@ def test_work_without_a_pause_is_done_at_once() -> None:
     bench = QueuedWorkBench(("a", 0), ("b", 0))
     bench.work.advance()
     assert bench.runs == ["a", "b", "idle"]
+    assert not bench.turns
+
+
+def test_a_queue_of_short_works_takes_slices_of_turns() -> None:
+    bench = QueuedWorkBench(*((name, 0) for name in "abcde"))
+    bench.step_ms = 3
+    bench.work.advance()
+    assert bench.runs == ["a", "b"]
+    bench.turn()
+    assert bench.runs == ["a", "b", "c", "d"]
+    bench.turn()
+    assert bench.runs == ["a", "b", "c", "d", "e", "idle"]
     assert not bench.turns
 
 
