@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from fuzz.finding import found
 from tailrace.net.buffers import SMALLEST, BufferPool
+from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from testkit.listeners import silent_turns
@@ -71,6 +72,7 @@ class _Host:
         self._tasks = _Loop()
         self.loop = cast(asyncio.AbstractEventLoop, self._tasks)
         self.turns = silent_turns(call_soon=self._tasks.call_soon, on_broken_invariant=self._stop)
+        self.fair_turns = FairTurns(self.turns, call_soon=self._tasks.call_soon)
         self.pool = BufferPool(limit_bytes=256 << 20)
         self.limits = ListenerLimits(
             large_frame_bytes=max_frame,

@@ -7,10 +7,11 @@ Rules:
    forgets a buffer that still has views and makes a new one.
 3. All buffers in use together stay within a limit, but for one: if no connection could get a larger buffer before
    another is given back, half-read requests would wait for each other. The smallest size is always given, so small
-   requests pass.
+   requests pass. Frames above 1 MiB share three quarters of the limit, so that they cannot take it from smaller ones.
 """
 
 from collections.abc import Callable
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from struct import Struct
 from typing import Final
 
@@ -21,7 +22,13 @@ SMALLEST = 64 * 1024
 
 KEEP_BYTES: Final = 32 << 20
 """The most that is kept while unused, in bytes."""
+LARGE: Final = 1 << 20
+"""A frame above this size is a large one: Java's producer makes requests of this size by default."""
+MAPPED: Final = 16 << 20
+"""The smallest size of which a buffer is a mapping: it takes memory only as bytes arrive, and is not kept."""
 _LENGTH: Final = Struct(">i")
+
+ByteBuffer = bytearray | mmap
 
 
 def size_class(size_bytes: int) -> int:
@@ -39,29 +46,50 @@ class BufferPool:
 
     def __init__(self, *, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
+        self._large_limit_bytes = limit_bytes - limit_bytes // 4
         self._free: dict[int, list[bytearray]] = {SMALLEST: []}
-        self._waiting: list[Callable[[], None]] = []
-        self._overdraft: bytearray | None = None
+        self._waiting: dict[object, Callable[[], None]] = {}
+        self._overdraft: ByteBuffer | None = None
+        self._large: dict[int, int] = {}
+        """The buffers of large frames, by id, with their sizes."""
+        self._large_bytes = 0
         self.in_use_bytes = 0
         self.kept_bytes = 0
 
-    def draw(self, size_bytes: int = SMALLEST, *, in_the_end: int = 0) -> bytearray | None:
+    @property
+    def is_short(self) -> bool:
+        """Whether frames wait for memory."""
+        return bool(self._waiting)
+
+    def draw(self, size_bytes: int = SMALLEST, *, in_the_end: int = 0) -> ByteBuffer | None:
         """A buffer of at least `size_class(size_bytes)`, contents undefined; None if the limit does not allow it.
 
         `in_the_end` is the size of the complete frame: a connection that goes beyond the limit gets all of that at
         once, so that it never has to ask again.
         """
         size = size_class(size_bytes)
-        is_over = size > SMALLEST and self.in_use_bytes + size > self._limit_bytes
+        is_large = size > SMALLEST and max(size, in_the_end) > LARGE
+        is_over = size > SMALLEST and (
+            self._in_turn_bytes + size > self._limit_bytes
+            or (is_large and self._large_bytes + size > self._large_limit_bytes)
+        )
         if is_over:
             if self._overdraft is not None:
                 return None
             size = max(size, size_class(in_the_end))
         self.in_use_bytes += size
-        buffer = self._take_free(size) or new_buffer(size)
+        buffer = self._take_free(size) or _new_buffer(size)
         if is_over:
             self._overdraft = buffer
+        elif is_large:
+            self._large[id(buffer)] = size
+            self._large_bytes += size
         return buffer
+
+    @property
+    def _in_turn_bytes(self) -> int:
+        """In use within the limit."""
+        return self.in_use_bytes - (0 if self._overdraft is None else len(self._overdraft))
 
     def _take_free(self, size: int) -> bytearray | None:
         free = self._free.get(size)
@@ -72,23 +100,33 @@ class BufferPool:
                 return buffer
         return None
 
-    def give_back(self, buffer: bytearray) -> None:
+    def give_back(self, buffer: ByteBuffer) -> None:
         """Take a drawn buffer back. The caller has dropped its own views; others may still exist (rule 2)."""
         size = len(buffer)
         self.in_use_bytes -= size
-        if self.kept_bytes + size <= KEEP_BYTES:
+        self._large_bytes -= self._large.pop(id(buffer), 0)
+        if isinstance(buffer, bytearray) and self.kept_bytes + size <= KEEP_BYTES:
             self.kept_bytes += size
             self._free.setdefault(size, []).append(buffer)
         if buffer is self._overdraft:
             self._overdraft = None
         if size > SMALLEST and self._waiting:
-            waiting, self._waiting = self._waiting, []
-            for callback in waiting:
+            waiting, self._waiting = self._waiting, {}
+            for callback in waiting.values():
                 callback()
 
-    def when_free(self, callback: Callable[[], None]) -> None:
+    def when_free(self, waiter: object, callback: Callable[[], None]) -> None:
         """Call `callback` once, when a larger buffer has been given back and asking again is worth while."""
-        self._waiting.append(callback)
+        self._waiting[waiter] = callback
+
+    def forget(self, waiter: object) -> None:
+        """The waiter is gone."""
+        self._waiting.pop(waiter, None)
+
+
+def _new_buffer(size_bytes: int) -> ByteBuffer:
+    # To fill 128 MiB with zeros takes 50 ms and more of the event loop; a mapping takes its pages as bytes arrive.
+    return new_buffer(size_bytes) if size_bytes < MAPPED else mmap(-1, size_bytes, flags=MAP_PRIVATE | MAP_ANONYMOUS)
 
 
 class ReceiveBuffer:
@@ -102,7 +140,7 @@ class ReceiveBuffer:
     def __init__(self, pool: BufferPool) -> None:
         self._pool = pool
         self._expected_bytes = SMALLEST
-        self.data: bytearray | None = None
+        self.data: ByteBuffer | None = None
         self.view = memoryview(b"")
         self.start = 0
         self.end = 0
@@ -111,6 +149,11 @@ class ReceiveBuffer:
     def has_space(self) -> bool:
         """Whether more bytes can be received now."""
         return self.data is None or self.end < len(self.data)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the buffer is one for which others may have to wait."""
+        return self.data is not None and len(self.data) > SMALLEST
 
     @property
     def announced_bytes(self) -> int:
@@ -145,7 +188,8 @@ class ReceiveBuffer:
         """Make the buffer hold the frame that has begun, without moving bytes that may have been given away.
 
         A client may announce more than it ever sends: the buffer grows to four times the arrived bytes, unless this
-        client has already sent a frame as large. False: the pool has no such buffer now, and there is no space left.
+        client has already sent a frame as large. A mapping is as large as the frame: it takes memory only as bytes
+        arrive, and growing would copy them. False: the pool has no such buffer now, and there is no space left.
         """
         buffer = self.data
         assert buffer is not None
@@ -158,7 +202,7 @@ class ReceiveBuffer:
         if self.end < len(buffer) and needed > len(buffer) and self.start == 0:
             return True  # it must grow, but there is space for the next bytes
         proved = max(self._expected_bytes, 4 * arrived, SMALLEST)
-        larger = self._pool.draw(min(needed, proved), in_the_end=needed)
+        larger = self._pool.draw(needed if proved >= MAPPED else min(needed, proved), in_the_end=needed)
         if larger is None:
             return self.end < len(buffer)
         larger[:arrived] = self.view[self.start : self.end]
@@ -167,5 +211,6 @@ class ReceiveBuffer:
         self.view = memoryview(larger)
         self.end = arrived
         if needed <= len(larger):
-            self._expected_bytes = max(self._expected_bytes, needed)
+            # Not a mapping: small requests of this client would each take and release one.
+            self._expected_bytes = max(self._expected_bytes, min(needed, MAPPED // 2))
         return True

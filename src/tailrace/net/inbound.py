@@ -5,17 +5,20 @@ Invariants:
 2. `_received` has the bytes that have arrived and are not consumed.
 3. `_pauses` names every reason why no frame may be taken now. Reading from the socket is paused while there is one, and
    when the last one goes, the bytes at hand are parsed before more are read.
-4. While the only reason is that too many requests are in progress, reading goes on until the buffer at hand is full: so
-   a hang-up is seen. If the client has sent more than that, `check_time` looks for the hang-up.
+4. While the only reasons are that too many requests are in progress, or that the connection waits for its turn, reading
+   goes on until the buffer at hand is full: so a hang-up is seen. If the client has sent more than that, `check_time`
+   looks for the hang-up.
 """
 
 import asyncio
 import struct
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, cast
+from typing import Protocol, cast
 
 from tailrace.net.buffers import BufferPool, ReceiveBuffer
+from tailrace.net.fair_turns import FairTurns
 from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, IdleTimes, ListenerLimits, describe_bad_length
+from tailrace.net.pauses import Pause
 from tailrace.net.transport import PORTION_BYTES, DiscardingProtocol, has_hung_up, write_in_portions
 from tailrace.net.turns import Turns
 
@@ -34,37 +37,13 @@ _UNANSWERED_MS = 1_000
 """The wait for an answer after which a connection that is not read is checked for a hang-up."""
 
 
-class Pause:
-    """The reasons why a connection takes no frame now, as bits: there may be several at once.
-
-    Plain ints, not an IntFlag: they are tested several times per request.
-    """
-
-    CLOSED: Final = 1
-    FAIRNESS: Final = 2
-    """It has had its share of this turn."""
-    IN_FLIGHT: Final = 4
-    """Too many of its requests are not answered yet."""
-    SLOW_READER: Final = 8
-    """It does not take its answers."""
-    MEMORY: Final = 16
-    """Its frame does not fit into the memory that all receive buffers may use."""
-    TOO_EARLY: Final = 32
-    """It came above the rate of new connections, and is read from later."""
-    OUT_OF_ORDER: Final = 128
-    """Large answers wait for one that must leave before them."""
-    STOPPING: Final = 64
-    """The node is about to stop."""
-    BUSY: Final = 256
-    """A request of it is carried out in slices."""
-
-
 class Host(Protocol):
     """The listener of a connection, with the state that all its connections share."""
 
     name: str
     loop: asyncio.AbstractEventLoop
     turns: Turns
+    fair_turns: FairTurns
     pool: BufferPool
     limits: ListenerLimits
     is_transport_copying: bool
@@ -112,6 +91,8 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_transport",
         "is_trusted",
         "peer_address",
+        "turn_ended",
+        "turn_seconds",
     )
 
     def __init__(self, listener: Host) -> None:
@@ -121,6 +102,8 @@ class InboundConnection(asyncio.BufferedProtocol):
         """The client's IP address, without the port."""
         self.is_trusted = False
         """Whether the client runs on this machine."""
+        self.turn_ended = 0.0
+        self.turn_seconds = 0.0
         self._received = ReceiveBuffer(listener.pool)
         self._next_slot = 0
         self._next_answer = 0
@@ -265,6 +248,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._pauses |= Pause.CLOSED
         self._received.drop()
+        self._listener.pool.forget(self)
         self._answers.clear()
         self._early_answers.clear()
         self._listener.forget(self)
@@ -279,7 +263,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         self._received.end += nbytes
         self._heard_from = True
         if not self._pauses:
-            self._listener.turns.run(self._take_frames)
+            self._listener.fair_turns.take(self)
         elif not self._may_read:
             self._stop_reading()
 
@@ -362,7 +346,7 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     def _wait_for_memory(self) -> None:
         self._pause(Pause.MEMORY)
-        self._listener.pool.when_free(lambda: self._resume(Pause.MEMORY))
+        self._listener.pool.when_free(self, lambda: self._resume(Pause.MEMORY))
 
     # Pausing
 
@@ -382,7 +366,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     @property
     def _may_read(self) -> bool:
         """Invariant 4."""
-        return not self._pauses & ~Pause.IN_FLIGHT and self._received.has_space
+        return not self._pauses & ~(Pause.IN_FLIGHT | Pause.QUEUED) and self._received.has_space
 
     def _stop_reading(self) -> None:
         if not self._is_reading_paused and self._transport is not None:
@@ -397,8 +381,16 @@ class InboundConnection(asyncio.BufferedProtocol):
 
     def _go_on(self) -> None:
         self._pauses &= ~Pause.FAIRNESS
+        if not self._pauses:
+            self._listener.fair_turns.take(self)
+
+    def wait_for_turn(self) -> None:
+        self._pause(Pause.QUEUED)
+
+    def take_turn(self) -> None:
+        self._pauses &= ~Pause.QUEUED
         if self._pauses:
-            return
+            return  # whatever takes the reason away asks for a turn again
         self._listener.turns.run(self._take_frames)
         if self._is_reading_paused and self._may_read and self._transport is not None:
             self._is_reading_paused = False
@@ -465,7 +457,9 @@ class InboundConnection(asyncio.BufferedProtocol):
         """Called about once a second: close the connection if it is idle, or too slow in either direction."""
         idle_times = self._idle_times
         limits = self._listener.limits
-        frame_ms = limits.frame_time_ms(self._received.announced_bytes)
+        received = self._received
+        is_in_the_way = received.is_large and not self._pauses and self._listener.pool.is_short
+        frame_ms = limits.frame_time_ms(received.announced_bytes, is_in_the_way=is_in_the_way)
         if not self.is_open:
             if idle_times.age("closing", True, now_ms) > 5_000:
                 self.abort(None)
@@ -473,7 +467,7 @@ class InboundConnection(asyncio.BufferedProtocol):
         heard, self._heard_from = self._heard_from, False
         is_idle = not heard and not self._in_progress and not self.unsent_bytes
         sent_bytes = idle_times.written_bytes - (self.unsent_bytes - self._answers_bytes)
-        is_mid_frame = self._received.end > self._received.start and not self._pauses & ~Pause.MEMORY
+        is_mid_frame = received.end > received.start and not self._pauses & ~Pause.MEMORY
         if idle_times.age("idle", is_idle, now_ms) > limits.idle_ms:
             self.close(f"idle for {limits.idle_ms} ms")
         elif idle_times.age(("frame", self._frames_taken), is_mid_frame, now_ms) > frame_ms:

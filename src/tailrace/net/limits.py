@@ -13,6 +13,8 @@ _ENVELOPE_BYTES = 128 << 10
 """Around a request: headers, and two strings of at most 32 KiB that name the client."""
 _SLOWEST_BYTES_PER_SECOND = 1 << 20
 """A large frame has a second more for each of these bytes: 100 MiB take a line of 10 Mbit/s 84 seconds."""
+_SLOWEST_BYTES_PER_SECOND_IN_THE_WAY = 16 << 20
+"""The same while frames of others wait for the memory."""
 _TLS_HANDSHAKE = 0x1603
 _HTTP_METHODS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"OPTI")
 
@@ -38,6 +40,8 @@ class ListenerLimits:
     idle_ms: int = 600_000
     frame_ms: int = 30_000
     """From a frame's first byte to its last; longer for a large one, see `frame_time_ms`."""
+    frame_in_the_way_ms: int = 2_000
+    """The same for a frame that holds memory for which frames of others wait."""
     unsent_bytes: int = 64 << 20
     stall_ms: int = 60_000
     """The longest time without progress of unsent answers."""
@@ -68,8 +72,10 @@ class ListenerLimits:
             return self.large_frame_bytes
         return fetch_limit if frame_class is FrameClass.FETCH else self.other_frame_bytes
 
-    def frame_time_ms(self, size_bytes: int) -> int:
+    def frame_time_ms(self, size_bytes: int, *, is_in_the_way: bool = False) -> int:
         """The time that a frame of this size may take from its first byte to its last."""
+        if is_in_the_way:
+            return self.frame_in_the_way_ms + size_bytes * 1000 // _SLOWEST_BYTES_PER_SECOND_IN_THE_WAY
         return self.frame_ms + size_bytes * 1000 // _SLOWEST_BYTES_PER_SECOND
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tailrace.net.buffers import BufferPool
+from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.turns import Turns
@@ -116,14 +117,16 @@ class Listener:
         *,
         name: str,
         turns: Turns,
+        fair_turns: FairTurns,
         on_frame: OnFrame,
         pool: BufferPool,
         limits: ListenerLimits,
         arrivals: Arrivals,
     ) -> None:
-        """`arrivals` may be shared: the rate of new connections is that of the node, whatever the listener."""
+        """`arrivals`, `pool` and `fair_turns` are those of the node, whatever the listener."""
         self.name = name
         self.turns = turns
+        self.fair_turns = fair_turns
         self.on_frame = on_frame
         self.pool = pool
         self.limits = limits

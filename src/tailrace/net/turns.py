@@ -52,6 +52,8 @@ class Turns:
         self._is_running = False
         self._is_end_planned = False
         self._began = 0.0
+        self.last_seconds = 0.0
+        """The time that the last turn took."""
 
     def run(self, work: Callable[[], None]) -> None:
         """Run `work` as one turn. An exception is logged and ends the work, not the process."""
@@ -69,7 +71,8 @@ class Turns:
         finally:
             self._end()
             self._is_running = False
-            if (seconds := self._now() - began) > STALL_SECONDS:
+            self.last_seconds = seconds = self._now() - began
+            if seconds > STALL_SECONDS:
                 self._on_stall(work, seconds)
 
     @property

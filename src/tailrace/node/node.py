@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from tailrace.model.ids import ZERO_TOPIC_ID, BrokerId
 from tailrace.net.buffers import BufferPool
+from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.listener import Listener, arrivals_within
 from tailrace.net.turns import Turns
@@ -112,6 +113,7 @@ class Node:
         self._turns = Turns(
             call_soon=self._loop.call_soon, on_broken_invariant=self._on_fatal, on_stall=self._stalls.record
         )
+        self._fair_turns = FairTurns(self._turns, call_soon=self._loop.call_soon)
         clock = LoopClock(self._loop, self._turns)
         self._bind()
         await self._bind_monitoring()
@@ -179,6 +181,7 @@ class Node:
             listener = Listener(
                 name=endpoint.name,
                 turns=self._turns,
+                fair_turns=self._fair_turns,
                 on_frame=_refuse,
                 pool=self._receive_buffers,
                 limits=limits.of_controllers if endpoint.name in of_controllers else limits,

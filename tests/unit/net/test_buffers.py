@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.net.buffers import KEEP_BYTES, SMALLEST, BufferPool, size_class
+from tailrace.net.buffers import KEEP_BYTES, MAPPED, SMALLEST, BufferPool, ReceiveBuffer, size_class
 from testkit.listeners import PoisonedBufferPool
 
 LIMIT_BYTES = 256 << 20
@@ -61,7 +61,7 @@ def test_a_wait_for_memory_ends_once_when_there_is_some() -> None:
     large = pool.draw(1 << 20)
     assert large is not None
     calls: list[str] = []
-    pool.when_free(lambda: calls.append("now"))
+    pool.when_free("a connection", lambda: calls.append("now"))
     assert calls == []
     pool.give_back(large)
     assert calls == ["now"]
@@ -77,3 +77,47 @@ def test_only_so_much_is_kept_without_use() -> None:
         pool.give_back(buffer)
     assert pool.kept_bytes == KEEP_BYTES
     assert pool.in_use_bytes == 0
+
+
+def test_large_frames_leave_a_quarter_to_the_others() -> None:
+    pool = BufferPool(limit_bytes=16 << 20)
+    large = [pool.draw(256 << 10, in_the_end=100 << 20) for _ in range(48)]
+    assert None not in large
+    beyond = pool.draw(256 << 10, in_the_end=100 << 20)
+    assert beyond is not None
+    assert len(beyond) == 128 << 20
+    assert pool.draw(256 << 10, in_the_end=100 << 20) is None
+    others = [pool.draw(1 << 20) for _ in range(4)]
+    assert None not in others
+    assert pool.draw(1 << 20) is None
+    for buffer in (*large, beyond, *others):
+        assert buffer is not None
+        pool.give_back(buffer)
+    assert pool.in_use_bytes == 0
+    assert [pool.draw(256 << 10, in_the_end=100 << 20) for _ in range(48)].count(None) == 0
+
+
+def test_a_closed_connection_does_not_wait_for_memory() -> None:
+    pool = BufferPool(limit_bytes=1 << 20)
+    assert not pool.is_short
+    pool.when_free("a connection", lambda: None)
+    assert pool.is_short
+    pool.forget("a connection")
+    assert not pool.is_short
+
+
+def test_small_requests_behind_a_large_one_take_no_buffer_of_its_size() -> None:
+    pool = BufferPool(limit_bytes=LIMIT_BYTES)
+    received = ReceiveBuffer(pool)
+    frame = (100 << 20).to_bytes(4) + bytes(8 << 20)
+    while received.end < len(frame):
+        part = received.free_part()
+        taken = frame[received.end : received.end + len(part)]
+        part[: len(taken)] = taken
+        received.end += len(taken)
+        del part
+        assert received.make_space()
+    assert pool.in_use_bytes == 128 << 20
+    received.drop()
+    received.free_part()
+    assert pool.in_use_bytes < MAPPED

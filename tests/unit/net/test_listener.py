@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 import uvloop
 
+from tailrace.net.fair_turns import FairTurns
 from tailrace.net.inbound import InboundConnection
 from tailrace.net.limits import ListenerLimits
 from tailrace.net.listener import TOO_LONG_MS, Arrivals, Listener, OnFrame, arrivals_within
@@ -127,6 +128,7 @@ async def serving(
     listener = Listener(
         name="TEST",
         turns=turns,
+        fair_turns=FairTurns(turns, call_soon=asyncio.get_running_loop().call_soon),
         on_frame=on_frame,
         pool=PoisonedBufferPool(limit_bytes=memory_bytes),
         limits=own_limits,
@@ -384,10 +386,33 @@ def test_a_request_of_several_turns_keeps_its_bytes_and_later_requests_wait(run:
     run(scenario)
 
 
+def test_half_frames_do_not_keep_others_from_memory_for_long(run: Run) -> None:
+    async def scenario() -> None:
+        async with serving(memory_bytes=1 << 20) as server:
+            holders = [await server.connect() for _ in range(4)]
+            for holder in holders:
+                holder.send(frame(1, api_key=PRODUCE, size=512 << 10)[:200_000])
+                await holder.writer.drain()
+            honest = await server.connect()
+            honest.send(frame(3, api_key=PRODUCE, size=256 << 10))
+            await until(lambda: server.listener.pool.is_short)
+            for now_ms in (0, 1_900, 3_000):
+                for connection in server.connections:
+                    connection.check_time(now_ms)
+                if now_ms < 2_000:
+                    assert len(server.connections) == 5
+            assert len(await honest.receive()) == 256 << 10
+            for client in (honest, *holders):
+                client.close()
+
+    run(scenario)
+
+
 def test_a_large_frame_has_more_time_and_a_small_one_has_not() -> None:
     limits = ListenerLimits()
     assert limits.frame_time_ms(0) == 30_000
     assert limits.frame_time_ms(100 << 20) == 130_000
+    assert limits.frame_time_ms(100 << 20, is_in_the_way=True) == 8_250
 
 
 def test_random_bytes_never_hurt_an_honest_client(run: Run) -> None:

@@ -1,0 +1,88 @@
+"""Fair turns: which connections are served when many have requests at hand.
+
+One turn of a connection is bounded (`net.turns.COSTLY_SECONDS`), but a hundred connections may each have one between
+two looks at the sockets: a request of another client, which needs a few of these rounds, would wait for all of them
+each time. So the turns of a round share 5 ms, and connections with bytes that come later wait for a later round. Of
+those that wait the one that has had the least time comes first (fair queueing): a turn starts, in virtual time, when
+the connection's last one has ended or, if it had none lately, now, and is expected to take as long as that one. The
+earliest expected end is next. So a client with few and short requests is next at once, and many connections with
+requests without end share what is left.
+"""
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final, Protocol
+
+from tailrace.net.turns import Turns
+
+ROUND_SECONDS: Final = 0.005
+"""The time of all turns of connections between two looks at the sockets, and of the turn that exceeds it."""
+
+
+class Served(Protocol):
+    """A connection that has turns."""
+
+    turn_ended: float
+    """The end of its last turn, in virtual seconds; written here alone."""
+    turn_seconds: float
+    """The length of its last turn; written here alone."""
+
+    def wait_for_turn(self) -> None:
+        """`take_turn` comes later; until then, bytes may be received and no request is carried out."""
+        ...
+
+    def take_turn(self) -> None:
+        """Carry out requests, in one turn."""
+        ...
+
+
+class FairTurns:
+    """The turns of all connections of a node."""
+
+    def __init__(self, turns: Turns, *, call_soon: Callable[[Callable[[], None]], object]) -> None:
+        self._turns = turns
+        self._call_soon = call_soon
+        self._waiting: list[tuple[float, float, int, Served]] = []
+        self._arrivals = 0
+        self._is_planned = False
+        self._seconds = 0.0
+        """Of the turns since the begin of the last round that others had to wait for."""
+        self._now = 0.0
+        """Virtual: the latest start of a turn."""
+
+    def __len__(self) -> int:
+        """The number of connections that wait."""
+        return len(self._waiting)
+
+    def take(self, connection: Served) -> None:
+        """Have the connection take a turn: now if the round has time left and no other waits, else later."""
+        start = max(connection.turn_ended, self._now)
+        if not self._waiting and self._seconds < ROUND_SECONDS:
+            self._serve(start, connection)
+            return
+        connection.wait_for_turn()
+        self._arrivals += 1
+        heappush(self._waiting, (start + connection.turn_seconds, start, self._arrivals, connection))
+        self._plan()
+
+    def _serve(self, start: float, connection: Served) -> None:
+        self._now = max(self._now, start)
+        connection.take_turn()
+        connection.turn_seconds = seconds = self._turns.last_seconds
+        connection.turn_ended = start + seconds
+        self._seconds += seconds
+
+    def _plan(self) -> None:
+        if not self._is_planned:
+            self._is_planned = True
+            self._call_soon(self._next_round)
+
+    def _next_round(self) -> None:
+        self._is_planned = False
+        self._seconds = 0.0
+        waiting = self._waiting
+        while waiting and self._seconds < ROUND_SECONDS:
+            _, start, _, connection = heappop(waiting)
+            self._serve(start, connection)
+        if waiting:
+            self._plan()

@@ -1,0 +1,30 @@
+"""The reasons why a connection takes no frame now."""
+
+from typing import Final
+
+
+class Pause:
+    """The reasons why a connection takes no frame now, as bits: there may be several at once.
+
+    Plain ints, not an IntFlag: they are tested several times per request.
+    """
+
+    CLOSED: Final = 1
+    FAIRNESS: Final = 2
+    """It has had its share of this turn."""
+    IN_FLIGHT: Final = 4
+    """Too many of its requests are not answered yet."""
+    SLOW_READER: Final = 8
+    """It does not take its answers."""
+    MEMORY: Final = 16
+    """Its frame does not fit into the memory that all receive buffers may use."""
+    TOO_EARLY: Final = 32
+    """It came above the rate of new connections, and is read from later."""
+    OUT_OF_ORDER: Final = 128
+    """Large answers wait for one that must leave before them."""
+    STOPPING: Final = 64
+    """The node is about to stop."""
+    BUSY: Final = 256
+    """A request of it is carried out in slices."""
+    QUEUED: Final = 512
+    """It waits for its turn behind connections that have had less time."""
