@@ -219,6 +219,15 @@ class TestRegularExpressions:
         assert TableMember(node, "more", topics=(), regex="b").join() is E.INVALID_REGULAR_EXPRESSION
         assert TableMember(node, "more", topics=(), regex="a7").join() is E.NONE
 
+    def test_different_subscriptions_of_a_group_have_so_many_names_and_no_more(
+        self, node: GroupPath, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("tailrace.coordinators.groups.consumer.heartbeat.MOST_NAMES", 5)
+        for member in "abc":
+            assert TableMember(node, member, topics=("orders", "returns", "others")).join() is E.NONE
+        assert TableMember(node, "d", topics=("orders", "returns", "more")).join() is E.GROUP_MAX_SIZE_REACHED
+        assert TableMember(node, "d", topics=("orders", "returns")).join() is E.NONE
+
     def test_a_resolved_regular_expression_outlives_the_coordinator(self) -> None:
         files = SimulatedDisk(seed=1)
         node = _node(files)

@@ -12,7 +12,8 @@ from tailrace.model.partitions import INTERNAL_TOPICS, METADATA_TOPIC, topic_nam
 
 SHARES: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 """The numbers of view partitions that one partition may have: each has whole slots."""
-_BY_SUFFIX: Final = {f".shared-{shares}": shares for shares in SHARES}
+_MARK: Final = ".shared-"
+_BY_SUFFIX: Final = {f"{_MARK}{shares}": shares for shares in SHARES}
 _SHORTEST_SUFFIX: Final = len(".shared-2")
 _LONGEST_SUFFIX: Final = len(".shared-256")
 _LAST_BYTE: Final = 15
@@ -37,6 +38,8 @@ def parse_view(name: str) -> View | None:
 
     Internal topics have no views.
     """
+    if _MARK not in name:
+        return None  # almost every name
     for length in range(_SHORTEST_SUFFIX, _LONGEST_SUFFIX + 1):
         shares = _BY_SUFFIX.get(name[-length:])
         if shares is not None:

@@ -30,6 +30,8 @@ HeartbeatDecision = ConsumerGroupDecision[ConsumerGroupHeartbeatResponse]
 JOINING, LEAVING = 0, -1
 MOST_EXPRESSIONS: Final = 100
 """The most different regular expressions of a group: each is matched again when topics change."""
+MOST_NAMES: Final = 50_000
+"""The most names of topics in the different subscriptions of a group: each change of one looks at all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +160,9 @@ def _subscribe(change: GroupChange, before: ConsumerMember | None, command: Cons
     if is_changed and len(change.group.subscribed_expressions) > MOST_EXPRESSIONS:
         detail = f"group {change.group_id!r} has {MOST_EXPRESSIONS} regular expressions already; use one of those"
         raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)
+    if is_changed and (names := sum(map(len, change.group.subscriptions))) > MOST_NAMES:
+        detail = f"the members of group {change.group_id!r} would subscribe to {names} names; {MOST_NAMES} is the limit"
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
     return is_changed
 
 

@@ -106,12 +106,12 @@ def _assign(change: GroupChange, topics: Topics) -> None:
     """Record a target for all members, for the group's present epoch."""
     group = change.group
     known = {name: topic for name in group.topics if (topic := topics.find(name)) is not None}
-    wishes = {_wish(member) for member in group.members.values()}
+    wishes = {_wish(member): member.subscription.subscribed_topic_names for member in group.members.values()}
     ids = {
-        (names, expression): frozenset(
+        (wish, expression): frozenset(
             known[name].topic_id for name in group.matches(expression).union(names) if name in known
         )
-        for names, expression in wishes
+        for (wish, expression), names in wishes.items()
     }
     members = [
         Subscriber(
@@ -132,9 +132,9 @@ def _assign(change: GroupChange, topics: Topics) -> None:
     change.add_event(GroupEventKind.ASSIGNED, f"epoch {group.epoch}: assignor: {name}, members: {len(members)}")
 
 
-def _wish(member: ConsumerMember) -> tuple[tuple[str, ...], str | None]:
-    """The subscription of a member: topic names and an expression."""
-    return member.subscription.subscribed_topic_names, member.subscription.subscribed_topic_regex
+def _wish(member: ConsumerMember) -> tuple[int, str | None]:
+    """The subscription of a member: the id of its topic names, which the group keeps once, and an expression."""
+    return id(member.subscription.subscribed_topic_names), member.subscription.subscribed_topic_regex
 
 
 def advance(change: GroupChange, member_id: str, owned: Assignment | None) -> ConsumerMember:
