@@ -93,7 +93,7 @@ def test_two_members_of_long_subscriptions_settle(cluster: Cluster, client: Clie
 
 
 def _refusals(cluster: Cluster) -> list[str]:
-    """Lines about connections that the node closed, but for those of members that had ended: one while it joined, say."""
+    """Lines about connections that the node closed, but for those of members that had ended."""
     lines = cluster.log_text().splitlines()
     return [line for line in lines if "event=connection-closed" in line and "the client has gone" not in line]
 

@@ -82,6 +82,8 @@ def test_kafka_broker_api_versions_lists_the_apis(tailrace_cluster: Cluster) -> 
     listed = run("kafka-broker-api-versions", "--bootstrap-server", tailrace_cluster.bootstrap_servers).out
     for name, key, versions in (
         *(("DescribeAcls", 29, "1 to 3"), ("CreateAcls", 30, "1 to 3"), ("DeleteAcls", 31, "1 to 3")),
+        *(("CreateDelegationToken", 38, "1 to 3"), ("RenewDelegationToken", 39, "1 to 2")),
+        *(("ExpireDelegationToken", 40, "1 to 2"), ("DescribeDelegationToken", 41, "1 to 3")),
         *(("DescribeClientQuotas", 48, "0 to 1"), ("AlterClientQuotas", 49, "0 to 1")),
         *(("DescribeUserScramCredentials", 50, "0"), ("AlterUserScramCredentials", 51, "0")),
     ):

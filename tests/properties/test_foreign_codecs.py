@@ -108,6 +108,8 @@ quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=lis
 
 # kio keeps times and error codes in types of its own, which cannot hold every number.
 _TIMES = st.just(-1) | st.integers(0, 4_000_000_000_000)
+_TOKEN_PERIODS = ("max_lifetime_ms", "renew_period_ms", "expiry_time_period_ms")
+_TOKEN_TIMES = frozenset(f"{name}_timestamp{unit}" for name in ("issue", "expiry", "max") for unit in ("", "_ms"))
 _KNOWN_ERRORS = st.sampled_from([code.value for code in KioErrorCode])
 
 
@@ -133,9 +135,9 @@ def is_ours(field: Field) -> bool:
 def narrowed_for_kio(field: Field) -> st.SearchStrategy[Any] | None:
     if is_ours(field):
         return st.just(field.default)
-    if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms"):
+    if field.name in ("log_append_time_ms", "retention_time_ms", "session_lifetime_ms", *_TOKEN_PERIODS):
         return _TIMES
-    if field.name == "transaction_start_time_ms":
+    if field.name == "transaction_start_time_ms" or field.name in _TOKEN_TIMES:
         return st.integers(0, 4_000_000_000_000)  # it knows no -1 for none there
     if field.name.endswith("error_code"):
         return _KNOWN_ERRORS
@@ -272,8 +274,8 @@ def to_kafka_python_value(item: Any, theirs: Any, version: int, flexible: bool) 
     return list(item) if isinstance(item, tuple) else item
 
 
-UNKNOWN_TO_KAFKA_PYTHON = (52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 68, 69, 70, 73, 80, 81, 82)
-"""KIP-848's requests, UnregisterBroker, and what only nodes say to each other: kio alone is the oracle."""
+UNKNOWN_TO_KAFKA_PYTHON = (38, 39, 40, 41, 52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 68, 69, 70, 73, 80, 81, 82)
+"""Tokens, KIP-848's requests, UnregisterBroker, and what only nodes say to each other: kio alone is the oracle."""
 
 
 @pytest.mark.parametrize(

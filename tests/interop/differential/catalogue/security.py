@@ -8,6 +8,13 @@ from tailrace.protocol.messages.acls import (
     DeleteAclsRequest,
     DescribeAclsRequest,
 )
+from tailrace.protocol.messages.delegation_tokens import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+    TokenPrincipal,
+)
 from tailrace.protocol.messages.quotas import (
     AlterClientQuotasRequest,
     AlteredQuotas,
@@ -32,6 +39,7 @@ def security() -> Script:
     yield from _acls()
     yield from _quotas()
     yield from _scram_users()
+    yield from _delegation_tokens()
 
 
 def _acls() -> Script:
@@ -151,3 +159,25 @@ def _scram_users() -> Script:
         )
         request = AlterUserScramCredentialsRequest(deletions=(), upsertions=(upsertion,))
         yield from ask(f"a credential is set: {what}", request)
+
+
+def _delegation_tokens() -> Script:
+    alice = TokenPrincipal(principal_type="User", principal_name="alice")
+    for renewers in ((), (alice,), (TokenPrincipal(principal_type="Group", principal_name="a"),)):
+        request = CreateDelegationTokenRequest(renewers=renewers, max_lifetime_ms=-1)
+        names = ", ".join(each.principal_name for each in renewers)
+        yield from ask(f"a token with the renewers ({names})", request, *every_version(CreateDelegationTokenRequest))
+    for kind, name in (("User", "alice"), ("User", ""), (None, "alice"), ("User", None)):
+        owned = CreateDelegationTokenRequest(
+            owner_principal_type=kind, owner_principal_name=name, renewers=(), max_lifetime_ms=60_000
+        )
+        yield from ask(f"a token of the owner {kind}:{name}", owned, 3)
+    for hmac in (b"", b"secret"):
+        renewed = RenewDelegationTokenRequest(hmac=hmac, renew_period_ms=60_000)
+        yield from ask(f"a token of {len(hmac)} bytes is renewed", renewed, *every_version(RenewDelegationTokenRequest))
+        expired = ExpireDelegationTokenRequest(hmac=hmac, expiry_time_period_ms=-1)
+        yield from ask(f"a token of {len(hmac)} bytes expires", expired, *every_version(ExpireDelegationTokenRequest))
+    for owners in (None, (), (alice,)):
+        described = DescribeDelegationTokenRequest(owners=owners)
+        of = "all" if owners is None else len(owners)
+        yield from ask(f"tokens of {of} owners", described, *every_version(DescribeDelegationTokenRequest))

@@ -1,4 +1,4 @@
-"""The APIs of access control lists, quotas and SCRAM users (29-31, 48-51), on a node that has none of them."""
+"""ACLs, SCRAM users, quotas and delegation tokens (29-31, 38-41, 48-51) on a node that has none of them."""
 
 from typing import Any
 
@@ -11,6 +11,13 @@ from tailrace.protocol.messages.acls import (
     DeleteAclsFilter,
     DeleteAclsRequest,
     DescribeAclsRequest,
+)
+from tailrace.protocol.messages.delegation_tokens import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
+    TokenPrincipal,
 )
 from tailrace.protocol.messages.quotas import (
     AlterClientQuotasRequest,
@@ -207,3 +214,30 @@ def test_a_credential_is_refused_and_none_is_found_to_delete_user_by_user(node: 
         "few": ErrorCode.UNACCEPTABLE_CREDENTIAL,
         "many": ErrorCode.UNACCEPTABLE_CREDENTIAL,
     }
+
+
+NOT_ALLOWED = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize(("owner", "shown"), [(None, "ANONYMOUS"), ("", "ANONYMOUS"), ("alice", "alice")])
+def test_no_delegation_token_is_made(node: AdminPath, version: int, owner: str | None, shown: str) -> None:
+    request = CreateDelegationTokenRequest(
+        owner_principal_type="User" if version >= 3 else None,
+        owner_principal_name=owner if version >= 3 else None,
+        renewers=(TokenPrincipal(principal_type="User", principal_name="alice"),),
+        max_lifetime_ms=-1,
+    )
+    made = node.send(request, version).response
+    assert (made.error_code, made.token_id, made.hmac, made.expiry_timestamp_ms) == (NOT_ALLOWED, "", b"", -1)
+    assert (made.principal_type, made.principal_name) == ("User", shown if version >= 3 else "ANONYMOUS")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_delegation_token_is_found(node: AdminPath, version: int) -> None:
+    renewed = node.send(RenewDelegationTokenRequest(hmac=b"secret", renew_period_ms=1), version).response
+    expired = node.send(ExpireDelegationTokenRequest(hmac=b"secret", expiry_time_period_ms=-1), version).response
+    for answer in (renewed, expired):
+        assert (answer.error_code, answer.expiry_timestamp_ms) == (NOT_ALLOWED, -1)
+    described = node.send(DescribeDelegationTokenRequest(owners=None), version).response
+    assert (described.error_code, described.tokens) == (NOT_ALLOWED, ())
