@@ -56,6 +56,8 @@ from tailrace.protocol.messages.topics import (
     DeleteTopicState,
 )
 from tailrace.protocol.messages.transactions import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from tailrace.protocol.records.compression import Codec
+from tailrace.protocol.records.record import BatchBuilder
 from tailrace.testing import Cluster
 
 T = TypeVar("T")
@@ -116,6 +118,21 @@ def lookups(count: int) -> ListOffsetsRequest:
 def tagged(number: int) -> FetchPartition:
     """A partition whose tagged field keeps it from being one of many of one size."""
     return FetchPartition(partition=number, fetch_offset=0, partition_max_bytes=1, replica_directory_id=b"x" * 16)
+
+
+def produced(batch: bytearray, count: int = 1) -> ProduceRequest:
+    partitions = many(count, lambda _: PartitionProduceData(index=0, records=bytes(batch)))
+    return ProduceRequest(
+        acks=1, timeout_ms=1_000, topic_data=(TopicProduceData(name="orders", partition_data=partitions),)
+    )
+
+
+def refused_batch(records: int, value: bytes | None, codec: Codec) -> bytearray:
+    """A batch of records that are too new for the topic: each is looked at, and none is stored."""
+    builder, late_ms = BatchBuilder(codec=codec), int(time.time() + 86_400) * 1_000
+    for _ in range(records):
+        builder.append(late_ms, None, value)
+    return builder.build()
 
 
 MOST, COSTLY = 199_000, 19_900
@@ -191,6 +208,12 @@ FLOODS = [
         ),
         9,
     ),
+    Flood(
+        "Produce of 256 batches that unfold to 4 MiB",
+        lambda: produced(refused_batch(1, bytes((4 << 20) - 100), Codec.GZIP), 256),
+        9,
+    ),
+    Flood("Produce of a million records", lambda: produced(refused_batch(1_000_000, None, Codec.ZSTD)), 9),
     Flood(
         "Fetch with tagged fields",
         lambda: FetchRequest(
