@@ -11,12 +11,11 @@ meanwhile, the change may be there already, and the answer says so: TOPIC_ALREAD
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.registry import APIS, ForwardingKind
-from tailrace.protocol.schema import schema_of
 from tailrace.server.admin.config_changes import OwnBrokerConfigs
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link.controller_requests import (
@@ -29,7 +28,7 @@ from tailrace.server.controller_link.envelopes import Client, Envelopes, Sealed,
 from tailrace.server.dispatch import Handler, HandlerTable
 from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection
-from tailrace.server.slices import Stepwise
+from tailrace.server.slices import Stepwise, elements_of
 
 SHORTEST_MS: Final = 1_000
 """A client with a shorter timeout does not want to wait until the change is visible everywhere; it wants the change."""
@@ -80,10 +79,6 @@ class _Intercepted(RequestContext):
         self.on_response((yield from response))
 
 
-def _fields(request: Any) -> Iterator[Any]:
-    return (getattr(request, field.name) for field in schema_of(type(request)).fields)
-
-
 def _step_before(response: Any) -> Stepwise[Any]:
     """The response behind a step, so that its bytes are made in steps too."""
     yield
@@ -104,8 +99,8 @@ class _Forwarded:
         self._request = request
         self._sealed = sealed
         self._on_over = on_over
-        self.is_long = any(isinstance(names, tuple) and len(names) > _FEW for names in _fields(request))
-        """Whether it has many names: then its connection takes no other request until it is answered."""
+        self.is_long = len(elements_of(request)) > _FEW
+        """Whether it has many names or settings: then its connection takes no other request until it is answered."""
 
     def carry_out_here(self, on_outcome: OnOutcome) -> None:
         def on_response_here(response: Any) -> None:

@@ -226,6 +226,17 @@ def test_the_number_of_waiting_requests_is_bounded(nodes: ForwardingBench) -> No
     assert len(answers) == 1
 
 
+@pytest.mark.parametrize("settings", [1, 100])
+def test_a_connection_with_a_request_of_many_settings_takes_no_other(nodes: ForwardingBench, settings: int) -> None:
+    receiver = nodes.other
+    nodes.cluster.network.separate([receiver.key.id], nodes.cluster.nodes)
+    change = IncrementallyAlterableConfig(name="retention.ms", config_operation=0, value="1000")
+    topic = IncrementalAlterConfigsResource(resource_type=2, resource_name="orders", configs=(change,) * settings)
+    request = IncrementalAlterConfigsRequest(resources=(topic,), validate_only=False)
+    connection: RecordingConnection = receiver.ask(request, 1, [].append)
+    assert connection.is_suspended == (settings > 64)
+
+
 def test_a_broker_is_asked_for_its_own_settings_and_the_rest_is_passed_on(nodes: ForwardingBench) -> None:
     receiver = nodes.other
     nodes.answer(receiver, create("orders"), CREATE_VERSION)
