@@ -86,6 +86,18 @@ def test_a_connection_with_few_requests_is_next_however_many_have_requests_witho
             bench.next_round()
 
 
+def test_a_connection_does_not_pay_for_a_turn_that_was_long_by_accident() -> None:
+    bench = FairBench()
+    unlucky = Talker(bench, "unlucky", seconds=100 * ROUND_SECONDS, is_endless=False)
+    unlucky.ask()
+    bench.next_round()
+    for number in range(20):
+        Talker(bench, f"greedy {number}", seconds=ROUND_SECONDS).ask()
+    unlucky.ask()
+    turns = [name for _ in range(60) for name in bench.next_round()]
+    assert turns.index("unlucky") <= 2 * 20
+
+
 def test_connections_with_requests_without_end_have_as_much_time_whatever_the_length_of_their_turns() -> None:
     bench = FairBench()
     for _ in range(10):
