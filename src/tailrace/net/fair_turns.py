@@ -17,6 +17,9 @@ from tailrace.net.turns import Turns
 
 ROUND_SECONDS: Final = 0.005
 """The time of all turns of connections between two looks at the sockets, and of the turn that exceeds it."""
+COUNTED_SECONDS: Final = 0.001
+"""The most that a turn counts, without its end, which writes what others have staged. A turn may be long by accident,
+or for one large record, and all others would have as much time before the next one."""
 
 
 class Served(Protocol):
@@ -68,12 +71,9 @@ class FairTurns:
     def _serve(self, start: float, connection: Served) -> None:
         self._now = max(self._now, start)
         connection.take_turn()
-        seconds = self._turns.last_seconds
-        # A turn may be long for no fault of its connection: it writes what others have staged, and the machine is busy.
-        # Others would have to have as much time each before its next one.
-        connection.turn_seconds = min(seconds, ROUND_SECONDS)
+        connection.turn_seconds = min(self._turns.work_seconds, COUNTED_SECONDS)
         connection.turn_ended = start + connection.turn_seconds
-        self._seconds += seconds
+        self._seconds += self._turns.last_seconds
 
     def _plan(self) -> None:
         if not self._is_planned:

@@ -52,6 +52,8 @@ class Turns:
         self._is_running = False
         self._is_end_planned = False
         self._began = 0.0
+        self.work_seconds = 0.0
+        """The time that the work of the last turn took, without the end of the turn."""
         self.last_seconds = 0.0
         """The time that the last turn took."""
 
@@ -69,6 +71,7 @@ class Turns:
         except Exception:  # the task boundary: one bad callback must not end the node
             _logger.exception("event=callback-failed work=%r", work)
         finally:
+            self.work_seconds = self._now() - began
             self._end()
             self._is_running = False
             self.last_seconds = seconds = self._now() - began
