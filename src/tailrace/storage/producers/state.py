@@ -18,7 +18,7 @@ Invariants:
 An entry is never changed, only replaced, so that a copy of the table is a shallow one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -30,6 +30,12 @@ from tailrace.storage.transaction_index import CompletedTransaction, OngoingTran
 
 MOST_PRODUCERS: Final = 10_000
 """Producers that a log remembers at one time. Kafka has no limit: a client that makes ids up can fill its memory."""
+CROWDED: Final = MOST_PRODUCERS * 3 // 4
+"""From so many producers on those that write no more are forgotten early: programs that each write once, and end, would
+be refused else for the rest of `producer.id.expiration.ms`, which is a day."""
+SILENT_MS: Final = 15 * 60_000
+"""The time without a batch after which a crowded log forgets a producer, ms. No client repeats a batch so late: Java's
+gives it up after two minutes (`delivery.timeout.ms`), librdkafka after five."""
 
 
 class Duplicate(NamedTuple):
@@ -43,11 +49,14 @@ class Duplicate(NamedTuple):
 class ProducerState:
     """All producers of one log."""
 
-    __slots__ = ("_producers", "_staged", "stages_transactions", "transactions")
+    __slots__ = ("_last_batches", "_last_batches_ms", "_producers", "_staged", "stages_transactions", "transactions")
 
     def __init__(self, producers: Mapping[int, ProducerEntry] | None = None) -> None:
         self._producers: dict[int, ProducerEntry] = dict(producers or {})
         self._staged: dict[int, ProducerEntry] = {}
+        self._last_batches: dict[int, tuple[int, tuple[SequencedBatch, ...]]] = {}
+        """The epoch and the batches of each producer as of `_last_batches_ms`; empty while the log is not crowded."""
+        self._last_batches_ms = 0
         self.stages_transactions = False
         """Whether a staged batch belongs to a transaction; then all are to be applied one by one."""
         self.transactions = OngoingTransactions(_begun(self._producers))
@@ -146,7 +155,7 @@ class ProducerState:
             raise KafkaError(
                 ErrorCode.THROTTLING_QUOTA_EXCEEDED,
                 f"producer {header.producer_id}: {MOST_PRODUCERS} producers have written here lately; write with fewer"
-                " or without idempotence, or lower producer.id.expiration.ms",
+                " or without idempotence; producers that write no more are forgotten after a quarter of an hour",
             )
 
     def stage(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
@@ -224,7 +233,9 @@ class ProducerState:
         """Forget producers silent for `producer.id.expiration.ms`, not those with an open transaction; how many.
 
         The last contact of a producer whose records have no time is now: it would be forgotten while it writes.
+        A crowded log forgets the producers that have written nothing for SILENT_MS, whatever the times of records.
         """
+        silent = self._silent(now_ms)
         for producer_id, entry in list(self._producers.items()):
             if entry.last_timestamp < 0:
                 self._producers[producer_id] = entry._replace(last_timestamp=now_ms)
@@ -232,12 +243,26 @@ class ProducerState:
             producer_id
             for producer_id, entry in self._producers.items()
             if entry.current_txn_first_offset < 0
-            and now_ms - entry.last_timestamp >= expiration_ms
+            and (producer_id in silent or now_ms - entry.last_timestamp >= expiration_ms)
             and producer_id not in self._staged
         ]
         for producer_id in gone:
             del self._producers[producer_id]
         return len(gone)
+
+    def _silent(self, now_ms: int) -> Collection[int]:
+        """The producers of a crowded log that have written nothing since an earlier call, SILENT_MS ago at least."""
+        if len(self._producers) < CROWDED:
+            self._last_batches = {}
+            return ()
+        earlier = self._last_batches
+        if earlier and now_ms - self._last_batches_ms < SILENT_MS:
+            return ()
+        self._last_batches_ms = now_ms
+        self._last_batches = {
+            producer_id: (entry.producer_epoch, entry.batches) for producer_id, entry in self._producers.items()
+        }
+        return {producer_id for producer_id, last in self._last_batches.items() if earlier.get(producer_id) == last}
 
 
 def _begun(producers: Mapping[int, ProducerEntry]) -> Iterator[tuple[int, int]]:

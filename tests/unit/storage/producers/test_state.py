@@ -62,6 +62,43 @@ def test_a_log_remembers_so_many_producers_and_refuses_more(monkeypatch: pytest.
     assert state.check(stored_batch(3, producer_id=3).header) is None
 
 
+MINUTE_MS = 60_000
+
+
+def crowded_state(monkeypatch: pytest.MonkeyPatch) -> ProducerState:
+    """Four producers, where three are a crowd; the records are as old as an import of old data has them."""
+    monkeypatch.setattr(producer_state, "CROWDED", 3)
+    return state_of(*(stored_batch(number, producer_id=number).header for number in range(4)))
+
+
+def test_a_crowded_log_forgets_producers_that_write_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own clock: the times of their records may be of any year."""
+    state, now_ms = crowded_state(monkeypatch), FIRST_TIMESTAMP_MS
+    for minutes in (0, 10):
+        assert state.expire(now_ms + minutes * MINUTE_MS, expiration_ms=1_000 * MINUTE_MS) == 0
+        state.apply(stored_batch(4 + minutes, producer_id=1, base_sequence=1 + minutes // 10).header)
+    assert state.expire(now_ms + 20 * MINUTE_MS, expiration_ms=1_000 * MINUTE_MS) == 3
+    assert list(state.producers) == [1], "one went on writing"
+
+
+def test_a_crowded_log_forgets_no_producer_with_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = crowded_state(monkeypatch)
+    state.apply(stored_batch(4, producer_id=9, is_transactional=True).header)
+    state.stage(stored_batch(5, producer_id=2, base_sequence=1).header)
+    state.expire(0, expiration_ms=10**15)
+    assert state.expire(15 * MINUTE_MS, expiration_ms=10**15) == 3
+    assert set(state.producers) == {2, 9}, "a staged batch is about to be written"
+
+
+def test_a_log_that_is_not_crowded_forgets_no_producer_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = crowded_state(monkeypatch)
+    state.expire(0, expiration_ms=10**15)
+    monkeypatch.setattr(producer_state, "CROWDED", 5)
+    assert state.expire(20 * MINUTE_MS, expiration_ms=10**15) == 0
+    monkeypatch.setattr(producer_state, "CROWDED", 3)
+    assert state.expire(25 * MINUTE_MS, expiration_ms=10**15) == 0, "silence counts from when it was crowded again"
+
+
 def test_the_last_five_batches_are_known_and_an_older_one_is_out_of_order() -> None:
     state = state_of(*(header(10 * n, n) for n in range(7)))
     for n in range(2, 7):
