@@ -88,10 +88,8 @@ class FlushThread:
         self.flushes_done = 0
         self.busy_seconds = 0.0
         self._round_began: float | None = None
-        self._last_sync: tuple[int, float] = (
-            0,
-            0.0,
-        )  # the syncs of the round that are done, and the end of the last one
+        self._last_sync: tuple[int, float] = (0, 0.0)
+        """The syncs of the round that are done, and the end of the last sync."""
         self._slow_lines = Throttle(_SLOW_LINE_MS)
         self._slow_rounds = 0
         self._longest_seconds = 0.0
