@@ -26,8 +26,8 @@ from tailrace.protocol.declaration import (
 from tailrace.protocol.messages.consumer_protocol import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from tailrace.protocol.registry import APIS, OWN_APIS
 
-NOT_IN_KAFKA_PYTHON = (52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 68, 69, 70, 73, 80, 81, 82)
-"""Messages between nodes, UnregisterBroker and KIP-848's requests; compared with kio alone
+NOT_IN_KAFKA_PYTHON = (38, 39, 40, 41, 52, 53, 54, 56, 58, 59, 62, 63, 64, 67, 68, 69, 70, 73, 80, 81, 82)
+"""Delegation tokens, messages between nodes, UnregisterBroker and KIP-848's requests; compared with kio alone
 (tests/properties/test_foreign_codecs.py)."""
 FIRST_TAG_OF_OURS = 10_000
 
