@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import budgets
 from tailrace.model.errors import MalformedMessage
+from tailrace.model.steps import result_of
 from tailrace.protocol.declaration import Array, replace, schema_of
 from tailrace.protocol.headers import decode_request_header
 from tailrace.protocol.messages.consumer_protocol import (
@@ -27,7 +28,6 @@ from tailrace.protocol.schema import (
     encode_in_steps,
     unknown_tags,
 )
-from tailrace.server.slices import result_of
 from testkit.strategies import messages
 
 CASES = [

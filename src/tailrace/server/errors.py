@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.steps import result_of
 from tailrace.protocol.declaration import BOOL, REQUIRED, Array, Fixed, RecordBytes, Text, WireType
 from tailrace.protocol.messages import (
     acls,
@@ -33,7 +34,7 @@ from tailrace.protocol.messages import (
 )
 from tailrace.protocol.registry import api_of
 from tailrace.protocol.schema import schema_of
-from tailrace.server.slices import STEP, Stepwise, mapped, result_of
+from tailrace.server.slices import STEP, Stepwise, mapped
 
 _ITSELF: Final = ""
 _CODES: Final = ("error_code", "partition_error_code")

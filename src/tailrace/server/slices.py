@@ -28,16 +28,6 @@ MOST_LARGE: Final = 4
 and so does its answer."""
 
 
-def result_of(steps: Stepwise[T]) -> T:
-    """The result of all steps, here and now."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as over:
-            result: T = over.value
-            return result
-
-
 def mapped(function: Callable[[T], R], elements: Iterable[T], *, step: int = STEP) -> Stepwise[tuple[R, ...]]:
     """The results of the function for all elements, so many in a step."""
     results: list[R] = []

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.steps import result_of
 from tailrace.protocol.headers import decode_response, encode_request, encode_response
 from tailrace.protocol.messages.list_offsets import (
     ListOffsetsPartition,
@@ -17,6 +18,7 @@ from tailrace.protocol.messages.list_offsets import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Dispatcher, by_api
+from tailrace.server.ports import ServerConnection
 from tailrace.server.slices import (
     MOST_LARGE,
     STEP,
@@ -27,7 +29,6 @@ from tailrace.server.slices import (
     elements_of,
     mapped_in,
     once,
-    result_of,
 )
 from testkit.clocks import BusyClock
 from testkit.ports import RecordingConnection
@@ -241,10 +242,13 @@ class CountedName(str):
         CountedName.there -= 1
 
 
-class StepsKept:
-    """`LongRequests` that carries nothing out: the test takes the steps."""
+class StepsKept(LongRequests):
+    """Carries nothing out: the test takes the steps."""
 
-    def begin(self, connection: RecordingConnection, steps: Steps, *, is_large: bool) -> None:
+    def __init__(self) -> None:
+        super().__init__(Slices(BusyClock()))
+
+    def begin(self, connection: ServerConnection, steps: Steps, *, is_large: bool) -> None:
         self.steps = steps
 
 
@@ -269,7 +273,7 @@ def test_the_memory_of_an_answer_is_freed_in_steps(partitions: int) -> None:
         by_api({ListOffsetsRequest: NamesHandler()}),
         write_staged=lambda: None,
         on_broken_invariant=broken.append,
-        long=kept,  # type: ignore[arg-type]
+        long=kept,
     )
     dispatcher.on_frame(connection, 0, memoryview(b"".join(encode_request(request_for(partitions), VERSION, 9, "c"))))
     there_after_steps = [CountedName.there for _ in kept.steps if connection.answers]

@@ -16,6 +16,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
+from tailrace.model.steps import result_of
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.zstd_frames import narrowed, split_frames
 
@@ -80,7 +81,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
             )
             return deflate.compress(data) + deflate.flush()
         case Codec.SNAPPY:
-            return bytes(_drained(_fold_snappy(memoryview(data), len(data) + 1)))
+            return bytes(result_of(_fold_snappy(memoryview(data), len(data) + 1)))
         case Codec.LZ4:
             return _compress_lz4(data, level or 0)
         case Codec.ZSTD:
@@ -129,7 +130,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int | None = None) -> Buf
     CorruptRecords with the code UNSUPPORTED_COMPRESSION_TYPE for an unknown codec. Without a codec, `data` itself.
     """
     limit = MAX_DECOMPRESSED if max_bytes is None else max_bytes
-    return _drained(decompress_in_steps(codec, data, max_bytes=limit, step_bytes=limit + 1))
+    return result_of(decompress_in_steps(codec, data, max_bytes=limit, step_bytes=limit + 1))
 
 
 def decompress_in_steps(
@@ -153,16 +154,6 @@ def decompress_in_steps(
         case Codec.ZSTD:
             return (yield from _unfold_zstd(memoryview(data), max_bytes, step_bytes))
     raise CorruptRecords(f"codec {codec} is unknown", ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-
-
-def _drained(steps: Generator[object, None, Buffer]) -> Buffer:
-    """The result of a generator, without its pauses."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            plain: Buffer = end.value
-            return plain
 
 
 def _too_large(codec: str, limit: int) -> CorruptRecords:

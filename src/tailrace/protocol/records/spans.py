@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from tailrace.model.errors import CorruptRecords, MalformedMessage
+from tailrace.model.steps import result_of
 from tailrace.protocol.primitives import Buffer, read_varint, varint
 from tailrace.protocol.records import batch as batches
 from tailrace.protocol.records.batch import HEADER_SIZE, LENGTH_OFFSET, BatchHeader, seal
@@ -50,7 +51,7 @@ class BatchRecords(NamedTuple):
 
 def read_spans(buffer: Buffer, header: BatchHeader) -> BatchRecords:
     """The records of this batch, which `buffer` starts with and whose checksum is right. Raises CorruptRecords."""
-    return at_once(spans_in_steps(buffer, header))
+    return result_of(spans_in_steps(buffer, header))
 
 
 def spans_in_steps(buffer: Buffer, header: BatchHeader) -> Steps[BatchRecords]:
@@ -64,16 +65,6 @@ def spans_in_steps(buffer: Buffer, header: BatchHeader) -> Steps[BatchRecords]:
         return BatchRecords(header, data, (yield from _spans(data, header)))
     except MalformedMessage as fault:
         raise CorruptRecords(f"batch at offset {header.base_offset}: {fault.detail}") from None
-
-
-def at_once(steps: Steps[T]) -> T:
-    """The result of all steps."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def _spans(data: bytes, header: BatchHeader) -> Steps[list[RecordSpan]]:
@@ -111,7 +102,7 @@ def _spans(data: bytes, header: BatchHeader) -> Steps[list[RecordSpan]]:
 
 def batch_with(records: BatchRecords, kept: Sequence[RecordSpan], *, delete_horizon_ms: int | None = None) -> bytearray:
     """The batch of `batch_in_steps`, at once."""
-    return at_once(batch_in_steps(records, kept, delete_horizon_ms=delete_horizon_ms))
+    return result_of(batch_in_steps(records, kept, delete_horizon_ms=delete_horizon_ms))
 
 
 def batch_in_steps(

@@ -20,6 +20,7 @@ from tailrace.metadata.commands import (
 )
 from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.steps import result_of
 from tailrace.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -33,7 +34,7 @@ from tailrace.protocol.schema import replace
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Handler
 from tailrace.server.ports import Controller
-from tailrace.server.slices import Stepwise, result_of
+from tailrace.server.slices import Stepwise
 
 _Request = AlterConfigsRequest | IncrementalAlterConfigsRequest
 _Resource = AlterConfigsResource | IncrementalAlterConfigsResource

@@ -20,6 +20,7 @@ from tailrace.metadata.image import Endpoint
 from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.steps import result_of
 from tailrace.protocol.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -35,7 +36,6 @@ from tailrace.server.metadata.metadata import (
     TopicCreations,
 )
 from tailrace.server.response_errors import ResponseErrors
-from tailrace.server.slices import result_of
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 from testkit.controller_commands import create_topics, delete_topics

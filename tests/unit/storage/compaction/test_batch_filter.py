@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailrace.model.steps import result_of
 from tailrace.protocol.records.batch import BatchHeader, read_header, seal
 from tailrace.protocol.records.control import ControlType, EndTransactionMarker, build_marker, read_marker
 from tailrace.protocol.records.record import Record, build_batch, read_records
-from tailrace.protocol.records.spans import at_once
 from tailrace.storage.compaction.batch_filter import AbortedTransactions, BatchFilter, KeyCollector, TransactionEnds
 
 NOW_MS = 10_000
@@ -43,13 +43,13 @@ def compacted(
     if dirty:
         collector.ends.end_at(dirty[-1][1].end_offset)
     for content, header in dirty:
-        at_once(collector.add(content, header))
+        result_of(collector.add(content, header))
 
     def is_last(header: BatchHeader) -> bool:
         return header.base_offset in last
 
     filter_ = BatchFilter(collector, is_last_of_producer=is_last, now_ms=now_ms, delete_retention_ms=RETENTION_MS)
-    rewritten = [at_once(filter_.rewrite(content, read_header(content), keep_header=False)) for content in stored]
+    rewritten = [result_of(filter_.rewrite(content, read_header(content), keep_header=False)) for content in stored]
     return [bytes(content) for content in rewritten if content is not None]
 
 
