@@ -8,7 +8,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.client.blocking import Admin, RangedFetch, TopicPartition
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED
@@ -24,6 +24,14 @@ _ROW_CHARACTERS = 200
 """A longer row is cut in a message."""
 _MARKERS_SECONDS = 10.0
 _MARKERS_LOOK_SECONDS = 0.005
+
+
+class TransactionLister(Protocol):
+    """The part of `Admin` that `await_markers` needs."""
+
+    def list_transactions(self, *, states: Iterable[str]) -> Sequence[object]:
+        """The transactions in one of these states."""
+        ...
 
 
 def text(content: bytes) -> str | bytes:
@@ -75,7 +83,7 @@ def _records(
                 yield from zip(*(_column(batch, name, decode) for name in names), strict=True)
 
 
-def await_markers(admin: Admin) -> None:
+def await_markers(admin: TransactionLister) -> None:
     """Return when the markers of all transactions that have ended are written, or after ten seconds."""
     until = time.monotonic() + _MARKERS_SECONDS
     while admin.list_transactions(states=("PrepareCommit", "PrepareAbort")) and time.monotonic() < until:
