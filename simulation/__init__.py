@@ -1,4 +1,6 @@
-"""A simulated world: one queue of events, time that jumps, chance from a seed, a network and disks with faults.
+"""Simulated worlds: one queue of events, time that jumps, chance from a seed, a network and disks with faults.
 
-Nothing here knows what a host is, besides the modules named after one (`raft_*`).
+`harness` has the world, network, disks, turns of a nemesis, sweeps over seeds, and the search through every order.
+Each other folder is a world: `raft` (the machine alone), `quorum` (nodes with hosts and disks), `replicas` (copies of
+partitions), `transactions`, `sessions`, `commits`, `sinks`, `logs` (one log on one disk).
 """

@@ -9,32 +9,32 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from simulation.commit_scope import CommitScope
-from simulation.commit_scopes import LONG_SCOPES as LONG_COMMIT_SCOPES
-from simulation.commit_scopes import SHORT_SCOPES as SHORT_COMMIT_SCOPES
-from simulation.commit_scopes import NamedScope as CommitsScope
+from simulation.commits.scope import CommitScope
+from simulation.commits.scopes import LONG_SCOPES as LONG_COMMIT_SCOPES
+from simulation.commits.scopes import SHORT_SCOPES as SHORT_COMMIT_SCOPES
+from simulation.commits.scopes import NamedScope as CommitsScope
+from simulation.harness.shrink import attempt, explain
+from simulation.harness.small_scope import A, Explored, Model, ScopeBreach, W, explore
+from simulation.harness.sweep import Sweep
 from simulation.mutant_tests import noticed_by, unit_tests_of
 from simulation.mutants import Mutant, all_mutants, hunt, store_seed, store_unit_tests
-from simulation.quorum_sweep import sweep_nodes
-from simulation.raft_cluster import RaftCluster
-from simulation.raft_plan import Plan
-from simulation.raft_scope import Budget, RaftScope
-from simulation.raft_scopes import LONG_SCOPES, LongScope
-from simulation.raft_shrink import RaftAttempts
-from simulation.raft_sweep import soak, sweep_seeds
-from simulation.replica_sweep import sweep_replicas
-from simulation.session_scope import SessionScope
-from simulation.session_scopes import LONG_SCOPES as LONG_SESSION_SCOPES
-from simulation.session_scopes import SHORT_SCOPES as SHORT_SESSION_SCOPES
-from simulation.session_scopes import NamedScope
-from simulation.shrink import attempt, explain
-from simulation.sink_scope import SinkScope
-from simulation.sink_scopes import LONG_SCOPES as LONG_SINK_SCOPES
-from simulation.sink_scopes import SHORT_SCOPES as SHORT_SINK_SCOPES
-from simulation.sink_scopes import NamedBudget
-from simulation.small_scope import A, Explored, Model, ScopeBreach, W, explore
-from simulation.sweep import Sweep
-from simulation.transaction_sweep import failure_of, sweep_transactions, transactions_code_version
+from simulation.quorum.sweep import sweep_nodes
+from simulation.raft.cluster import RaftCluster
+from simulation.raft.plan import Plan
+from simulation.raft.scope.scope import Budget, RaftScope
+from simulation.raft.scope.scopes import LONG_SCOPES, LongScope
+from simulation.raft.shrink import RaftAttempts
+from simulation.raft.sweep import soak, sweep_seeds
+from simulation.replicas.sweep import sweep_replicas
+from simulation.sessions.scope import SessionScope
+from simulation.sessions.scopes import LONG_SCOPES as LONG_SESSION_SCOPES
+from simulation.sessions.scopes import SHORT_SCOPES as SHORT_SESSION_SCOPES
+from simulation.sessions.scopes import NamedScope
+from simulation.sinks.scope import SinkScope
+from simulation.sinks.scopes import LONG_SCOPES as LONG_SINK_SCOPES
+from simulation.sinks.scopes import SHORT_SCOPES as SHORT_SINK_SCOPES
+from simulation.sinks.scopes import NamedBudget
+from simulation.transactions.sweep import failure_of, sweep_transactions, transactions_code_version
 
 
 def main() -> int:

@@ -52,21 +52,21 @@ RELOADED_FOR_TRANSACTIONS = ("tailrace.coordinators", *RELOADED_FOR_NODES)
 RELOADED_FOR_COMMITS = ("tailrace.coordinators", "tailrace.model.committed_progress", "simulation")
 RELOADED_FOR_SINKS = ("tailrace.coordinators", "tailrace.server.transactions", "simulation")
 WORLDS = {
-    "quorum": ("raft_cluster.run_seed", RELOADED),
-    "metadata": ("metadata_replicas.run_seed", RELOADED),
-    "replica": ("replica_cluster.run_seed", RELOADED_FOR_REPLICAS),
-    "late copies": ("replica_cluster.run_late_copies", RELOADED_FOR_REPLICAS),
-    "silence": ("replica_cluster.run_silence", RELOADED_FOR_REPLICAS),
-    "forgetful": ("forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
-    "log": ("damaged_log.run_seed", RELOADED_FOR_LOGS),
-    "headers": ("wrong_headers.run_seed", RELOADED_FOR_HEADERS),
-    "sessions": ("session_walks.run_seed", RELOADED_FOR_REPLICAS),
-    "session scope": ("session_scopes.run_scope", RELOADED_FOR_REPLICAS),
-    "commits": ("commit_scopes.run_scope", RELOADED_FOR_COMMITS),
-    "sinks": ("sink_scopes.run_scope", RELOADED_FOR_SINKS),
-    "bad disk": ("bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
-    "transactions": ("transaction_cluster.run_seed", RELOADED_FOR_TRANSACTIONS),
-    "nodes": ("quorum_cluster.run_seed", RELOADED_FOR_NODES),
+    "quorum": ("raft.cluster.run_seed", RELOADED),
+    "metadata": ("quorum.metadata_replicas.run_seed", RELOADED),
+    "replica": ("replicas.cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "late copies": ("replicas.cluster.run_late_copies", RELOADED_FOR_REPLICAS),
+    "silence": ("replicas.cluster.run_silence", RELOADED_FOR_REPLICAS),
+    "forgetful": ("replicas.forgetful_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "log": ("logs.damaged_log.run_seed", RELOADED_FOR_LOGS),
+    "headers": ("logs.wrong_headers.run_seed", RELOADED_FOR_HEADERS),
+    "sessions": ("sessions.walks.run_seed", RELOADED_FOR_REPLICAS),
+    "session scope": ("sessions.scopes.run_scope", RELOADED_FOR_REPLICAS),
+    "commits": ("commits.scopes.run_scope", RELOADED_FOR_COMMITS),
+    "sinks": ("sinks.scopes.run_scope", RELOADED_FOR_SINKS),
+    "bad disk": ("replicas.bad_disk_cluster.run_seed", RELOADED_FOR_REPLICAS),
+    "transactions": ("transactions.cluster.run_seed", RELOADED_FOR_TRANSACTIONS),
+    "nodes": ("quorum.cluster.run_seed", RELOADED_FOR_NODES),
 }
 """The function that is run for each kind of mutant, with a seed; and what is loaded anew for that."""
 BY_A_UNIT_TEST = "unit tests"
@@ -118,8 +118,8 @@ class Mutant(NamedTuple):
     def search(self, *, max_states: int, instant_disk: bool = False, **budget: int) -> str | None:
         """The breach that the exhaustive search of this small scope finds, or None."""
         with _mutated(self.patches, RELOADED):
-            scopes = import_module("simulation.raft_scope")
-            small_scope = import_module("simulation.small_scope")
+            scopes = import_module("simulation.raft.scope.scope")
+            small_scope = import_module("simulation.harness.small_scope")
             scope = scopes.RaftScope(instant_disk=instant_disk)
             try:
                 small_scope.explore(scope, scope.start(scopes.Budget(**budget)), max_states=max_states)
@@ -131,10 +131,10 @@ class Mutant(NamedTuple):
     def loaded(self) -> Iterator[Callable[[int], str | None]]:
         """A function that runs a seed with the mutant and gives the law that was broken, if any."""
         path, reloaded = WORLDS[self.kind]
-        name, function = path.split(".")
+        name, function = path.rsplit(".", 1)
         with _mutated(self.patches, reloaded):
             module = import_module(f"simulation.{name}")
-            breach: type[AssertionError] = import_module("simulation.breach").Breach
+            breach: type[AssertionError] = import_module("simulation.harness.breach").Breach
 
             def run(seed: int) -> str | None:
                 logging.disable(logging.CRITICAL)  # disks fail on purpose here, and say so

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from simulation.raft_log import Entry, LogImage
+from simulation.raft.log import Entry, LogImage
 from tailrace.model.partitions import METADATA_TOPIC, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.records.batch import iter_batches

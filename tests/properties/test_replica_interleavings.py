@@ -7,7 +7,7 @@ at after each step. Hypothesis shrinks a failure to the shortest way to a breach
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.replica_scope import Budget, ReplicaScope, World
+from simulation.replicas.scope import Budget, ReplicaScope, World
 
 BUDGET = Budget(writes=12, crashes=4, shrinks=4, alarms=4, copies=4)
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
-from simulation.raft_state import key_of
+from simulation.raft.bench import CLUSTER, RaftBench, error_of, voter_set
+from simulation.raft.state import key_of
 from tailrace.model.errors import ErrorCode, MalformedMessage
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.messages import fetch

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from simulation.broker_cluster import BrokerCluster, BrokerPlan
-from simulation.network import NetworkFaults
+from simulation.harness.network import NetworkFaults
+from simulation.quorum.broker_cluster import BrokerCluster, BrokerPlan
 
 pytestmark = pytest.mark.usefixtures("quiet")
 

@@ -5,9 +5,9 @@ Larger scopes: `make soak`, or `python -m simulation scopes`.
 
 import pytest
 
-from simulation.commit_scope import CommitScope
-from simulation.commit_scopes import SHORT_SCOPES, NamedScope
-from simulation.small_scope import explore
+from simulation.commits.scope import CommitScope
+from simulation.commits.scopes import SHORT_SCOPES, NamedScope
+from simulation.harness.small_scope import explore
 
 REACHED = {
     "twice, and a fail-over": {"records are lost with the coordinator"},

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from simulation.damaged_log import run_seed
+from simulation.logs.damaged_log import run_seed
 
 SEEDS = int(os.environ.get("DAMAGED_LOG_SEEDS", "12"))
 

@@ -82,7 +82,7 @@ def test_the_product_is_itself_again_afterwards() -> None:
 
 
 def test_the_unmutated_product_breaks_no_law_in_the_seeds_that_kill() -> None:
-    from simulation.raft_cluster import run_seed
+    from simulation.raft.cluster import run_seed
 
     for seed in sorted({mutant.seed for mutant in MUTANTS if mutant.kind == "quorum"})[:10]:
         run_seed(seed)

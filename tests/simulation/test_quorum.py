@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from budgets import examples
-from simulation.breach import Breach
-from simulation.quorum_cluster import QuorumCluster
-from simulation.quorum_node import QuorumNode
-from simulation.quorum_plan import QuorumPlan
-from simulation.quorum_shrink import QuorumAttempts
-from simulation.quorum_sweep import STATES
-from simulation.shrink import Shrinker, attempt
+from simulation.harness.breach import Breach
+from simulation.harness.shrink import Shrinker, attempt
+from simulation.quorum.cluster import QuorumCluster
+from simulation.quorum.node import QuorumNode
+from simulation.quorum.plan import QuorumPlan
+from simulation.quorum.shrink import QuorumAttempts
+from simulation.quorum.sweep import STATES
 from tailrace.raft import events
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.flushes import QuorumFlushes

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation.quorum_cluster import QuorumCluster, QuorumPlan
-from simulation.quorum_node import SLICE_PARTITIONS, QuorumNode
+from simulation.quorum.cluster import QuorumCluster, QuorumPlan
+from simulation.quorum.node import SLICE_PARTITIONS, QuorumNode
 from tailrace.metadata import derive
 from tailrace.metadata.broker_commands import BrokerRegistered, FenceBroker, RegisterBroker
 from tailrace.metadata.commands import ControllerResponse, TopicsCreated, TopicSpec

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from budgets import examples
-from simulation import raft_sweep
-from simulation.breach import Breach
-from simulation.network import NetworkFaults
-from simulation.raft_cluster import RaftCluster
-from simulation.raft_faults import DiskTimes
-from simulation.raft_plan import Plan
-from simulation.raft_shrink import RaftAttempts
-from simulation.raft_sweep import RaftSweep, quorum_code_version, run_block, soak, sweep_seeds
-from simulation.shrink import Shrinker, attempt, explain
+from simulation.harness.breach import Breach
+from simulation.harness.network import NetworkFaults
+from simulation.harness.shrink import Shrinker, attempt, explain
+from simulation.raft import sweep as raft_sweep
+from simulation.raft.cluster import RaftCluster
+from simulation.raft.faults import DiskTimes
+from simulation.raft.plan import Plan
+from simulation.raft.shrink import RaftAttempts
+from simulation.raft.sweep import RaftSweep, quorum_code_version, run_block, soak, sweep_seeds
 
 SEEDS = examples(50)
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
+from simulation.harness.small_scope import Explored, ScopeBreach, explore
 from simulation.mutants import Mutant
-from simulation.raft_bench import voter_set
-from simulation.raft_log import Entry
-from simulation.raft_scope import Budget, RaftScope
-from simulation.raft_scope_laws import Known, View, learn
-from simulation.small_scope import Explored, ScopeBreach, explore
+from simulation.raft.bench import voter_set
+from simulation.raft.log import Entry
+from simulation.raft.scope.laws import Known, View, learn
+from simulation.raft.scope.scope import Budget, RaftScope
 from tailrace.raft.leadership import RaftLeadership
 from tailrace.raft.replica import RaftReplica
 from tailrace.testing.cluster import package_path
@@ -70,8 +70,8 @@ def test_every_order_of_all_kinds_of_things_on_instant_disks() -> None:
 
 SEARCHED_BY_TWO = """
 import json
-from simulation.raft_scope import Budget, RaftScope
-from simulation.small_scope import explore
+from simulation.raft.scope.scope import Budget, RaftScope
+from simulation.harness.small_scope import explore
 
 scope = RaftScope()
 found = explore(scope, scope.start(Budget(writes=1, crashes=1)), max_states=100_000, processes=2)

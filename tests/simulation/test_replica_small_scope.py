@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulation import replica_scope
-from simulation.replica_scope import Action, Budget, ReplicaScope, World
-from simulation.small_scope import Explored, ScopeBreach, explore
+from simulation.harness.small_scope import Explored, ScopeBreach, explore
+from simulation.replicas import scope as replica_scope
+from simulation.replicas.scope import Action, Budget, ReplicaScope, World
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import PartitionState
 from tailrace.replication.leadership import AfterAnswer, Horizon, InSyncProposal, Leadership

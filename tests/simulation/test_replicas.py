@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from budgets import examples
-from simulation.bad_disk_cluster import run_seed as run_bad_disk_seed
-from simulation.breach import Breach
-from simulation.forgetful_cluster import run_seed as run_forgetful_seed
-from simulation.network import NetworkFaults
-from simulation.replica_cluster import TOPIC, ReplicaCluster, run_late_copies, run_seed
-from simulation.replica_plan import ReplicaPlan
+from simulation.harness.breach import Breach
+from simulation.harness.network import NetworkFaults
+from simulation.replicas.bad_disk_cluster import run_seed as run_bad_disk_seed
+from simulation.replicas.cluster import TOPIC, ReplicaCluster, run_late_copies, run_seed
+from simulation.replicas.forgetful_cluster import run_seed as run_forgetful_seed
+from simulation.replicas.plan import ReplicaPlan
 from tailrace.model.errors import KafkaError
 
 SEEDS = int(os.environ.get("REPLICA_SEEDS", examples(12)))

@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 from budgets import examples
-from simulation.session_scope import SessionScope
-from simulation.session_scopes import SHORT_SCOPES, NamedScope
-from simulation.session_walks import run_seed
-from simulation.small_scope import explore
+from simulation.harness.small_scope import explore
+from simulation.sessions.scope import SessionScope
+from simulation.sessions.scopes import SHORT_SCOPES, NamedScope
+from simulation.sessions.walks import run_seed
 from tailrace.fetch_session.session import FetchSession
 
 WALKS = int(os.environ.get("SESSION_WALKS", examples(10)))

@@ -5,9 +5,9 @@ Larger scopes: `make soak`, or `python -m simulation scopes --only sinks`.
 
 import pytest
 
-from simulation.sink_scope import SinkScope
-from simulation.sink_scopes import SHORT_SCOPES, NamedBudget
-from simulation.small_scope import explore
+from simulation.harness.small_scope import explore
+from simulation.sinks.scope import SinkScope
+from simulation.sinks.scopes import SHORT_SCOPES, NamedBudget
 
 REACHED = {
     "one run, every crash": {"a decision is lost with the coordinator", "another coordinator writes the markers"},

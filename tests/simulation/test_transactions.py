@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from budgets import examples
-from simulation.breach import Breach
-from simulation.shrink import attempt, explain
-from simulation.sweep import save_sweep
-from simulation.transaction_book import Book, Identity
-from simulation.transaction_cluster import TransactionCluster, run_seed
-from simulation.transaction_plan import TransactionPlan
-from simulation.transaction_script import Conversation
-from simulation.transaction_shrink import TransactionAttempts
-from simulation.transaction_sink_laws import SinkLaws
-from simulation.transaction_sweep import TransactionSweep, sweep_transactions, transactions_code_version
-from simulation.transaction_work import TransactionalId
+from simulation.harness.breach import Breach
+from simulation.harness.shrink import attempt, explain
+from simulation.harness.sweep import save_sweep
+from simulation.transactions.book import Book, Identity
+from simulation.transactions.cluster import TransactionCluster, run_seed
+from simulation.transactions.plan import TransactionPlan
+from simulation.transactions.script import Conversation
+from simulation.transactions.shrink import TransactionAttempts
+from simulation.transactions.sink_laws import SinkLaws
+from simulation.transactions.sweep import TransactionSweep, sweep_transactions, transactions_code_version
+from simulation.transactions.work import TransactionalId
 from tailrace.coordinators.transactions.records import SinkRecord, TransactionRecord
 from tailrace.coordinators.transactions.sink import Sink
 from tailrace.coordinators.transactions.transaction import Transaction, TransactionState

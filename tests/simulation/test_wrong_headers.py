@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from simulation.wrong_headers import run_seed
+from simulation.logs.wrong_headers import run_seed
 
 SEEDS = int(os.environ.get("WRONG_HEADERS_SEEDS", "20"))
 

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from simulation.raft_bench import CLUSTER, RaftBench, error_of, voter_set
-from simulation.raft_state import key_of
+from simulation.raft.bench import CLUSTER, RaftBench, error_of, voter_set
+from simulation.raft.state import key_of
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
 from tailrace.raft import effects as do

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.raft_log import Entry, LogImage, MemoryLog, RaftDisk, StoredSnapshot
+from simulation.raft.log import Entry, LogImage, MemoryLog, RaftDisk, StoredSnapshot
 from tailrace.raft.ports import SnapshotFile
 from tailrace.raft.rpc import LogEnd, SnapshotId
 from tailrace.raft.snapshots import Diverging, NeedsSnapshot, Valid, validate_position

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.raft_bench import voter_set
-from simulation.raft_state import key_of
+from simulation.raft.bench import voter_set
+from simulation.raft.state import key_of
 from tailrace.raft.open_requests import OpenRequests
 from tailrace.raft.progress import UNKNOWN, Progress, ProgressTable
 from tailrace.raft.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached, may_follow

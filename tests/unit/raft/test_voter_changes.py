@@ -1,7 +1,7 @@
 import pytest
 
-from simulation.raft_bench import CLUSTER, RaftBench, voter_set
-from simulation.raft_state import key_of
+from simulation.raft.bench import CLUSTER, RaftBench, voter_set
+from simulation.raft.state import key_of
 from tailrace.model.errors import ErrorCode
 from tailrace.model.machines import Tick
 from tailrace.raft import effects as do

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation.breach import Breach
-from simulation.quorum_cluster import QuorumCluster
-from simulation.quorum_sweep import NodesSweep, run_seed
+from simulation.harness.breach import Breach
+from simulation.quorum.cluster import QuorumCluster
+from simulation.quorum.sweep import NodesSweep, run_seed
 
 
 @pytest.fixture(autouse=True)

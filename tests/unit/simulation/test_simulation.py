@@ -4,9 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.network import Network, NetworkFaults
-from simulation.raft_bench import voter_set
-from simulation.raft_log import (
+from simulation.harness.network import Network, NetworkFaults
+from simulation.harness.small_scope import ScopeBreach, SeenTogether, explore
+from simulation.harness.world import Life, World
+from simulation.raft.bench import voter_set
+from simulation.raft.log import (
     AppendOp,
     Entry,
     LogImage,
@@ -16,9 +18,7 @@ from simulation.raft_log import (
     StoredSnapshot,
     TruncateOp,
 )
-from simulation.raft_state import State, decode_snapshot, encode_snapshot
-from simulation.small_scope import ScopeBreach, SeenTogether, explore
-from simulation.world import Life, World
+from simulation.raft.state import State, decode_snapshot, encode_snapshot
 from tailrace.raft.ports import QuorumState, SnapshotFile
 from tailrace.raft.rpc import LogEnd, SnapshotId
 
@@ -169,7 +169,7 @@ def test_a_snapshot_with_any_byte_changed_is_refused(voters: object) -> None:
 
 
 class Counters:
-    """Two counters: each may be raised to 3; a world is the pair. A `small_scope.Model`."""
+    """Two counters: each may be raised to 3; a world is the pair. A `harness.small_scope.Model`."""
 
     def __init__(self, *, limit: tuple[int, int] = (9, 9)) -> None:
         self.sometimes: set[str] = set()

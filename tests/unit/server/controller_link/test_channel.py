@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.broker_cluster import BrokerCluster, BrokerPlan
-from simulation.broker_node import BrokerNode
+from simulation.quorum.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.quorum.broker_node import BrokerNode
 from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
     BrokerHeartbeat,

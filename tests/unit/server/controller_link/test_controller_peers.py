@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from simulation.broker_cluster import BrokerCluster, BrokerPlan
-from simulation.broker_node import BrokerNode
-from simulation.quorum_node import CLUSTER_ID
+from simulation.quorum.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.quorum.broker_node import BrokerNode
+from simulation.quorum.node import CLUSTER_ID
 from tailrace.metadata.broker_commands import OWN_FEATURES
 from tailrace.model.errors import ErrorCode
 from tailrace.model.ids import TopicId

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulation.broker_cluster import BrokerCluster, BrokerPlan
-from simulation.broker_node import BrokerNode
+from simulation.quorum.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.quorum.broker_node import BrokerNode
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.headers import decode_request_header, decode_response, encode_request, encode_response

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from simulation.broker_cluster import BrokerCluster, BrokerPlan
-from simulation.broker_node import BrokerNode
+from simulation.quorum.broker_cluster import BrokerCluster, BrokerPlan
+from simulation.quorum.broker_node import BrokerNode
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.configs import (
     IncrementalAlterConfigsRequest,

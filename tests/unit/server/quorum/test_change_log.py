@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulation.quorum_cluster import QuorumCluster, QuorumPlan
-from simulation.quorum_plan import BROKERS
+from simulation.quorum.cluster import QuorumCluster, QuorumPlan
+from simulation.quorum.plan import BROKERS
 from tailrace.metadata.broker_commands import FenceSilentBroker
 from tailrace.metadata.image import (
     BrokerImage,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simulation.quorum_cluster import QuorumCluster, QuorumPlan
-from simulation.quorum_node import QuorumNode
-from simulation.quorum_plan import BROKERS
+from simulation.quorum.cluster import QuorumCluster, QuorumPlan
+from simulation.quorum.node import QuorumNode
+from simulation.quorum.plan import BROKERS
 from tailrace.metadata.broker_commands import BrokerHeartbeat, BrokerRegistered, RegisterBroker
 from tailrace.metadata.commands import (
     AlterPartition,

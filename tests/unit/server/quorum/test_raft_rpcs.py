@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from simulation.quorum_cluster import QuorumCluster, QuorumPlan
-from simulation.quorum_node import CLUSTER_ID, QuorumNode
+from simulation.quorum.cluster import QuorumCluster, QuorumPlan
+from simulation.quorum.node import CLUSTER_ID, QuorumNode
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import METADATA_TOPIC_ID
 from tailrace.protocol.declaration import schema_of

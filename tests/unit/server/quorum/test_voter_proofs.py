@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from simulation.quorum_cluster import QuorumCluster, QuorumPlan
-from simulation.quorum_node import QuorumNode
+from simulation.quorum.cluster import QuorumCluster, QuorumPlan
+from simulation.quorum.node import QuorumNode
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.proofs import NO_SECRET
 from tailrace.raft.rpc import BeginEpoch, EndEpoch, FetchRecords, FetchSnapshot, Request, SnapshotId, Vote

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from simulation.replica_node import Settings
+from simulation.replicas.node import Settings
 from tailrace.metadata.image import ClusterImage, ImageDelta, TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError, StorageError
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch

@@ -1,0 +1,1 @@
+"""Commits of ranges of one partition, in every order."""

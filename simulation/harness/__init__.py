@@ -1,0 +1,1 @@
+"""Parts that all worlds share. Nothing here knows what a host is."""

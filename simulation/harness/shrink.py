@@ -1,0 +1,129 @@
+"""From a run that breaks a law to the few turns that it takes (delta debugging)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from simulation.harness.turns import Turn, Turns
+from simulation.harness.world import World
+from tailrace.model.errors import KafkaError
+
+P = TypeVar("P")
+TRACE_LINES = 40
+
+Simplify = Callable[[P], P]
+
+
+class Run(Protocol):
+    """A simulated cluster."""
+
+    @property
+    def world(self) -> World: ...
+
+    @property
+    def nemesis(self) -> Turns: ...
+
+    def run(self) -> None:
+        """Raises Breach, or another AssertionError or KafkaError that should not have been raised."""
+        ...
+
+    def describe(self) -> str:
+        """The state of all nodes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Generic[P]):
+    """A run that broke a law."""
+
+    law: str
+    """Or the kind of the exception, if it names none."""
+    detail: str
+    plan: P
+    turns: tuple[Turn, ...]
+    """The actions of the nemesis until then."""
+    trace: tuple[str, ...]
+    state: str
+    """Of all nodes, in the end."""
+
+
+class Attempts(Protocol[P]):
+    """Runs of one seed."""
+
+    seed: int
+
+    def begin(self, plan: P, only: frozenset[Turn] | None) -> Run:
+        """A cluster that will run by this plan, with these turns of the nemesis; None: all of them."""
+        ...
+
+    def simpler(self, plan: P) -> Iterator[Simplify[P]]:
+        """Each gives a plan with one kind of fault less."""
+        ...
+
+
+def attempt(attempts: Attempts[P], plan: P, only: Sequence[Turn] | None = None) -> Failure[P] | None:
+    """Run it; None if all laws hold."""
+    cluster = attempts.begin(plan, None if only is None else frozenset(only))
+    try:
+        cluster.run()
+    except (AssertionError, KafkaError) as error:
+        law = getattr(error, "law", type(error).__name__)
+        return Failure(
+            law, str(error), plan, tuple(cluster.nemesis.taken), tuple(cluster.world.notes), cluster.describe()
+        )
+    return None
+
+
+class Shrinker(Generic[P]):
+    """Looks for a smaller run of the same seed that breaks the same law, as long as it may run."""
+
+    def __init__(self, attempts: Attempts[P], failure: Failure[P], max_runs: int = 150) -> None:
+        self.smallest = failure
+        self.runs = 0
+        self._attempts = attempts
+        self._max_runs = max_runs
+
+    def shrink(self) -> Failure[P]:
+        """The smallest one that was found."""
+        for simplify in self._attempts.simpler(self.smallest.plan):
+            self._try(simplify(self.smallest.plan), None)
+        pieces = 2
+        while len(self.smallest.turns) > 1 and self.runs < self._max_runs:
+            turns = self.smallest.turns
+            size = max(len(turns) // pieces, 1)
+            chunks = [turns[start : start + size] for start in range(0, len(turns), size)]
+            if any(self._try(self.smallest.plan, [one for one in turns if one not in chunk]) for chunk in chunks):
+                pieces = max(pieces - 1, 2)
+            elif size == 1:
+                break
+            else:
+                pieces = min(pieces * 2, len(turns))
+        return self.smallest
+
+    def _try(self, plan: P, turns: Sequence[Turn] | None) -> bool:
+        if self.runs >= self._max_runs:
+            return False
+        self.runs += 1
+        failure = attempt(self._attempts, plan, turns)
+        if failure is None or failure.law != self.smallest.law:
+            return False
+        self.smallest = failure
+        return True
+
+
+def explain(attempts: Attempts[P], failure: Failure[P], max_runs: int = 150) -> str:
+    """The failure in words: the law, the turns that it takes, and what happened."""
+    shrinker = Shrinker(attempts, failure, max_runs)
+    small = shrinker.shrink()
+    turns = ", ".join(f"{turn.name} {turn.number}" for turn in small.turns[:TRACE_LINES])
+    left_out = max(len(small.trace) - TRACE_LINES, 0)
+    before = [f"  ({left_out} earlier lines)"] if left_out else []
+    return "\n".join(
+        [
+            f"seed {attempts.seed}: {small.detail}",
+            f"{len(failure.turns)} turns, of which it takes {len(small.turns)} (after {shrinker.runs} runs): {turns}",
+            *before,
+            *(f"  {line}" for line in small.trace[-TRACE_LINES:]),
+            f"  {small.state}",
+        ]
+    )

@@ -1,0 +1,162 @@
+"""Faults of whole nodes: power, disks, the network, clocks; and voters that come and go."""
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING
+
+from simulation.harness.turns import Turn, Turns
+from simulation.quorum.node import QuorumNode
+from tailrace.model.errors import ErrorCode
+from tailrace.raft import events
+from tailrace.raft.voters import Voter
+from tailrace.testing.disk import TOTAL_SPACE
+
+if TYPE_CHECKING:
+    from simulation.quorum.cluster import QuorumCluster
+
+
+class QuorumNemesis(Turns):
+    """Acts on a cluster from the start of a run until `stop`."""
+
+    def __init__(self, cluster: "QuorumCluster", only: Collection[Turn] | None = None) -> None:
+        """`only`: the turns that are taken before calm begins; None means all."""
+        super().__init__(cluster.world, only)
+        self._cluster = cluster
+
+    def start(self) -> None:
+        """Begin. How often is in the plan."""
+        plan = self._cluster.plan
+        self.repeat("crashes", plan.crashes_per_s, self._crash)
+        self.repeat("blackouts", plan.blackouts_per_s, self._black_out)
+        self.repeat("cuts", plan.cuts_within_steps_per_s, self._cut_within_a_step)
+        self.repeat("errors", plan.disk_errors_per_s, self._fail_disk)
+        self.repeat("full disks", plan.full_disks_per_s, self._fill_disk)
+        self.repeat("wipes", plan.wipes_per_s, self._wipe)
+        self.repeat("voter changes", plan.voter_changes_per_s, self._change_voters)
+        self.repeat("partitions", plan.partitions_per_s, self._partition)
+        self.repeat("clocks", plan.clock_jumps_per_s, self._jump_clock)
+
+    def _any_node(self, what: str = "node") -> QuorumNode:
+        nodes = self._cluster.nodes
+        return nodes[self.choice(sorted(nodes), what)]
+
+    def _victim(self) -> QuorumNode:
+        """A random node, more often the leader."""
+        node = self._any_node()
+        return (self._cluster.active() or node) if self.chance(0.3, "the leader") else node
+
+    def _revive_in(self, delay_ms: int, node: QuorumNode) -> None:
+        self._world.after(delay_ms, partial(self._cluster.revive, node))
+
+    # Power
+
+    def _crash(self) -> None:
+        node = self._victim()
+        if not node.is_up:
+            return
+        self._world.sometimes["crash"] += 1
+        self._world.sometimes["active controller crashed"] += node.controller.is_active
+        node.crash()
+        self._revive_in(self.between(10, self.choice((500, 2000, 6000), "longest"), "down"), node)
+
+    def _black_out(self) -> None:
+        """The power goes everywhere at once: only what was synced survives."""
+        self._world.sometimes["blackout"] += 1
+        for node in self._cluster.nodes.values():
+            node.crash()
+            self._revive_in(self.between(10, 500, f"down {node.key.id}"), node)
+
+    def _cut_within_a_step(self) -> None:
+        node = self._any_node()
+        ahead = self.between(1, 20, "operations")
+        node.files.cut_power_at(node.files.operations + ahead, after=self.chance(0.5, "after"))
+
+    # Disks
+
+    def _fail_disk(self) -> None:
+        node = self._any_node()
+        node.files.fail_at(node.files.operations + self.between(1, 20, "operations"))
+
+    def _fill_disk(self) -> None:
+        """There is space for a few bytes more, and for none after that, until space is freed."""
+        node = self._victim()
+        files = node.files
+        if files.free_space < TOTAL_SPACE // 2:
+            return
+        files.free_space = self.between(0, 400, "bytes left")
+        self._world.note(f"the disk of {node.key.id} has space for {files.free_space} bytes")
+
+        def free_space_again() -> None:
+            files.free_space = TOTAL_SPACE
+
+        self._world.after(self.between(300, 4000, "full"), free_space_again)
+
+    def _wipe(self) -> None:
+        """One replica loses its disk: never a second one before the first has been removed from all sets of voters."""
+        nodes = self._cluster.nodes.values()
+        keys = {node.key for node in nodes}
+        sets = [node.host.node.voters for node in nodes if node.is_up]
+        if len(sets) < len(nodes) or any(len(one) < 3 or not keys.issuperset(one.keys) for one in sets):
+            return
+        node = self._any_node()
+        self._world.sometimes["disk of a voter lost"] += any(one.has(node.key) for one in sets)
+        node.wipe()
+        self._revive_in(self.between(10, 1000, "down"), node)
+
+    # Voters
+
+    def _change_voters(self) -> None:
+        leader = self._cluster.active()
+        if leader is None:
+            return
+        for what in ("node", "other")[: 1 + self.chance(0.3, "two at once")]:
+            change = self._wanted_change(leader, self._any_node(what))
+            if change is not None and leader.is_up:
+                leader.do(partial(leader.host.change_voters, change, partial(self._changed, change)))
+
+    def _wanted_change(self, leader: QuorumNode, node: QuorumNode) -> events.VoterChange | None:
+        voters = leader.host.node.voters
+        lost = [key for key in voters.keys if key != self._cluster.nodes[key.id].key]
+        if lost:  # only a fool removes another one first: the rest might be no majority
+            return events.RemoveVoter(lost[0])
+        others = [one for one in self._cluster.nodes.values() if voters.find(one.key.id) is None]
+        if others and (len(voters) < self._cluster.plan.voters or node in others):
+            return events.AddVoter(Voter(self.choice(others, "new voter").key))
+        if len(voters) == 1 or (self._cluster.plan.wipes_per_s and len(voters) <= 3 and self.chance(0.7, "keep three")):
+            return None
+        self._world.sometimes["leader removes itself"] += node is leader
+        return events.RemoveVoter(node.key)
+
+    def _changed(self, change: events.VoterChange, error: ErrorCode, detail: str) -> None:
+        sometimes = self._world.sometimes
+        self._world.note(f"{change}: {error.name} {detail}")
+        if error is not ErrorCode.NONE:
+            sometimes["change of voters refused or not committed in time"] += 1
+        elif isinstance(change, events.AddVoter):
+            sometimes["voter added"] += 1
+            sometimes["voter added again on another disk"] += self._cluster.nodes[change.voter.key.id].wipes > 0
+        elif isinstance(change, events.RemoveVoter):
+            sometimes["voter removed"] += 1
+            sometimes["lost voter removed"] += self._cluster.nodes[change.key.id].key != change.key
+
+    # The rest of the world
+
+    def _partition(self) -> None:
+        network, ids = self._cluster.network, sorted(self._cluster.nodes)
+        network.heal()
+        kind = self.choice(("heal", "split", "one way", "isolate leader"), "kind")
+        if kind == "split":
+            left = [node_id for node_id in ids if self.chance(0.5, f"side {node_id}")]
+            network.separate(left, [node_id for node_id in ids if node_id not in left])
+        elif kind == "one way":
+            network.block([self.choice(ids, "from")], ids)
+        elif kind == "isolate leader" and (leader := self._cluster.active()) is not None:
+            network.separate([leader.key.id], ids)
+        self._world.sometimes[f"partition: {kind}"] += 1
+        self._world.note(f"partition: {kind}")
+
+    def _jump_clock(self) -> None:
+        node = self._any_node()
+        if node.is_up:
+            node.clock.wall_error_ms = self.between(-3_600_000, 3_600_000, "error")
+            self._world.sometimes["clock jumped"] += 1

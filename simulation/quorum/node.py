@@ -1,0 +1,345 @@
+"""One node of a metadata quorum in a simulated world: the product's hosts on a disk that loses what was not synced.
+
+The node's clock, disk and peers are the ports of `server.ports`; messages go through Kafka's bytes. A crash is a power
+cut, also in the middle of a step, when the disk is set to lose power at some operation.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any, Final, Protocol, TypeVar
+
+from simulation.harness.breach import Breach
+from simulation.harness.disks import SlowDisk
+from simulation.harness.network import Network
+from simulation.harness.world import Action, Life, World
+from tailrace.metadata.image import ClusterImage
+from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError, StorageError
+from tailrace.model.proofs import NO_SECRET, id_of_secret
+from tailrace.protocol.declaration import schema_of
+from tailrace.protocol.schema import decode, encode_bytes
+from tailrace.raft.ports import RaftConfig
+from tailrace.raft.rpc import FetchSnapshotReply, Response
+from tailrace.raft.snapshots import SnapshotTrigger
+from tailrace.raft.voters import ReplicaKey, VoterSet
+from tailrace.server.assembly.metadata_replica import (
+    MetadataReplica,
+    MetadataReplicaConfig,
+    MetadataReplicaPorts,
+    open_metadata_log,
+)
+from tailrace.server.errors import error_response
+from tailrace.server.ports import QuorumRequest, QuorumResponse
+from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.host import QuorumHost
+from tailrace.server.quorum.metadata_directory import MetadataDirectory
+from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
+from tailrace.server.quorum.voter_proofs import check_sender
+from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
+from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
+from testkit.controllers import controller_machine, topic_rules
+
+DATA: Final = "/data"
+SLICE_PARTITIONS: Final = 2
+"""Few, so that what is done in portions is interrupted here too."""
+CLUSTER_ID: Final = "a-simulated-cluster-00"
+_WALL_MS: Final = 1_700_000_000_000
+
+T = TypeVar("T")
+
+
+class SimulatedTimer:
+    """A call that has been scheduled."""
+
+    def __init__(self, callback: Action) -> None:
+        self.callback: Action | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+    def run(self) -> None:
+        callback, self.callback = self.callback, None
+        if callback is not None:
+            callback()
+
+
+class SimulatedClock:
+    """A `server.ports.Clock` of one life. Its wall clock is wrong, and jumps."""
+
+    def __init__(self, world: World, guard: Callable[[Action], None], life: Life) -> None:
+        self._world = world
+        self._guard = guard
+        self._life = life
+        self.wall_error_ms = 0
+
+    def now_ms(self) -> int:
+        return _WALL_MS + self._world.now_ms + self.wall_error_ms
+
+    def monotonic_ms(self) -> int:
+        return self._world.now_ms
+
+    def call_at(self, monotonic_ms: int, callback: Action) -> SimulatedTimer:
+        timer = SimulatedTimer(callback)
+        self._world.after(monotonic_ms - self._world.now_ms, lambda: self._guard(timer.run), self._life)
+        return timer
+
+    def call_soon(self, callback: Action) -> None:
+        self._world.after(0, lambda: self._guard(callback), self._life)
+
+
+class Observer(Protocol):
+    """Receives the actions of a node that others can see."""
+
+    def started(self, node: "QuorumNode") -> None: ...
+
+    def answers(self, node: "QuorumNode", request: QuorumRequest, response: Response) -> None: ...
+
+    def changed(self, node: "QuorumNode", image: ClusterImage) -> None: ...
+
+    def publishes(self, node: "QuorumNode", part: str, snapshot: str) -> None: ...
+
+    def stops(self, node: "QuorumNode") -> None: ...
+
+
+class QuorumNode:
+    """A voter or an observer: starts, crashes, comes back with what its disk has."""
+
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        *,
+        key: ReplicaKey,
+        voters: VoterSet,
+        config: RaftConfig,
+        trigger: SnapshotTrigger,
+        longest_disk_ms: int,
+        observer: Observer,
+        find: Callable[[int], "QuorumNode"],
+        damage: float = 0.0,
+        lying_sync: bool = False,
+        directory_secret: bytes = NO_SECRET,
+    ) -> None:
+        self.key = key
+        self.directory_secret = directory_secret
+        self.damage = damage
+        """The number of snapshot parts that it sends and that have a byte changed on their way."""
+        self.wipes = 0
+        """The number of disks that it has lost."""
+        self.told_failure: KafkaError | None = None
+        """The fault that its host has reported for a log that it has given up, in this life."""
+        self.life = Life()
+        self.life.is_over = True
+        self.controller: QuorumController
+        self.host: QuorumHost
+        self.clock: SimulatedClock
+        self._world = world
+        self._network = network
+        self._voters = voters
+        self._config = config
+        self._trigger = trigger
+        self._longest_disk_ms = longest_disk_ms
+        self._observer = observer
+        self._find = find
+        self._lying_sync = lying_sync
+        self.directory = DATA
+        """The directory of its log."""
+        self._ids = count(1)
+        self.files = self._new_disk()
+
+    def _new_disk(self) -> SimulatedDisk:
+        seed = self._world.between(0, 1 << 30, "disk seed", self.key.id)
+        files = SimulatedDisk(seed, lying_sync=self._lying_sync)
+        files.make_dirs(DATA)
+        files.sync_all(DATA)
+        files.on_operation = self._before_operation
+        return files
+
+    def _before_operation(self, number: int, description: str) -> None:
+        action, *paths = description.removeprefix(f"{number} ").split(" ")
+        if action == "rename" and paths[2].endswith(SNAPSHOT_SUFFIX):
+            self._observer.publishes(self, paths[0], paths[2])
+
+    @property
+    def is_up(self) -> bool:
+        return not self.life.is_over
+
+    # Life and death
+
+    def start(self) -> None:
+        """Come up with what is on the disk. The power may go meanwhile."""
+        assert not self.is_up, f"{self.key} is up"
+        self.files.reboot()
+        life = self.life = Life()
+        self.told_failure = None
+        self._world.note(f"{self.key.id} starts")
+        self.clock = SimulatedClock(self._world, self._guard, life)
+        self._guard(self._start)
+
+    def _start(self) -> None:
+        directory = MetadataDirectory(DATA, files=self.files)
+        self.directory = directory.path
+        try:
+            log = open_metadata_log(directory, segment_bytes=4096, now_ms=self.clock.now_ms())
+        except CorruptRecords as fault:
+            raise Breach("what a power cut leaves is a log", f"{self.key}: {fault.detail}") from fault
+        replica = MetadataReplica(
+            MetadataReplicaConfig(
+                key=self.key,
+                directory_secret=self.directory_secret,
+                cluster_id=CLUSTER_ID,
+                voters=self._voters,
+                bootstrap_ids=(),
+                endpoints=(),
+                is_controller=True,
+                raft=self._config,
+                snapshot_trigger=self._trigger,
+                slice_partitions=SLICE_PARTITIONS,
+            ),
+            ports=MetadataReplicaPorts(
+                clock=self.clock,
+                disk=SlowDisk(self._world, self._guard, self.life, key=self.key.id, longest_ms=self._longest_disk_ms),
+                peer=self,
+                jitter=lambda: self._world.draw("jitter", self.key.id),
+                random_bytes=self._random_bytes,
+                on_long_work=lambda _: None,
+                on_storage_failed=self._storage_failed,
+                on_fatal=lambda _: None,
+            ),
+            machine=controller_machine(random_bytes=self._random_bytes, rules=topic_rules(num_partitions=2)),
+            directory=directory,
+            log=log,
+        )
+        self.host, self.controller = replica.host, replica.controller
+        self.controller.on_image(lambda image, delta: self._observer.changed(self, image))
+        self._observer.started(self)
+        replica.start()
+
+    def _random_bytes(self, size: int) -> bytes:
+        return ((1 << 120) + (self.key.id << 64) + next(self._ids)).to_bytes(16, "big")[-size:]
+
+    def _storage_failed(self, fault: KafkaError) -> None:
+        self.told_failure = fault
+        self._world.note(f"the log of {self.key.id} has failed: {fault.detail}")
+        if self.files.free_space < TOTAL_SPACE // 2:
+            role = "leader" if self.host.node.is_leader else "follower"
+            self._world.sometimes[f"the disk of a {role} is full"] += 1
+
+    def crash(self) -> None:
+        """The power goes now."""
+        if self.is_up:
+            self._world.note(f"{self.key.id} stops: {self.describe()}")
+            self._observer.stops(self)
+            self.life.is_over = True
+            if self.files.has_power:
+                self.files.power_cut()
+
+    def wipe(self) -> None:
+        """Lose the disk. The node that comes back under this id is another replica: it has another directory."""
+        self.crash()
+        self.wipes += 1
+        if self.directory_secret == NO_SECRET:
+            self.key = ReplicaKey(self.key.id, bytes([100 + self.wipes]) + self.key.directory_id[1:])
+        else:
+            self.directory_secret = bytes([100 + self.wipes]) + self.directory_secret[1:]
+            self.key = ReplicaKey(self.key.id, id_of_secret(self.directory_secret))
+        vars(self).pop("host", None)
+        self.files = self._new_disk()
+        self._world.sometimes["disk lost"] += 1
+        self._world.note(f"{self.key.id} loses its disk")
+
+    def _guard(self, action: Action) -> None:
+        """Do something in this life, which may be its end."""
+        if not self.is_up:
+            return
+        try:
+            action()
+        except PowerCut:
+            self._world.sometimes["power cut within a step"] += 1
+            self.crash()
+        except StorageError:
+            # Of a start or of the disk's thread: the process ends.
+            self._world.sometimes["process ended by its disk"] += 1
+            self.crash()
+
+    def do(self, action: Action) -> None:
+        """Do something on this node, if it is up."""
+        self._guard(action)
+
+    # server.ports.Peer
+
+    def send(
+        self,
+        node_id: int,
+        request: Any,
+        on_reply: Callable[[Any], None],
+        *,
+        oldest_version: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Send Kafka's bytes, and bring the answer's back."""
+        newest = schema_of(type(request)).versions.last
+        version = self._world.between(oldest_version, newest, "version", self.key.id)
+        data = encode_bytes(request, version)
+        life = self.life
+        target = self._find(node_id)
+
+        def reply(message: QuorumResponse | None) -> None:
+            if life is self.life:
+                self._guard(lambda: on_reply(message))
+
+        def deliver() -> None:
+            asked = decode(type(request), version, data)
+            if not target.is_up:
+                self._world.after(0, lambda: reply(None), life)
+                return
+            target.do(lambda: target.answer(asked, version, self.key.id, reply))
+
+        self._network.send(self.key.id, node_id, deliver)
+
+    def answer(
+        self, request: QuorumRequest, version: int, source: int, reply: Callable[[QuorumResponse | None], None]
+    ) -> None:
+        """Serve a request as a handler does."""
+
+        def answered(response: Response) -> None:
+            self._observer.answers(self, request, response)
+            if isinstance(response, FetchSnapshotReply):
+                self._world.sometimes["bytes of a snapshot served"] += response.error is ErrorCode.NONE
+                response = self._damaged(response)
+            message = response_to_wire(response, request, leader=None)
+            data = encode_bytes(message, version)
+            kind: Any = type(message)
+            self._network.send(self.key.id, source, lambda: reply(decode(kind, version, data)))
+
+        received = request_from_wire(request)
+        try:
+            check_sender(self.host.node, received, request.secret)
+        except KafkaError as refusal:
+            self._world.sometimes["a stranger is refused"] += 1
+            self._network.send(self.key.id, source, partial(reply, error_response(request, version, refusal)))
+        else:
+            self.host.receive(received, answered)
+
+    def _damaged(self, response: FetchSnapshotReply) -> FetchSnapshotReply:
+        data = bytes(response.data)
+        if not data or not self._world.chance(self.damage, "damage", self.key.id):
+            return response
+        self._world.sometimes["damaged snapshot sent"] += 1
+        place = self._world.between(0, len(data) - 1, "damaged byte", self.key.id)
+        return replace(response, data=data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+
+    def describe(self) -> str:
+        """One line for a failure's message."""
+        if not self.is_up or "host" not in vars(self):
+            return f"{self.key.id}: down"
+        raft, log = self.host.node, self.host.log
+        return (
+            f"{self.key.id}: {type(raft.role).__name__} of {raft.epoch}, leader {raft.leader_id},"
+            f" log {log.log_start_offset} to {log.end_offset} ({log.last_epoch}), committed {raft.high_watermark},"
+            f" applied {self.controller.applied_end_offset}, {self._health(self.host.failure)}"
+        )
+
+    def _health(self, failure: KafkaError | None) -> str:
+        return "active" if self.controller.is_active else "healthy" if failure is None else f"failed ({failure})"

@@ -1,0 +1,76 @@
+"""The plan of a run of whole nodes, drawn from its seed."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from simulation.harness.network import NetworkFaults
+from simulation.harness.world import World
+from tailrace.model.ids import BrokerId
+from tailrace.raft.ports import RaftConfig
+
+SMALL: Final = RaftConfig(
+    election_backoff_max_ms=500,
+    fetch_max_bytes=2000,
+    snapshot_max_bytes=400,
+    live_replica_ms=3000,
+    served_snapshot_ms=500,
+    start_offset_lag_ms=20_000,
+    cleanup_interval_ms=250,
+)
+"""Kafka's times, and sizes so small that logs start at snapshots and these have several parts."""
+BROKERS: Final = (BrokerId(101), BrokerId(102))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumPlan:
+    """The number of nodes, and the rates of faults. Rates are averages."""
+
+    voters: int = 3
+    observers: int = 1
+    network: NetworkFaults = field(default_factory=NetworkFaults)
+    damage: float = 0.0
+    """The rate of FetchSnapshot answers with a byte changed on their way."""
+    longest_disk_ms: int = 5
+    commands_per_s: float = 25
+    snapshot_bytes: int = 6000
+    crashes_per_s: float = 0.0
+    blackouts_per_s: float = 0.0
+    cuts_within_steps_per_s: float = 0.0
+    disk_errors_per_s: float = 0.0
+    full_disks_per_s: float = 0.0
+    wipes_per_s: float = 0.0
+    voter_changes_per_s: float = 0.0
+    partitions_per_s: float = 0.0
+    clock_jumps_per_s: float = 0.0
+    silences_per_s: float = 0.1
+    has_old_directories: bool = False
+    """Whether an earlier release has made the directories: their ids need no secret."""
+    lying_sync: bool = False
+    chaos_ms: int = 12_000
+    converge_ms: int = 30_000
+
+    @classmethod
+    def of(cls, seed: int) -> "QuorumPlan":
+        """A plan in which each kind of fault is there or not, more or less, by the seed (swarm testing)."""
+        world = World(seed)
+
+        def some(name: str, most: float) -> float:
+            return most * world.draw("size", name) if world.chance(0.6, "swarm", name) else 0.0
+
+        wipes_per_s = some("wipes", 0.8)
+        return cls(
+            observers=world.choice((0, 1, 2), "swarm", "observers"),
+            network=NetworkFaults(loss=some("loss", 0.2), duplication=some("duplication", 0.1), slow=some("slow", 0.1)),
+            damage=some("damage", 0.1),
+            longest_disk_ms=world.choice((1, 5, 40), "swarm", "disk"),
+            snapshot_bytes=world.choice((1500, 6000, 1 << 20), "swarm", "snapshots"),
+            crashes_per_s=0.1 + some("crashes", 0.5),
+            blackouts_per_s=some("blackouts", 0.3),
+            cuts_within_steps_per_s=some("cuts", 0.5),
+            disk_errors_per_s=some("errors", 0.2),
+            full_disks_per_s=some("full disks", 0.3),
+            wipes_per_s=wipes_per_s,
+            voter_changes_per_s=max(some("voter changes", 1.0), 1.5 if wipes_per_s else 0.0),
+            partitions_per_s=some("partitions", 0.5),
+            clock_jumps_per_s=some("clocks", 0.5),
+        )

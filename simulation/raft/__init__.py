@@ -1,0 +1,1 @@
+"""Raft machines on simulated logs, with a network and clients."""

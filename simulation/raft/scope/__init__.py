@@ -1,0 +1,1 @@
+"""Every order of a few events of three Raft machines."""

@@ -1,0 +1,127 @@
+"""The laws of a small quorum: of the state of all nodes, and of what has happened, whatever the order was."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simulation.raft.log import Entry
+from tailrace.raft.effects import Voters
+from tailrace.raft.rpc import SnapshotId
+from tailrace.raft.voters import VoterSet
+
+
+class View(NamedTuple):
+    """The state of one node that the laws look at."""
+
+    is_leader: bool
+    epoch: int
+    high_watermark: int
+    start: int
+    entries: tuple[Entry, ...]
+    on_disk: tuple[int, tuple[Entry, ...]]
+    snapshots: tuple[tuple[SnapshotId, VoterSet | None], ...]
+    """By ascending id, with the voters that they state."""
+    voters: VoterSet
+
+
+class Known(NamedTuple):
+    """Past events, which must stay true."""
+
+    leaders: tuple[tuple[int, int], ...] = ()
+    """(epoch, node id)"""
+    committed: tuple[Entry, ...] = ()
+    ends: tuple[tuple[int, int], ...] = ()
+    """(epoch, end offset): how far the leader of that epoch has committed, where that was news."""
+
+    def end_before(self, epoch: int) -> int:
+        """The high watermark of earlier epochs: a leader of this epoch must have all below."""
+        return max((end for earlier, end in self.ends if earlier < epoch), default=0)
+
+    def voters_below(self, end_offset: int) -> VoterSet | None:
+        """The last voters that the committed records below state."""
+        stated = [one.value.voters for one in self.committed[:end_offset] if isinstance(one.value, Voters)]
+        return stated[-1] if stated else None
+
+
+def learn(known: Known, views: Sequence[View], index: int, before: View | None, led_to: int) -> Known:
+    """The past events after one node has changed. Raises AssertionError if that breaks a law.
+
+    `before`: that node before, if it has lived on; `led_to`: how far it has committed as a leader, which it may be no
+    more.
+    """
+    view = views[index]
+    if before is not None:
+        assert view.high_watermark >= before.high_watermark, "monotonic high watermark"
+    leaders = dict(known.leaders)
+    if view.is_leader:  # before the logs: two leaders of an epoch write different ones
+        assert leaders.get(view.epoch, index + 1) == index + 1, f"one leader per epoch: {view.epoch}"
+    _check_logs(views, index)
+    if view.is_leader and view.epoch not in leaders:
+        _check_completeness(known, view)
+        known = known._replace(leaders=tuple(sorted((*known.leaders, (view.epoch, index + 1)))))
+    if led_to > len(known.committed):
+        known = _commit(known, views, view)
+    own = _between(view.start, view.entries, view.start, view.high_watermark)
+    assert view.high_watermark <= len(known.committed), "only a leader commits"
+    expected = known.committed[view.start : view.high_watermark]
+    assert own == expected[: len(own)], "committed is never lost or changed"
+    _check_snapshots(known, view)
+    _check_voters(view)
+    return known
+
+
+def _between(start: int, entries: tuple[Entry, ...], first: int, end: int) -> tuple[Entry, ...]:
+    return entries[max(first - start, 0) : max(end - start, 0)]
+
+
+def _check_logs(views: Sequence[View], index: int) -> None:
+    view = views[index]
+    for other in views:
+        start = max(view.start, other.start)
+        mine, theirs = view.entries[start - view.start :], other.entries[start - other.start :]
+        same = [one.epoch == another.epoch for one, another in zip(mine, theirs, strict=False)]
+        if True in same:
+            length = len(same) - same[::-1].index(True)
+            assert mine[:length] == theirs[:length], f"log matching: {mine} and {theirs}"
+
+
+def _check_completeness(known: Known, view: View) -> None:
+    """Of one whose epoch has just begun, or has begun already: a leader elected late knows nothing of later epochs."""
+    end = known.end_before(view.epoch)
+    own = _between(view.start, view.entries, view.start, end)
+    assert view.start + len(view.entries) >= end, "leader completeness"
+    assert own == known.committed[view.start : end], "leader completeness"
+
+
+def _commit(known: Known, views: Sequence[View], view: View) -> Known:
+    end = view.high_watermark
+    added = _between(view.start, view.entries, len(known.committed), end)
+    assert added[-1].epoch == view.epoch, "commit by own epoch"
+    voting = [views[key.id - 1] for key in view.voters.keys]
+    durable = sum(one.on_disk[0] >= end or _between(*one.on_disk, end - 1, end) == added[-1:] for one in voting)
+    assert durable >= len(voting) // 2 + 1, "committed is on a majority's disks"
+    ends = tuple(sorted({**dict(known.ends), view.epoch: end}.items()))
+    known = known._replace(committed=known.committed + added, ends=ends)
+    for other in views:
+        if other.is_leader and other.epoch > view.epoch:
+            _check_completeness(known, other)
+    return known
+
+
+def _check_snapshots(known: Known, view: View) -> None:
+    if not view.snapshots:
+        assert view.start == 0, "a log that starts late has a snapshot"
+        return
+    assert view.start <= view.snapshots[0][0].end_offset, "log start never above the oldest snapshot"
+    for one, voters in view.snapshots:
+        assert one.end_offset <= len(known.committed), "snapshots of committed records only"
+        last = known.committed[one.end_offset - 1]
+        assert one.epoch == last.epoch, "a snapshot's epoch is its last record's"
+        assert voters == known.voters_below(one.end_offset), "a snapshot states the voters of its records"
+
+
+def _check_voters(view: View) -> None:
+    stated = [entry.value.voters for entry in view.entries if isinstance(entry.value, Voters)]
+    if view.snapshots and not stated:
+        stated = [voters for _, voters in view.snapshots[-1:] if voters is not None]
+    if stated:
+        assert view.voters == stated[-1], "the voters are those of the log"

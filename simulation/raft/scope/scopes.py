@@ -1,0 +1,30 @@
+"""The scopes of a quorum whose exhaustive search ends, all together within the hour."""
+
+from typing import NamedTuple
+
+from simulation.raft.scope.scope import Budget
+
+
+class LongScope(NamedTuple):
+    """A search that takes minutes."""
+
+    budget: Budget
+    instant_disk: bool = False
+    may_look: bool = False
+
+
+LONG_SCOPES = (
+    LongScope(Budget(writes=2, snapshots=1, duplicates=1)),
+    LongScope(Budget(writes=2, voter_changes=1)),
+    LongScope(Budget(timeouts=1, voter_changes=1)),
+    LongScope(Budget(timeouts=1, snapshots=1)),
+    LongScope(Budget(timeouts=2)),
+    LongScope(Budget(timeouts=1, crashes=1), instant_disk=True, may_look=True),
+    LongScope(Budget(writes=2, crashes=2, snapshots=1)),
+    LongScope(Budget(writes=1, crashes=1, snapshots=1, voter_changes=1)),
+    LongScope(Budget(writes=1, crashes=1, timeouts=1)),
+    LongScope(Budget(writes=2, crashes=1, timeouts=1), instant_disk=True),
+    LongScope(Budget(writes=2, crashes=2, voter_changes=1), instant_disk=True),
+    LongScope(Budget(writes=2, crashes=2, snapshots=1, voter_changes=1), instant_disk=True),
+)
+"""Each ends. The last one has everything at once, on instant disks; the others have some of it with more around it."""

@@ -1,0 +1,1 @@
+"""Copies of partitions on several brokers, under one controller that never fails."""

@@ -1,0 +1,1 @@
+"""A sink, its drivers and tasks, in every order."""

@@ -1,0 +1,50 @@
+"""The scopes of sinks whose exhaustive search ends: short ones in seconds, all others in minutes."""
+
+from typing import Final, NamedTuple
+
+from simulation.harness.small_scope import ScopeBreach, explore
+from simulation.sinks.scope import SinkScope
+from simulation.sinks.world import Budget
+
+
+class NamedBudget(NamedTuple):
+    """A search, and its name."""
+
+    name: str
+    budget: Budget
+
+
+SHORT_SCOPES: Final = (
+    NamedBudget("one run, every crash", Budget(second_run=0, failovers=1)),
+    NamedBudget(
+        "two batches, all things late",
+        Budget(second_run=0, batches=2, failovers=1, late_commits=1, late_markers=1, is_quick=True),
+    ),
+    NamedBudget("a second attempt", Budget(second_run=0, attempts=1)),
+    NamedBudget(
+        "a second attempt, a timeout, every crash",
+        Budget(second_run=0, attempts=1, failovers=1, timeouts=1, is_quick=True),
+    ),
+    NamedBudget("two runs", Budget(is_quick=True)),
+)
+
+LONG_SCOPES: Final = (
+    NamedBudget("two runs, every step", Budget()),
+    NamedBudget("two runs, every crash", Budget(failovers=1, is_quick=True)),
+    NamedBudget("two runs, all things late", Budget(late_commits=1, late_markers=1, is_quick=True)),
+    NamedBudget("two runs and a timeout", Budget(timeouts=1, is_quick=True)),
+    NamedBudget("two runs and a second attempt", Budget(attempts=1, is_quick=True)),
+)
+
+WIDE_SCOPES: Final = (NamedBudget("two runs and two batches", Budget(batches=2, is_quick=True)),)
+"""Those that are begun only, for mutants: a quarter of an hour does not end them."""
+
+
+def run_scope(number: int) -> None:
+    """Search the first 30,000 worlds of the scope of this number, the short ones first. Raises Breach."""
+    model = SinkScope()
+    try:
+        explore(model, model.start((*SHORT_SCOPES, *LONG_SCOPES, *WIDE_SCOPES)[number].budget), max_states=30_000)
+    except ScopeBreach as breach:
+        assert breach.__cause__ is not None
+        raise breach.__cause__ from None

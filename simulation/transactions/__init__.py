@@ -1,0 +1,1 @@
+"""Transactions over several brokers: their coordinators, clients and sinks."""

@@ -1,0 +1,172 @@
+"""Faults of a cluster with transactions: power, processes, leaders, the network, clocks, and clients that are zombies.
+
+All chances of a turn hang on its name and number (`harness.turns`), so that a failing run can be cut down.
+"""
+
+from collections.abc import Collection
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from simulation.harness.turns import Turn, Turns
+from simulation.replicas.metadata import CONTROLLER
+from simulation.transactions.script import CLIENTS, Conversation
+from simulation.transactions.work import Instances
+from tailrace.metadata.broker_commands import FenceBroker
+from tailrace.metadata.commands import AlterReassignments, ElectLeaders, Reassignment
+from tailrace.model.partitions import (
+    GROUP_OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    ElectionType,
+    TopicPartition,
+)
+from tailrace.testing.disk import PowerCut
+
+if TYPE_CHECKING:
+    from simulation.replicas.node import ReplicaNode
+    from simulation.transactions.cluster import TransactionCluster
+
+_COORDINATED: Final = (TRANSACTION_STATE_TOPIC, GROUP_OFFSETS_TOPIC)
+
+
+class TransactionNemesis(Turns):
+    """Acts on a cluster from the start of a run until `stop`."""
+
+    def __init__(self, cluster: "TransactionCluster", only: Collection[Turn] | None = None) -> None:
+        """`only`: the turns that are taken before calm begins; None means all."""
+        super().__init__(cluster.world, only)
+        self._cluster = cluster
+
+    def start(self) -> None:
+        """Begin. How often is in the plan."""
+        plan = self._cluster.plan
+        self.repeat("crashes", plan.crashes_per_s, self._crash)
+        self.repeat("blackouts", plan.blackouts_per_s, self._black_out)
+        self.repeat("cuts", plan.cuts_within_steps_per_s, self._cut_within_a_step)
+        self.repeat("partitions", plan.partitions_per_s, self._partition)
+        self.repeat("fencings", plan.fencings_per_s, self._fence)
+        self.repeat("moves", plan.moves_per_s, self._move)
+        self.repeat("rivals", plan.rivals_per_s, self._start_rival)
+        self.repeat("kills", plan.kills_per_s, self._kill_client)
+        self.repeat("holds", plan.holds_per_s, self._hold_client)
+        self.repeat("clocks", plan.clock_jumps_per_s, self._jump_clock)
+
+    def _reached(self, state: str) -> None:
+        self._world.sometimes[state] += 1
+        self._world.note(f"{self.turn.name} {self.turn.number}: {state}")
+
+    def _any_node(self) -> "ReplicaNode":
+        return self._cluster.nodes[self.choice(sorted(self._cluster.nodes), "node")]
+
+    def _any_partition(self) -> TopicPartition:
+        """More often one of a coordinator."""
+        names = sorted(self._cluster.names())
+        coordinated = [name for name in names if name.topic in _COORDINATED]
+        return self.choice(coordinated if self.chance(0.6, "coordinator") else names, "partition")
+
+    def _leader(self) -> "ReplicaNode":
+        state = self._cluster.metadata.image.partition(*self._any_partition())
+        node = None if state is None else self._cluster.nodes.get(state.leader)
+        return node or self._any_node()
+
+    # Brokers
+
+    def _crash(self) -> None:
+        """The power goes, or the process alone: then all that was written is there."""
+        node = self._leader() if self.chance(0.6, "a leader") else self._any_node()
+        if not node.is_up:
+            return
+        if self.chance(0.5, "kill"):
+            try:
+                node.files.sync_all("/")
+            except PowerCut:  # it was to come within some step
+                self._world.sometimes["power cut within a step"] += 1
+            self._reached("broker killed")
+        else:
+            self._reached("power of a broker cut")
+        node.crash()
+        self._revive_in(self.between(1, self.choice((50, 300, 1_000, 4_000), "longest"), "down"), node)
+
+    def _revive_in(self, delay_ms: int, node: "ReplicaNode") -> None:
+        self._world.after(delay_ms, partial(self._cluster.revive, node))
+
+    def _black_out(self) -> None:
+        self._reached("blackout")
+        for node in self._cluster.nodes.values():
+            node.crash()
+            self._revive_in(self.between(1, 500, f"down {node.node_id}"), node)
+
+    def _cut_within_a_step(self) -> None:
+        node = self._any_node()
+        ahead = self.between(1, 20, "operations")
+        node.files.cut_power_at(node.files.operations + ahead, after=self.chance(0.5, "after"))
+
+    def _fence(self) -> None:
+        """A broker is taken for dead, and is not."""
+        node = self._leader()
+        broker = self._cluster.metadata.image.brokers.get(node.node_id)
+        if broker is not None and not broker.fenced:
+            self._reached("false alarm")
+            self._cluster.metadata.decide(FenceBroker(broker_id=node.node_id, broker_epoch=broker.broker_epoch))
+
+    def _move(self) -> None:
+        """Another replica is the preferred leader, and leads if it can."""
+        name, metadata = self._any_partition(), self._cluster.metadata
+        state = metadata.image.partition(*name)
+        assert state is not None
+        replicas = (*state.replicas[1:], state.replicas[0])
+        metadata.decide(AlterReassignments(reassignments=(Reassignment(topic_partition=name, replicas=replicas),)))
+        metadata.decide(ElectLeaders(type=ElectionType.PREFERRED, partitions=(name,)))
+        after = metadata.image.partition(*name)
+        if after is not None and after.leader != state.leader:
+            self._reached("coordinator moved" if name.topic in _COORDINATED else "leader moved")
+
+    def _jump_clock(self) -> None:
+        node = self._any_node()
+        if node.is_up:
+            self._reached("clock jumped")
+            longest_ms = self.choice((500, 5_000, 3_600_000), "longest")
+            node.clock.wall_error_ms += self.between(-longest_ms, longest_ms, "jump")
+
+    # The network
+
+    def _partition(self) -> None:
+        network = self._cluster.network
+        network.heal()
+        brokers = list(self._cluster.nodes)
+        ids = [CONTROLLER, *CLIENTS, *brokers]
+        kind = self.choice(("split", "one way", "isolate a leader", "brokers apart"), "kind")
+        if kind == "split":
+            left = [one for one in ids if self.chance(0.5, f"side of {one}")]
+            network.separate(left, [one for one in ids if one not in left])
+        elif kind == "one way":
+            network.block([self.choice(brokers, "from")], ids)
+        elif kind == "isolate a leader":
+            network.separate([self._leader().node_id], [one for one in ids if one not in CLIENTS])
+        else:
+            network.separate([self._leader().node_id], brokers)
+        self._reached(f"partition: {kind}")
+        self._world.after(self.between(100, 2_500, "healing"), network.heal)
+
+    # Clients
+
+    def _any_id(self) -> Instances:
+        return self.choice(self._cluster.ids, "id")
+
+    def _any_process(self) -> tuple[Instances, Conversation] | None:
+        one = self._any_id()
+        processes = one.processes
+        return (one, self.choice(processes, "process")) if processes else None
+
+    def _start_rival(self) -> None:
+        self._reached("rival")
+        self._any_id().start()
+
+    def _kill_client(self) -> None:
+        if (found := self._any_process()) is not None:
+            self._reached("client killed")
+            found[0].kill(found[1])
+
+    def _hold_client(self) -> None:
+        if (found := self._any_process()) is not None:
+            self._reached("client held")
+            found[1].hold(self.between(1, self.choice((300, 2_000, 6_000), "longest"), "hold"))

@@ -1,0 +1,93 @@
+"""Readers of committed data: as a consumer with isolation.level=read_committed leaves out what was aborted."""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from simulation.harness.breach import Breach
+from simulation.transactions.script import Ask, Pause, Script, insist
+from tailrace.client.fetching import visible_batches
+from tailrace.model.errors import ErrorCode
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from tailrace.protocol.records.batch import iter_batches
+from tailrace.protocol.records.record import read_records
+
+if TYPE_CHECKING:
+    from simulation.transactions.cluster import TransactionCluster
+
+READ_COMMITTED: Final = 1
+_WAIT_MS: Final = 300
+_VERSION: Final = 17
+
+Values = list[tuple[int, bytes]]
+"""Values of records, with their offsets."""
+
+
+def values_of(response: FetchResponse, offset: int) -> tuple[Values, int]:
+    """The values that a reader at this offset sees, and where it goes on."""
+    data = response.responses[0].partitions[0]
+    if data.error_code or not data.records:
+        return [], offset
+    seen = visible_batches(data.records, offset, data.aborted_transactions or ())
+    values = [
+        (record.offset, record.value)
+        for stretch in seen.stretches
+        for position, _ in iter_batches(stretch)
+        for record in read_records(stretch, position)
+        if record.offset >= offset and record.value is not None
+    ]
+    return values, seen.next_offset
+
+
+def fetch(cluster: "TransactionCluster", name: TopicPartition, offset: int) -> Script[tuple[Values, int]]:
+    """One answer of the leader without an error: the values, and the offset to go on at."""
+    topic = cluster.metadata.image.topics[name.topic]
+    partition = FetchPartition(partition=name.partition, fetch_offset=offset, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_wait_ms=_WAIT_MS,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=READ_COMMITTED,
+        topics=(FetchTopic(topic_id=topic.topic_id, partitions=(partition,)),),
+    )
+
+    def leaves(response: FetchResponse) -> None:
+        if response.responses:
+            values, _ = values_of(response, offset)
+            if values:
+                cluster.laws.records_leave(name, values)
+
+    code, response = yield from insist(Ask(name, request, _VERSION, on_leave=leaves), _code)
+    if code is not ErrorCode.NONE:
+        raise Breach("readers miss nothing", f"{name} at {offset}: {code.name}")
+    return values_of(response, offset)
+
+
+def _code(response: Any) -> int:
+    return int(response.error_code or response.responses[0].partitions[0].error_code)
+
+
+class CommittedReader:
+    """Reads one partition from its start on, for as long as it may."""
+
+    def __init__(self, cluster: "TransactionCluster", name: TopicPartition) -> None:
+        self._cluster = cluster
+        self.name = name
+        self.offset = 0
+        self.values: Values = []
+
+    def run(self) -> Script[None]:
+        """The script."""
+        while self._cluster.is_reading:
+            values, self.offset = yield from fetch(self._cluster, self.name, self.offset)
+            self.values += values
+            yield Pause(self._cluster.world.between(10, 150, "reader", self.name))
+
+    def check(self) -> None:
+        """It has read all that is committed, in the order of the log. Raises Breach."""
+        expected = sorted(self._cluster.laws.visible.get(self.name, ()))
+        if self.values != expected:
+            differences = [one for one in zip(self.values, expected, strict=False) if one[0] != one[1]]
+            raise Breach(
+                "readers miss nothing",
+                f"{self.name}: {len(self.values)} values read of {len(expected)}, first difference {differences[:1]}",
+            )
