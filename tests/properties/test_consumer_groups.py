@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, Subscriber, assign_uniform
-from tailrace.coordinators.groups.consumer.group import Assignment
 from tailrace.coordinators.groups.records import GroupLogRecord, decode_record, encode_record
 from tailrace.coordinators.groups.store import GroupStore
 from tailrace.model.errors import ErrorCode
@@ -117,14 +117,12 @@ class _ConsumerGroupHistory:
         held: set[tuple[bytes, int]] = set()
         for member in group.members.values() if group is not None else ():
             for assignment in (member.assigned, member.pending_revocation):
-                for topic_id, partitions in assignment.items():
-                    for partition in partitions:
-                        assert (topic_id, partition) not in held, "a partition is held once"
-                        held.add((topic_id, partition))
+                assert not held & _pairs(assignment), "a partition is held once"
+                held |= _pairs(assignment)
             owner = self.members[member.member_id]
             if member.member_id in self.joined:
-                allowed = {(t, p) for a in (member.assigned, member.pending_revocation) for t in a for p in a[t]}
-                assert {(t, p) for t in owner.owned for p in owner.owned[t]} <= allowed, "no lost partition is read"
+                owned = {(topic_id, partition) for topic_id in owner.owned for partition in owner.owned[topic_id]}
+                assert owned <= _pairs(member.held), "no lost partition is read"
 
     def check_compacted(self, luck: Random) -> None:
         """The next coordinator has the state of this one, whatever compaction removes."""
@@ -183,22 +181,41 @@ def test_no_history_gives_a_partition_to_two_and_every_group_comes_to_rest(
     history.check()
 
 
+def _pairs(assignment: Assignment) -> set[tuple[bytes, int]]:
+    return {(topic_id, partition) for topic_id, partitions in assignment for partition in partitions}
+
+
 TOPIC_IDS = [bytes([number]) * 16 for number in range(1, 5)]
 COUNTS = st.dictionaries(st.sampled_from(TOPIC_IDS), st.integers(0, 7))
+ASSIGNMENTS = st.dictionaries(st.sampled_from(TOPIC_IDS), st.frozensets(st.integers(0, 9))).map(Assignment.of)
+
+
+@settings(deadline=None)
+@given(ASSIGNMENTS, ASSIGNMENTS)
+def test_an_assignment_is_a_set_of_partitions(a: Assignment, b: Assignment) -> None:
+    assert _pairs(a | b) == _pairs(a) | _pairs(b)
+    assert _pairs(a & b) == _pairs(a) & _pairs(b)
+    assert _pairs(a - b) == _pairs(a) - _pairs(b)
+    assert (a <= b) == (_pairs(a) <= _pairs(b))
+    assert a.isdisjoint(b) == _pairs(a).isdisjoint(_pairs(b))
+    assert (a == b) == (_pairs(a) == _pairs(b))
+    assert (a - a) == NOTHING
+    assert not NOTHING
+    assert Assignment.union_of((a, b, a)) == a | b == b | a
+    assert Assignment.read(a.stored()) == a == Assignment.read(a.answered().topic_partitions)
 
 
 def _subscribers(draw: Any, *, alike: bool) -> list[Subscriber]:
     topic_sets = st.frozensets(st.sampled_from(TOPIC_IDS))
     common = draw(topic_sets)
-    targets = st.dictionaries(st.sampled_from(TOPIC_IDS), st.frozensets(st.integers(0, 9), min_size=1))
     return [
-        Subscriber(name, name, common if alike else draw(topic_sets), draw(targets))
+        Subscriber(name, name, common if alike else draw(topic_sets), draw(ASSIGNMENTS))
         for name in draw(st.lists(st.sampled_from("abcdef"), unique=True, min_size=1))
     ]
 
 
 def _loads(result: dict[str, Assignment]) -> list[int]:
-    return [sum(map(len, topics.values())) for topics in result.values()]
+    return [len(_pairs(assignment)) for assignment in result.values()]
 
 
 @settings(max_examples=150, deadline=None)
@@ -208,11 +225,11 @@ def test_an_assignor_gives_every_partition_to_one_subscriber(
 ) -> None:
     members = _subscribers(data.draw, alike=alike)
     result = ASSIGNORS[name](members, counts)
-    given_out = [(t, p) for topics in result.values() for t, partitions in topics.items() for p in partitions]
+    given_out = [pair for assignment in result.values() for pair in _pairs(assignment)]
     wanted = {(t, p) for member in members for t in member.topic_ids if t in counts for p in range(counts[t])}
     assert len(given_out) == len(set(given_out))
     assert set(given_out) == wanted
-    assert all(result[member.member_id].keys() <= member.topic_ids for member in members)
+    assert all({topic_id for topic_id, _ in result[member.member_id]} <= member.topic_ids for member in members)
 
 
 @settings(max_examples=150, deadline=None)
@@ -234,10 +251,7 @@ def test_uniform_moves_as_little_as_it_can_when_a_member_comes(data: Any, counts
     members = _subscribers(data.draw, alike=True)
     before = assign_uniform(members, counts)
     subscribers = [Subscriber(m.member_id, m.order, m.topic_ids, before[m.member_id]) for m in members]
-    newcomer = Subscriber("z", "z", members[0].topic_ids, {})
+    newcomer = Subscriber("z", "z", members[0].topic_ids, NOTHING)
     after = assign_uniform([*subscribers, newcomer], counts)
-    for member_id, topics in before.items():
-        gained = {(t, p) for t, ps in after[member_id].items() for p in ps} - {
-            (t, p) for t, ps in topics.items() for p in ps
-        }
-        assert not gained, "only the newcomer gets anything"
+    for member_id, assignment in before.items():
+        assert after[member_id] <= assignment, "only the newcomer gets anything"

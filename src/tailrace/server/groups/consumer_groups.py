@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from tailrace.coordinators.groups.consumer.assignment import Assignment
 from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroupDescription, ConsumerMemberDescription
-from tailrace.coordinators.groups.consumer.group import Assignment
 from tailrace.coordinators.groups.consumer.heartbeat import JOINING, ConsumerHeartbeat, check_heartbeat
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.consumer_groups import (
@@ -194,8 +194,8 @@ class ConsumerGroupDescribeHandler:
         image, views = self._controller.image, self._coordinators.views
         return DescribedAssignment(
             topic_partitions=tuple(
-                DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=tuple(sorted(partitions)))
-                for topic_id, partitions in assignment.items()
+                DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=partitions)
+                for topic_id, partitions in assignment
                 if (topic := views.topic_by_id(image, topic_id)) is not None
             )
         )

@@ -3,6 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
@@ -150,7 +151,11 @@ def test_a_member_is_where_it_was_though_its_first_record_is_gone() -> None:
     consumer = store.groups["g"].consumer
     assert consumer is not None
     member = consumer.members["a"]
-    assert (member.epoch, member.assigned, member.subscription.client_host) == (2, {b"t" * 16: {1}}, "host-2")
+    assert (member.epoch, member.assigned, member.subscription.client_host) == (
+        2,
+        Assignment.of({b"t" * 16: (1,)}),
+        "host-2",
+    )
 
 
 def test_of_a_member_without_a_subscription_nothing_is_seen() -> None:
@@ -158,7 +163,7 @@ def test_of_a_member_without_a_subscription_nothing_is_seen() -> None:
     consumer = store.groups["g"].consumer
     assert consumer is not None
     assert (consumer.members, consumer.topics, consumer.state) == ({}, frozenset(), "Empty")
-    assert consumer.held_by_others("b") == {}
+    assert consumer.held_by_others("b") == NOTHING
     store.apply(_consumer("g", K.CURRENT, "a", None))
     store.apply(_consumer("g", K.GROUP, "", None))
     assert store.groups == {}

@@ -8,7 +8,7 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tailrace.coordinators.groups.consumer.group import Assignment
+from tailrace.coordinators.groups.consumer.assignment import Assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,10 @@ class _Spread:
         least, more = divmod(total, len(self._members))
         for member in self._members:
             quota = least + (more > 0) if is_alike else sum(self._topics.values())
-            for topic_id in sorted(member.target):
-                if topic_id not in member.topic_ids or topic_id not in self._free:
-                    continue
-                for partition in sorted(member.target[topic_id] & self._free[topic_id]):
-                    if self._loads[member.member_id] < quota:
+            for topic_id, partitions in member.target:
+                free = self._free.get(topic_id, set()) if topic_id in member.topic_ids else ()
+                for partition in partitions:
+                    if partition in free and self._loads[member.member_id] < quota:
                         self._give(topic_id, partition, member.member_id)
             if is_alike and self._loads[member.member_id] > least:
                 more -= 1
@@ -137,10 +136,7 @@ class _Spread:
 
 
 def _frozen(result: _Mutable) -> dict[str, Assignment]:
-    return {
-        member_id: {topic_id: frozenset(partitions) for topic_id, partitions in topics.items() if partitions}
-        for member_id, topics in result.items()
-    }
+    return {member_id: Assignment.of(topics) for member_id, topics in result.items()}
 
 
 DEFAULT_ASSIGNOR = "uniform"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.consumer import steps
+from tailrace.coordinators.groups.consumer.assignment import NOTHING
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision, GroupChange
 from tailrace.coordinators.groups.consumer.conversion import (
     assignment_bytes,
@@ -244,6 +245,4 @@ def _check_generation(member: ConsumerMember, generation_id: int) -> None:
 
 def _is_all_free(group: ConsumerGroup, member: ConsumerMember) -> bool:
     """Whether the other members have given up all partitions of the member's target."""
-    held = group.held_by_others(member.member_id)
-    target = group.targets.get(member.member_id, {})
-    return all(partitions.isdisjoint(held.get(topic_id, ())) for topic_id, partitions in target.items())
+    return group.targets.get(member.member_id, NOTHING).isdisjoint(group.held_by_others(member.member_id))

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from tailrace.coordinators.config import GroupConfig
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer.group import (
-    Assignment,
     ConsumerGroup,
     ConsumerMember,
     MemberState,
     Topics,
-    stored,
 )
 from tailrace.coordinators.groups.consumer_records import (
     ClassicMemberMetadata,
@@ -77,20 +76,20 @@ def subscription_of(metadata: bytes) -> ConsumerProtocolSubscription:
 
 def by_id(partitions: tuple[ConsumerTopicPartitions, ...], topics: Topics) -> Assignment:
     """The partitions, by topic id; those that do not exist are left out."""
-    found: dict[bytes, frozenset[int]] = {}
+    found: dict[bytes, set[int]] = {}
     for named in partitions:
         topic = topics.find(named.topic)
-        numbers = frozenset(() if topic is None else (n for n in named.partitions if 0 <= n < topic.partition_count))
-        if topic is not None and numbers:
-            found[topic.topic_id] = found.get(topic.topic_id, frozenset()) | numbers
-    return found
+        if topic is not None:
+            numbers = (number for number in named.partitions if 0 <= number < topic.partition_count)
+            found.setdefault(topic.topic_id, set()).update(numbers)
+    return Assignment.of(found)
 
 
 def assignment_bytes(held: Assignment, topics: Topics, metadata: bytes) -> bytes:
     """An assignment for a classic client, in the version of the client's metadata."""
     partitions = tuple(
-        ConsumerTopicPartitions(topic=name, partitions=tuple(sorted(held[topic_id])))
-        for topic_id in held
+        ConsumerTopicPartitions(topic=name, partitions=numbers)
+        for topic_id, numbers in held
         if (name := topics.name_of(topic_id)) is not None
     )
     value = ConsumerProtocolAssignment(assigned_partitions=tuple(sorted(partitions, key=lambda each: each.topic)))
@@ -115,13 +114,15 @@ def as_consumer_group(
         made.append(record)
 
     generation = max(classic.generation_id, 0)
-    taken: dict[bytes, frozenset[int]] = {}
+    taken = NOTHING
     for member in classic.members.values():
         if member.is_new:
             continue
-        held = _held(member, topics, taken)
+        # An assignor may have given a partition to two members: the earlier one keeps it.
+        held = _assigned(member, topics) - taken
+        taken |= held
         emit(Kind.MEMBER, _subscription(member), member.member_id)
-        emit(Kind.TARGET_MEMBER, TargetAssignmentMemberValue(topic_partitions=stored(held)), member.member_id)
+        emit(Kind.TARGET_MEMBER, TargetAssignmentMemberValue(topic_partitions=held.stored()), member.member_id)
         place = ConsumerMember(
             member_id=member.member_id,
             subscription=group.members[member.member_id].subscription,
@@ -166,18 +167,11 @@ def _check_upgrade(classic: ClassicGroup, config: GroupConfig) -> None:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
 
 
-def _held(member: Member, topics: Topics, taken: dict[bytes, frozenset[int]]) -> Assignment:
-    """The member's last assignment, without partitions that an assignor has also given to an earlier member."""
+def _assigned(member: Member, topics: Topics) -> Assignment:
+    """The member's last assignment."""
     if not member.assignment:
-        return {}
-    assigned = decode_prefixed(ConsumerProtocolAssignment, member.assignment).assigned_partitions
-    held = {}
-    for topic_id, partitions in by_id(assigned, topics).items():
-        free = partitions - taken.get(topic_id, frozenset())
-        taken[topic_id] = taken.get(topic_id, frozenset()) | partitions
-        if free:
-            held[topic_id] = free
-    return held
+        return NOTHING
+    return by_id(decode_prefixed(ConsumerProtocolAssignment, member.assignment).assigned_partitions, topics)
 
 
 def _subscription(member: Member) -> ConsumerGroupMemberMetadataValue:
@@ -244,10 +238,6 @@ def _classic_member(member: ConsumerMember, protocol: str, topics: Topics) -> Me
     wants = member.subscription
     assert wants.classic_member_metadata is not None
     metadata = protocols_of(member)[protocol]
-    held = {
-        topic_id: member.assigned.get(topic_id, frozenset()) | member.pending_revocation.get(topic_id, frozenset())
-        for topic_id in (*member.assigned, *member.pending_revocation)
-    }
     return MemberMetadata(
         member_id=member.member_id,
         group_instance_id=wants.instance_id,
@@ -256,7 +246,7 @@ def _classic_member(member: ConsumerMember, protocol: str, topics: Topics) -> Me
         rebalance_timeout=wants.rebalance_timeout_ms,
         session_timeout=wants.classic_member_metadata.session_timeout_ms,
         subscription=metadata,
-        assignment=assignment_bytes(held, topics, metadata),
+        assignment=assignment_bytes(member.held, topics, metadata),
     )
 
 

@@ -5,14 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tailrace.coordinators.config import GroupConfig
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision
 from tailrace.coordinators.groups.consumer.classic_members import ClassicDecision, ClassicMembers
 from tailrace.coordinators.groups.consumer.conversion import check_upgrade_fits
 from tailrace.coordinators.groups.consumer.group import (
     NOT_THERE,
-    NOTHING,
-    Assignment,
     ConsumerGroup,
     ConsumerGroupState,
     ConsumerMember,

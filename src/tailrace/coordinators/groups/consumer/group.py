@@ -8,42 +8,25 @@ Invariants:
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from enum import IntEnum, StrEnum
 from typing import Protocol
 
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataValue,
     ConsumerGroupRecord,
     CurrentMemberAssignmentValue,
     RegularExpressionValue,
-    StoredTopicPartitions,
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
 )
 from tailrace.protocol.declaration import replace as replace_fields
 
-Assignment = Mapping[bytes, frozenset[int]]
-"""Topic id -> partitions; no topic without partitions."""
-
-NOTHING: Assignment = {}
 NOT_THERE = -2
 """The epoch of a static member that has left temporarily."""
-
-
-def stored(assignment: Assignment) -> tuple[StoredTopicPartitions, ...]:
-    """The assignment in the form of records."""
-    return tuple(
-        StoredTopicPartitions(topic_id=topic_id, partitions=tuple(sorted(assignment[topic_id])))
-        for topic_id in sorted(assignment)
-    )
-
-
-def read_assignment(topics: Iterable[StoredTopicPartitions]) -> Assignment:
-    """The inverse of `stored`."""
-    return {topic.topic_id: frozenset(topic.partitions) for topic in topics if topic.partitions}
 
 
 class MemberState(IntEnum):
@@ -78,8 +61,8 @@ class ConsumerMember:
     epoch: int = 0
     previous_epoch: int = 0
     state: MemberState = MemberState.STABLE
-    assigned: Assignment = field(default_factory=dict)
-    pending_revocation: Assignment = field(default_factory=dict)
+    assigned: Assignment = NOTHING
+    pending_revocation: Assignment = NOTHING
 
     def current(self) -> CurrentMemberAssignmentValue:
         """The record of its state."""
@@ -87,9 +70,14 @@ class ConsumerMember:
             member_epoch=self.epoch,
             previous_member_epoch=self.previous_epoch,
             state=self.state,
-            assigned_partitions=stored(self.assigned),
-            partitions_pending_revocation=stored(self.pending_revocation),
+            assigned_partitions=self.assigned.stored(),
+            partitions_pending_revocation=self.pending_revocation.stored(),
         )
+
+    @property
+    def held(self) -> Assignment:
+        """The partitions that it may be reading."""
+        return self.assigned | self.pending_revocation
 
     @property
     def is_classic(self) -> bool:
@@ -154,7 +142,7 @@ class ConsumerGroup:
             case TargetAssignmentMetadataValue():
                 self.target_epoch = value.assignment_epoch
             case TargetAssignmentMemberValue():
-                self.targets[member_id] = read_assignment(value.topic_partitions)
+                self.targets[member_id] = Assignment.read(value.topic_partitions)
             case CurrentMemberAssignmentValue():
                 self._place(member_id, value)
             case RegularExpressionValue():
@@ -187,8 +175,8 @@ class ConsumerGroup:
                 epoch=value.member_epoch,
                 previous_epoch=value.previous_member_epoch,
                 state=MemberState(value.state) if value.state in _STATES else MemberState.UNKNOWN,
-                assigned=read_assignment(value.assigned_partitions),
-                pending_revocation=read_assignment(value.partitions_pending_revocation),
+                assigned=Assignment.read(value.assigned_partitions),
+                pending_revocation=Assignment.read(value.partitions_pending_revocation),
             )
 
     def _remove(self, record: ConsumerGroupRecord) -> None:
@@ -255,15 +243,10 @@ class ConsumerGroup:
         """The members with the classic protocol."""
         return [member for member in self.members.values() if member.is_classic]
 
-    def held_by_others(self, member_id: str) -> dict[bytes, set[int]]:
+    def held_by_others(self, member_id: str) -> Assignment:
         """Partitions that other members own or have not revoked yet."""
-        held: dict[bytes, set[int]] = {}
-        for other in self.members.values():
-            if other.member_id != member_id:
-                for assignment in (other.assigned, other.pending_revocation):
-                    for topic_id, partitions in assignment.items():
-                        held.setdefault(topic_id, set()).update(partitions)
-        return held
+        others = (other for other in self.members.values() if other.member_id != member_id)
+        return Assignment.union_of(held for other in others for held in (other.assigned, other.pending_revocation))
 
     def assignor(self, default: str) -> str:
         """The assignor that most members name."""

@@ -5,24 +5,21 @@ from typing import Final
 
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups.consumer import steps
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision, GroupChange, Kind
 from tailrace.coordinators.groups.consumer.group import (
     NOT_THERE,
-    Assignment,
     ConsumerGroup,
     ConsumerMember,
     Topics,
-    read_assignment,
 )
-from tailrace.coordinators.groups.consumer_records import ConsumerGroupMemberMetadataValue, StoredTopicPartitions
+from tailrace.coordinators.groups.consumer_records import ConsumerGroupMemberMetadataValue
 from tailrace.coordinators.groups.history import GroupEventKind
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    HeartbeatAssignment,
-    HeartbeatTopicPartitions,
 )
 
 HeartbeatDecision = ConsumerGroupDecision[ConsumerGroupHeartbeatResponse]
@@ -55,7 +52,7 @@ def heartbeat(
     change = GroupChange(request.group_id, group or ConsumerGroup())
     if request.member_epoch < 0:
         return _leave(change, request, topics, config)
-    owned = _owned(request)
+    owned = None if request.topic_partitions is None else Assignment.read(request.topic_partitions)
     before = _find_member(change, request, owned, config)
     is_changed = _subscribe(change, before, command)
     steps.settle(
@@ -73,25 +70,7 @@ def heartbeat(
             member_id=member.member_id,
             member_epoch=member.epoch,
             heartbeat_interval_ms=config.heartbeat_interval_ms(request.group_id),
-            assignment=_answered(member.assigned) if is_news else None,
-        )
-    )
-
-
-def _owned(request: ConsumerGroupHeartbeatRequest) -> Assignment | None:
-    if request.topic_partitions is None:
-        return None
-    return read_assignment(
-        StoredTopicPartitions(topic_id=topic.topic_id, partitions=topic.partitions)
-        for topic in request.topic_partitions
-    )
-
-
-def _answered(assignment: Assignment) -> HeartbeatAssignment:
-    return HeartbeatAssignment(
-        topic_partitions=tuple(
-            HeartbeatTopicPartitions(topic_id=topic_id, partitions=tuple(sorted(assignment[topic_id])))
-            for topic_id in sorted(assignment)
+            assignment=member.assigned.answered() if is_news else None,
         )
     )
 
@@ -141,10 +120,7 @@ def _check_epoch(member: ConsumerMember, epoch: int, owned: Assignment | None) -
     if epoch == member.epoch:
         return
     may_have_missed = (
-        epoch == member.previous_epoch
-        and epoch < member.epoch
-        and owned is not None
-        and all(partitions <= member.assigned.get(topic_id, frozenset()) for topic_id, partitions in owned.items())
+        epoch == member.previous_epoch and epoch < member.epoch and owned is not None and owned <= member.assigned
     )
     if not may_have_missed:
         detail = (
@@ -203,7 +179,7 @@ def _leave(
         detail = f"member {member_id} speaks the classic protocol, and leaves with LeaveGroup"
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, detail)
     if request.member_epoch == NOT_THERE:
-        away = replace(member, epoch=NOT_THERE, previous_epoch=member.epoch, pending_revocation={})
+        away = replace(member, epoch=NOT_THERE, previous_epoch=member.epoch, pending_revocation=NOTHING)
         change.emit(Kind.CURRENT, away.current(), member_id)
         change.add_event(GroupEventKind.LEAVE, "static member, expected back within its session", member_id)
     else:

@@ -4,15 +4,16 @@
 a new target assignment. 4. The member goes one step towards its target.
 """
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection
 from dataclasses import replace
 from hashlib import blake2b
 
 from tailrace.coordinators.config import GroupConfig
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
 from tailrace.coordinators.groups.consumer.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Subscriber
 from tailrace.coordinators.groups.consumer.change import GroupChange, Kind, retirement
 from tailrace.coordinators.groups.consumer.conversion import as_classic, fits
-from tailrace.coordinators.groups.consumer.group import NOTHING, Assignment, ConsumerMember, MemberState, Topics, stored
+from tailrace.coordinators.groups.consumer.group import ConsumerMember, MemberState, Topics
 from tailrace.coordinators.groups.consumer_records import (
     ConsumerGroupMemberMetadataValue,
     TargetAssignmentMemberValue,
@@ -36,7 +37,7 @@ def take_place(change: GroupChange, former: ConsumerMember, member_id: str) -> C
     change.forget(former.member_id)
     change.emit(Kind.MEMBER, former.subscription, member_id)
     if target is not None:
-        change.emit(Kind.TARGET_MEMBER, TargetAssignmentMemberValue(topic_partitions=stored(target)), member_id)
+        change.emit(Kind.TARGET_MEMBER, TargetAssignmentMemberValue(topic_partitions=target.stored()), member_id)
     back = replace(former, member_id=member_id, epoch=0, previous_epoch=0)
     change.emit(Kind.CURRENT, back.current(), member_id)
     change.add_event(GroupEventKind.JOIN, f"static member {former.subscription.instance_id!r} is back", member_id)
@@ -126,7 +127,7 @@ def _assign(change: GroupChange, topics: Topics) -> None:
     counts = {topic.topic_id: topic.partition_count for topic in known.values()}
     for member_id, target in ASSIGNORS[name](members, counts).items():
         if group.targets.get(member_id) != target:
-            value = TargetAssignmentMemberValue(topic_partitions=stored(target))
+            value = TargetAssignmentMemberValue(topic_partitions=target.stored())
             change.emit(Kind.TARGET_MEMBER, value, member_id)
     change.emit(Kind.TARGET, TargetAssignmentMetadataValue(assignment_epoch=group.epoch or 0))
     change.add_event(GroupEventKind.ASSIGNED, f"epoch {group.epoch}: assignor: {name}, members: {len(members)}")
@@ -180,9 +181,7 @@ def downgrade(change: GroupChange, topics: Topics, config: GroupConfig) -> bool:
 
 def owns_any(owned: Assignment | None, partitions: Assignment) -> bool:
     """Whether a member that reports `owned` may own any of `partitions`; without a report it may."""
-    if owned is None:
-        return bool(partitions)
-    return any(not owned.get(topic_id, frozenset()).isdisjoint(numbers) for topic_id, numbers in partitions.items())
+    return bool(partitions) if owned is None else not partitions.isdisjoint(owned)
 
 
 def reconcile(
@@ -191,7 +190,7 @@ def reconcile(
     target_epoch: int,
     *,
     owned: Assignment | None,
-    held_by_others: Mapping[bytes, Set[int]],
+    held_by_others: Assignment,
 ) -> ConsumerMember:
     """The member's next step. `owned` are the partitions in its request; None if it has none.
 
@@ -205,7 +204,7 @@ def reconcile(
         owned is None or owns_any(owned, member.pending_revocation)
     ):
         return member
-    kept, revoked = _split(member.assigned, target)
+    kept, revoked = member.assigned & target, member.assigned - target
     if revoked and owns_any(owned, revoked):
         return replace(
             member,
@@ -214,38 +213,15 @@ def reconcile(
             assigned=kept,
             pending_revocation=revoked,
         )
-    assigned, is_complete = _take_free(target, kept, held_by_others)
+    assigned = (target - held_by_others) | kept
     step = replace(
         member,
         epoch=target_epoch,
         previous_epoch=member.epoch,
-        state=MemberState.STABLE if is_complete else MemberState.UNRELEASED_PARTITIONS,
+        state=MemberState.STABLE if assigned == target else MemberState.UNRELEASED_PARTITIONS,
         assigned=assigned,
-        pending_revocation={},
+        pending_revocation=NOTHING,
     )
     # A repeated request of a member that waits for others is no step.
     unchanged = (step.epoch, step.state, step.assigned) == (member.epoch, member.state, member.assigned)
     return member if unchanged else step
-
-
-def _split(held: Assignment, target: Assignment) -> tuple[dict[bytes, frozenset[int]], dict[bytes, frozenset[int]]]:
-    kept, revoked = {}, {}
-    for topic_id, partitions in held.items():
-        wanted = target.get(topic_id, frozenset())
-        if partitions & wanted:
-            kept[topic_id] = partitions & wanted
-        if partitions - wanted:
-            revoked[topic_id] = partitions - wanted
-    return kept, revoked
-
-
-def _take_free(
-    target: Assignment, kept: Assignment, held_by_others: Mapping[bytes, Set[int]]
-) -> tuple[dict[bytes, frozenset[int]], bool]:
-    assigned, is_complete = {}, True
-    for topic_id, partitions in target.items():
-        free = frozenset(partitions - held_by_others.get(topic_id, frozenset())) | kept.get(topic_id, frozenset())
-        is_complete = is_complete and free == partitions
-        if free:
-            assigned[topic_id] = free
-    return assigned, is_complete
