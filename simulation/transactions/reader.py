@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from simulation.harness.breach import Breach
 from simulation.transactions.script import Ask, Pause, Script, insist
-from tailrace.client.fetching import visible_batches
+from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic

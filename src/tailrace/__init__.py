@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tailrace.client.admin.topics import NewTopic
     from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch, SharedConsumer
-    from tailrace.client.consumer_metrics import MetricName
     from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, LogTruncation, ProducerFenced
     from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
     from tailrace.client.group.range_progress import KeyProgress, RangeBudget
-    from tailrace.client.outgoing import RecordMetadata
+    from tailrace.client.reading.consumer_metrics import MetricName
     from tailrace.client.reading.records_ahead import ConsumerRecord
     from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
     from tailrace.client.sharing.shared_record import SharedRecord
     from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
     from tailrace.client.transactions.producer_transaction import TransactionPhase
+    from tailrace.client.writing.outgoing import RecordMetadata
     from tailrace.model import __version__
     from tailrace.model.committed_progress import Rectangle
     from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError

@@ -3,7 +3,7 @@
 from tailrace.client.admin.admin import AsyncAdmin as Admin
 from tailrace.client.consumer import AsyncConsumer as Consumer
 from tailrace.client.producer import AsyncProducer as Producer
-from tailrace.client.ranged_fetch import AsyncRangedFetch as RangedFetch
+from tailrace.client.reading.ranged_fetch import AsyncRangedFetch as RangedFetch
 from tailrace.client.sharing.shared_consumer import AsyncSharedConsumer as SharedConsumer
 
 __all__ = ("Admin", "Consumer", "Producer", "RangedFetch", "SharedConsumer")

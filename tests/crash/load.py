@@ -31,7 +31,7 @@ from confluent_kafka.admin import (
 
 from crash.librdkafka_offsets import offset_of
 from tailrace.client.blocking import Producer
-from tailrace.client.outgoing import RecordMetadata
+from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import KafkaError
 
 TOPIC: Final = "survives"

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.client.blocking import Admin, NewTopic, Producer
-from tailrace.client.outgoing import RecordMetadata
+from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition

@@ -10,7 +10,7 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tailrace.client.fetching import visible_batches
+from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.topic_config import TopicConfig
 from tailrace.protocol.messages.fetch import AbortedTransaction
 from tailrace.protocol.records.batch import read_header

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.fetching import visible_batches
+from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.list_offsets import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from budgets import examples
-from tailrace.client.fetching import visible_batches
+from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import KafkaError
 from tailrace.model.topic_config import TopicConfig
 from tailrace.testing.clock import ManualClock

@@ -11,8 +11,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from interop.librdkafka import wait_until
 from spark.reading import positions
-from tailrace.client import ranged_fetch
 from tailrace.client.blocking import Admin, NewTopic, Producer
+from tailrace.client.reading import ranged_fetch
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.spark.offsets import OffsetRange

@@ -10,8 +10,9 @@ import pytest
 
 import tailrace
 from tailrace import aio
-from tailrace.client import blocking, consumer, producer, ranged_fetch
+from tailrace.client import blocking, consumer, producer
 from tailrace.client.admin import admin
+from tailrace.client.reading import ranged_fetch
 from tailrace.client.sharing import shared_consumer
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
-from tailrace.cli.log_files import (
+from tailrace.cli.files.log_files import (
     IndexEntry,
     LogBatch,
     TimeEntry,
@@ -19,8 +19,7 @@ from tailrace.cli.log_files import (
     time_index_faults,
     transaction_lines,
 )
-from tailrace.cli.output import Cell, Format, Output, readable, say, write
-from tailrace.cli.record_decoders import (
+from tailrace.cli.files.record_decoders import (
     Content,
     Decoded,
     Decoder,
@@ -32,6 +31,7 @@ from tailrace.cli.record_decoders import (
     plain,
     transaction_record,
 )
+from tailrace.cli.output import Cell, Format, Output, readable, say, write
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, METADATA_TOPIC, TRANSACTION_STATE_TOPIC
 from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, crc_is_valid, read_header

@@ -14,10 +14,10 @@ import typer
 
 from tailrace.cli.output import DEFAULT_BOOTSTRAP, BootstrapServer, Format, Output, admin_of, counted, say, show
 from tailrace.cli.waiting import TroubleNotice, on_first_signal, without_client_warnings
-from tailrace.client.accumulator import StickyPartitioner
 from tailrace.client.blocking import Producer
-from tailrace.client.outgoing import RecordMetadata
-from tailrace.client.record_checks import parse_codec
+from tailrace.client.writing.accumulator import StickyPartitioner
+from tailrace.client.writing.outgoing import RecordMetadata
+from tailrace.client.writing.record_checks import parse_codec
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.protocol.records.record import BatchBuilder

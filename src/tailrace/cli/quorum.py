@@ -140,7 +140,7 @@ def add_controller(
 
     Its id, directory id and listeners come from its properties file and its directory.
     """
-    from tailrace.cli.offline_quorum import controller_of
+    from tailrace.cli.files.offline_quorum import controller_of
 
     controller = controller_of(config)
     endpoints = [QuorumEndpoint(listener_name=e.name, host=e.host, port=e.port) for e in controller.endpoints]
@@ -206,7 +206,7 @@ def recover(
     Changes that the lost voters had committed and this node does not have are lost. They must never run again with
     their old metadata: empty their directories __cluster_metadata-0, start them, and add them as controllers.
     """
-    from tailrace.cli.offline_quorum import opened_quorum
+    from tailrace.cli.files.offline_quorum import opened_quorum
 
     with opened_quorum(config) as quorum:
         for line in quorum.what_will_be_lost():

@@ -20,7 +20,6 @@ from tailrace.client.admin.admin import AsyncAdmin
 from tailrace.client.admin.topics import NewTopic
 from tailrace.client.blocking_producer import Producer
 from tailrace.client.consumer import AsyncConsumer
-from tailrace.client.consumer_metrics import MetricName
 from tailrace.client.errors import (
     AbortableTransactionError,
     FatalTransactionError,
@@ -31,14 +30,15 @@ from tailrace.client.errors import (
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget
 from tailrace.client.loop_thread import Facade, blocking, loop_thread
-from tailrace.client.outgoing import RecordMetadata
-from tailrace.client.ranged_fetch import AsyncRangedFetch, Chunk
+from tailrace.client.reading.consumer_metrics import MetricName
+from tailrace.client.reading.ranged_fetch import AsyncRangedFetch, Chunk
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.client.sharing.blocking_consumer import SharedConsumer
 from tailrace.client.sharing.outcomes import Done, Outcome, Retry, Skip
 from tailrace.client.sharing.shared_record import SharedRecord
 from tailrace.client.sharing.sharing_metrics import HeldKey, SharingMetrics
 from tailrace.client.transactions.producer_transaction import TransactionPhase
+from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.ids import TopicId
@@ -163,7 +163,7 @@ class Admin(Facade[AsyncAdmin]):
 
 
 class RangedFetch(Facade[AsyncRangedFetch]):
-    """See `tailrace.client.ranged_fetch.AsyncRangedFetch`, whose settings it takes."""
+    """See `tailrace.client.reading.ranged_fetch.AsyncRangedFetch`, whose settings it takes."""
 
     def __init__(self, bootstrap_servers: str, **settings: Any) -> None:
         super().__init__(lambda: AsyncRangedFetch(bootstrap_servers, **settings))

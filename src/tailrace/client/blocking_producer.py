@@ -11,14 +11,14 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, TypeVar
 
-from tailrace.client.delivery import DeliveryFuture
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
 from tailrace.client.loop_thread import Facade, loop_thread
-from tailrace.client.outgoing import Headers, Identity, PrebuiltBatch, RecordMetadata, Unsent
 from tailrace.client.producer import AsyncProducer
-from tailrace.client.record_checks import check_partition, check_topic, stamp_of
-from tailrace.client.transactions.producer_transaction import TransactionPhase
+from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
 from tailrace.client.transactions.scope import BlockingTransactionScope
+from tailrace.client.writing.delivery import DeliveryFuture
+from tailrace.client.writing.outgoing import Headers, PrebuiltBatch, RecordMetadata, Unsent
+from tailrace.client.writing.record_checks import check_partition, check_topic, stamp_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.schema import Buffer

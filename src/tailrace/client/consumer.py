@@ -7,10 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, overload
 
-from tailrace.client.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.errors import check_count, several
-from tailrace.client.fetcher import Fetcher
-from tailrace.client.fetching import FetchOptions
 from tailrace.client.group.auto_commit import AutoCommit, Positions
 from tailrace.client.group.committed_offsets import (
     ConsumerGroupMetadata,
@@ -21,14 +18,17 @@ from tailrace.client.group.committed_offsets import (
 from tailrace.client.group.member_host import GroupMember
 from tailrace.client.group.range_progress import KeyProgress, RangeBudget, RangeProgress
 from tailrace.client.offsets import parse_reset
-from tailrace.client.position_validation import PositionValidator
-from tailrace.client.ranged_fetch import parse_isolation
-from tailrace.client.read_notices import ReadNotices
+from tailrace.client.reading.consumer_metrics import MetricName, consumer_metrics
 from tailrace.client.reading.corrupt_batches import CorruptBatches
+from tailrace.client.reading.fetcher import Fetcher
+from tailrace.client.reading.fetching import FetchOptions
+from tailrace.client.reading.position_validation import PositionValidator
+from tailrace.client.reading.ranged_fetch import parse_isolation
+from tailrace.client.reading.read_notices import ReadNotices
 from tailrace.client.reading.records_ahead import ConsumerRecord, RecordsAhead
+from tailrace.client.reading.start_search import StartSearch
 from tailrace.client.reading.unpassed_records import UnpassedRecords
 from tailrace.client.router import Router
-from tailrace.client.start_search import StartSearch
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, fault_of, joined

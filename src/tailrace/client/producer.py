@@ -7,12 +7,16 @@ from random import randrange
 from types import TracebackType
 from typing import Self
 
-from tailrace.client.accumulator import Accumulator, StickyPartitioner
 from tailrace.client.cluster_view import TopicInfo
-from tailrace.client.delivery import AwaitedDelivery, WriteFailures
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from tailrace.client.outgoing import Headers, Identity, PrebuiltBatch, RecordMetadata, RecordNotWritten, Unsent
-from tailrace.client.record_checks import (
+from tailrace.client.router import Router
+from tailrace.client.transactions.host import TransactionHost
+from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
+from tailrace.client.transactions.scope import TransactionScope
+from tailrace.client.writing.accumulator import Accumulator, StickyPartitioner
+from tailrace.client.writing.delivery import AwaitedDelivery, WriteFailures
+from tailrace.client.writing.outgoing import Headers, PrebuiltBatch, RecordMetadata, RecordNotWritten, Unsent
+from tailrace.client.writing.record_checks import (
     CheckedRecord,
     check_partition,
     check_record,
@@ -21,11 +25,7 @@ from tailrace.client.record_checks import (
     parse_codec,
     stamp_of,
 )
-from tailrace.client.router import Router
-from tailrace.client.sender import Sender
-from tailrace.client.transactions.host import TransactionHost
-from tailrace.client.transactions.producer_transaction import TransactionPhase
-from tailrace.client.transactions.scope import TransactionScope
+from tailrace.client.writing.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.key_hash import partition_for_key
 from tailrace.model.partitions import TopicPartition
@@ -114,7 +114,7 @@ class AsyncProducer:
                 max_block_ms=max_block_ms,
                 settle=self.settle,
                 drop=self._drop_parked,
-                failures=self.failures,
+                forget_failures=self.failures.pop_all,
             )
         self.on_release: Callable[[int], None] | None = None
         """Called with the bytes of buffer.memory that are free again, for a facade with a count of its own."""

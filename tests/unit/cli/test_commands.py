@@ -17,7 +17,7 @@ import pytest
 from tailrace.cli import produce
 from tailrace.client import producer
 from tailrace.client.blocking import Consumer, ConsumerRecord, Producer
-from tailrace.client.outgoing import RecordMetadata
+from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.protocol.schema import Buffer
 from tailrace.testing import Cluster
 from testkit.commands import CommandResult, run_command

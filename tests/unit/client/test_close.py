@@ -86,7 +86,7 @@ def test_a_close_that_is_cancelled_twice_closes_the_connections(monkeypatch: pyt
     async def run() -> None:
         commit, end_session = _Hanging(), _Hanging()
         bench, closed = await _reader(monkeypatch, commit)
-        monkeypatch.setattr("tailrace.client.fetcher.end_session", end_session)
+        monkeypatch.setattr("tailrace.client.reading.fetcher.end_session", end_session)
         closing = asyncio.create_task(bench.consumer.close())
         await _begun(closing, commit)
         closing.cancel()

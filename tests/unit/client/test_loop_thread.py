@@ -11,12 +11,13 @@ from uuid import uuid4
 
 import pytest
 
-from tailrace.client import blocking, ranged_fetch
+from tailrace.client import blocking
 from tailrace.client import loop_thread as loop_thread_module
 from tailrace.client.blocking import Admin, Producer, RangedFetch
 from tailrace.client.loop_thread import Facade, LoopThread, loop_thread
 from tailrace.client.loop_thread import blocking as as_blocking
-from tailrace.client.ranged_fetch import Chunk
+from tailrace.client.reading import ranged_fetch
+from tailrace.client.reading.ranged_fetch import Chunk
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.testing import Cluster

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tailrace.client.blocking import MetricName
-from tailrace.client.consumer_metrics import NO_REPLICA
 from tailrace.client.errors import LogTruncation
+from tailrace.client.reading.consumer_metrics import NO_REPLICA
 from tailrace.client.reading.position import PositionState
 from tailrace.client.reading.records_ahead import ConsumerRecord
 from tailrace.model.errors import ErrorCode, KafkaError

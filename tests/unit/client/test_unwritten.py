@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from tailrace.client.blocking import Producer
-from tailrace.client.delivery import AwaitedDelivery, DeliveryFuture, WriteFailures
-from tailrace.client.outgoing import RecordMetadata, RecordNotWritten
 from tailrace.client.producer import AsyncProducer as AsyncioProducer
-from tailrace.client.record_checks import check_record
+from tailrace.client.writing.delivery import AwaitedDelivery, DeliveryFuture, WriteFailures
+from tailrace.client.writing.outgoing import RecordMetadata, RecordNotWritten
+from tailrace.client.writing.record_checks import check_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.records.compression import Codec
 from tailrace.protocol.records.record import BatchBuilder

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tailrace.client.offsets import EARLIEST, LATEST, list_offsets
-from tailrace.client.ranged_fetch import AsyncRangedFetch
+from tailrace.client.reading.ranged_fetch import AsyncRangedFetch
 from tailrace.client.router import Router
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition

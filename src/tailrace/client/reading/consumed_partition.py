@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from tailrace.client.fetching import Fetched
-from tailrace.client.key_filter import filtered
 from tailrace.client.reading.corrupt_batches import CorruptBatches
+from tailrace.client.reading.fetching import Fetched
+from tailrace.client.reading.key_filter import filtered
 from tailrace.client.reading.position import UNKNOWN_EPOCH, FetchPosition, PositionState
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.key_ranges import KeyRange

@@ -13,7 +13,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from tailrace.client.errors import check
-from tailrace.client.fetching import (
+from tailrace.client.reading.fetching import (
     LAST_WITH_NAMES,
     NEWEST,
     Fetched,

@@ -6,12 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, TypeVar
 
-from tailrace.client.delivery import WriteFailures
 from tailrace.client.errors import AbortableTransactionError, FatalTransactionError
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from tailrace.client.outgoing import Identity
 from tailrace.client.router import Router
-from tailrace.client.transactions.producer_transaction import EndStep, ProducerTransaction, TransactionPhase
+from tailrace.client.transactions.producer_transaction import EndStep, Identity, ProducerTransaction, TransactionPhase
 from tailrace.client.transactions.requests import TransactionRequests
 from tailrace.client.transactions.verdicts import TransactionCall
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -29,7 +27,7 @@ class TransactionHost:
     """The calls of one transactional producer. They exclude each other, and none takes longer than max.block.ms.
 
     `settle` returns when every record handed over is written or failed; `drop` fails the records that the sender does
-    not have yet. `failures` that belong to a transaction are reported by its end, and by nothing else.
+    not have yet; `forget_failures` drops their unreported failures, which the end of the transaction reports.
     """
 
     def __init__(
@@ -41,7 +39,7 @@ class TransactionHost:
         max_block_ms: int,
         settle: Callable[[], Awaitable[None]],
         drop: Callable[[], None],
-        failures: WriteFailures,
+        forget_failures: Callable[[], object],
     ) -> None:
         self.machine = ProducerTransaction(transactional_id)
         self._requests = TransactionRequests(
@@ -50,7 +48,7 @@ class TransactionHost:
         self._max_block_ms = max_block_ms
         self._settle = settle
         self._drop = drop
-        self._failures = failures
+        self._forget_failures = forget_failures
         self._calling = asyncio.Lock()
         self._adding = asyncio.Lock()
         """Held while partitions are asked for: an abort comes after the answer."""
@@ -143,7 +141,7 @@ class TransactionHost:
         try:
             yield
         except (AbortableTransactionError, FatalTransactionError):
-            self._failures.pop_all()
+            self._forget_failures()
             raise
 
     async def abort(self) -> None:
@@ -154,7 +152,7 @@ class TransactionHost:
                 self._drop()
                 await self._settle()
             finally:
-                self._failures.pop_all()
+                self._forget_failures()
             async with self._adding:
                 await self._end(committed=False)
 

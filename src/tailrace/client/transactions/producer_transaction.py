@@ -20,16 +20,24 @@ A fatal error is reached from everywhere, and left by nothing.
 
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, ProducerFenced
-from tailrace.client.outgoing import Identity
 from tailrace.client.transactions.verdicts import TransactionCall, TransactionVerdict, verdict_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 
 EPOCH_OF_EACH = 2
 """The transaction.version from which each transaction has an epoch of its own (KIP-890)."""
+
+
+class Identity(NamedTuple):
+    """The identity of an idempotent producer, or of a transactional one."""
+
+    producer_id: int
+    producer_epoch: int
+    is_transactional: bool = False
+    """Whether its batches belong to transactions."""
 
 
 class TransactionPhase(Enum):

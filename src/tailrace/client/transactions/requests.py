@@ -6,9 +6,8 @@ from typing import NamedTuple, TypeVar
 
 from tailrace.client.errors import check
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata, OffsetAndMetadata
-from tailrace.client.outgoing import Identity
 from tailrace.client.router import TRANSACTION_COORDINATOR, Router
-from tailrace.client.transactions.producer_transaction import EPOCH_OF_EACH
+from tailrace.client.transactions.producer_transaction import EPOCH_OF_EACH, Identity
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection

@@ -1,7 +1,7 @@
 """The records of one partition that are put back, while its position moves."""
 
-from tailrace.client.fetching import Fetched
 from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.client.reading.fetching import Fetched
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.record import Record, build_batch
 

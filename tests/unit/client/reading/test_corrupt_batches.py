@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tailrace.client.fetching import FetchOptions, PartitionFetch, read_partition
 from tailrace.client.reading.assigned_partitions import AssignedPartitions
 from tailrace.client.reading.corrupt_batches import LOGGER, CorruptBatches
+from tailrace.client.reading.fetching import FetchOptions, PartitionFetch, read_partition
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.model.key_ranges import KeyRange

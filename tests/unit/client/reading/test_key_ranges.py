@@ -2,9 +2,16 @@
 
 import pytest
 
-from tailrace.client.fetching import Fetched, FetchOptions, PartitionFetch, fetch_request, read_partition, wire_ranges
 from tailrace.client.reading.assigned_partitions import AssignedPartitions
 from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.client.reading.fetching import (
+    Fetched,
+    FetchOptions,
+    PartitionFetch,
+    fetch_request,
+    read_partition,
+    wire_ranges,
+)
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.model.key_ranges import KeyRange, contains, hash_of, of_slots
 from tailrace.model.partitions import TopicPartition

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.fetching import FetchOptions, PartitionFetch
+from tailrace.client.reading.fetching import FetchOptions, PartitionFetch
 from tailrace.client.reading.node_fetches import NodeFetches
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import TopicId

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, ProducerFenced
-from tailrace.client.outgoing import Identity
-from tailrace.client.transactions.producer_transaction import EndStep, ProducerTransaction
+from tailrace.client.transactions.producer_transaction import EndStep, Identity, ProducerTransaction
 from tailrace.client.transactions.producer_transaction import TransactionPhase as P
 from tailrace.client.transactions.verdicts import TransactionCall as C
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -10,9 +10,8 @@ import pytest
 from tailrace.client import producer as producer_module
 from tailrace.client.errors import AbortableTransactionError, FatalTransactionError, ProducerFenced
 from tailrace.client.group.committed_offsets import ConsumerGroupMetadata
-from tailrace.client.outgoing import Identity
 from tailrace.client.producer import AsyncProducer
-from tailrace.client.transactions.producer_transaction import TransactionPhase
+from tailrace.client.transactions.producer_transaction import Identity, TransactionPhase
 from tailrace.model.errors import ErrorCode as E
 from tailrace.model.errors import KafkaError
 from tailrace.model.partitions import TopicPartition

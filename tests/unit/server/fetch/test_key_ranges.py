@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from crc32c import crc32c
 
-from tailrace.client.fetching import visible_batches
+from tailrace.client.reading.fetching import visible_batches
 from tailrace.metadata.image import EMPTY_IMAGE
 from tailrace.metadata.records import FIRST_WITH_KEY_SHARING, METADATA_VERSION_FEATURE
 from tailrace.model.errors import ErrorCode

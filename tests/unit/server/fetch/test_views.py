@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from tailrace.client.fetching import visible_batches
+from tailrace.client.reading.fetching import visible_batches
 from tailrace.model.errors import ErrorCode
 from tailrace.model.key_ranges import contains, hash_of
 from tailrace.model.views import SHARES, key_range_of

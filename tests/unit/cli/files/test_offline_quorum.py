@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.cli.offline_quorum import controller_of, opened_quorum
+from tailrace.cli.files.offline_quorum import controller_of, opened_quorum
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import TopicId
 from tailrace.storage import OsFiles

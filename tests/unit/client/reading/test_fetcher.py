@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.fetcher import Fetcher
-from tailrace.client.fetching import FetchOptions
 from tailrace.client.reading import assigned_partitions, replica_leases
 from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.client.reading.fetcher import Fetcher
+from tailrace.client.reading.fetching import FetchOptions
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 from functools import lru_cache
 
-from tailrace.client.outgoing import Headers, record_cost
+from tailrace.client.writing.outgoing import Headers, record_cost
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import topic_name_fault
 from tailrace.protocol.records.batch import HEADER_SIZE

@@ -4,9 +4,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from tailrace.client.accumulator import Accumulator, StickyPartitioner
-from tailrace.client.outgoing import Identity, OutgoingBatch, RecordMetadata
-from tailrace.client.partition_queue import BatchOutcome, PartitionQueue
+from tailrace.client.transactions.producer_transaction import Identity
+from tailrace.client.writing.accumulator import Accumulator, StickyPartitioner
+from tailrace.client.writing.outgoing import OutgoingBatch, RecordMetadata
+from tailrace.client.writing.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.compression import Codec

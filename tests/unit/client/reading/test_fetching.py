@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.client.fetching import visible_batches
+from tailrace.client.reading.fetching import visible_batches
 from tailrace.protocol.messages.fetch import AbortedTransaction
 from tailrace.protocol.records.batch import HEADER_SIZE, seal
 from tailrace.protocol.records.record import Record, build_batch, read_records

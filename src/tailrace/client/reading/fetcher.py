@@ -18,11 +18,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from tailrace.client.fetch_sessions import CLOSE_MS, USE, end_session, fetch_changes
-from tailrace.client.fetching import STALE_LEADER, Fetched, FetchOptions, PartitionFetch
 from tailrace.client.reading.assigned_partitions import AssignedPartitions
 from tailrace.client.reading.consumed_partition import ConsumedPartition
 from tailrace.client.reading.corrupt_batches import CorruptBatches
+from tailrace.client.reading.fetch_sessions import CLOSE_MS, USE, end_session, fetch_changes
+from tailrace.client.reading.fetching import STALE_LEADER, Fetched, FetchOptions, PartitionFetch
 from tailrace.client.reading.node_fetches import NodeFetches
 from tailrace.client.reading.position import PositionState, Recourse
 from tailrace.client.reading.replica_leases import ReplicaLeases

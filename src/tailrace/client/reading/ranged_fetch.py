@@ -18,8 +18,10 @@ from time import monotonic
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tailrace.client.consumer_metrics import MetricName, corrupt_metrics
-from tailrace.client.fetching import (
+from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
+from tailrace.client.reading.consumer_metrics import MetricName, corrupt_metrics
+from tailrace.client.reading.corrupt_batches import CorruptBatches
+from tailrace.client.reading.fetching import (
     LAST_BY_LEADER,
     NEWEST,
     STALE_LEADER,
@@ -29,9 +31,7 @@ from tailrace.client.fetching import (
     before,
     fetch,
 )
-from tailrace.client.key_filter import filtered
-from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED, list_offsets
-from tailrace.client.reading.corrupt_batches import CorruptBatches
+from tailrace.client.reading.key_filter import filtered
 from tailrace.client.reading.replica_leases import LEAST_LEASE_MS
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from tailrace.client.outgoing import Completion, Headers, OutgoingBatch
-from tailrace.client.partition_queue import PartitionQueue
+from tailrace.client.writing.outgoing import Completion, Headers, OutgoingBatch
+from tailrace.client.writing.partition_queue import PartitionQueue
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import HEADER_SIZE, MAX_RECORDS_PER_BATCH, read_header, seal

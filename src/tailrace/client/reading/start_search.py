@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
 from tailrace.client.errors import LogTruncation
-from tailrace.client.fetcher import Fetcher
 from tailrace.client.group.committed_offsets import OffsetAndMetadata, fetch_group_offsets
 from tailrace.client.offsets import EARLIEST, LATEST, READ_COMMITTED, OffsetAt, request_log_starts, request_offsets
-from tailrace.client.read_notices import Jump, ReadNotices
+from tailrace.client.reading.fetcher import Fetcher
+from tailrace.client.reading.read_notices import Jump, ReadNotices
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

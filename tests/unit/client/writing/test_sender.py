@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import cast
 
-from tailrace.client.accumulator import Accumulator
 from tailrace.client.cluster_view import BrokerAddress
-from tailrace.client.outgoing import RecordMetadata
 from tailrace.client.router import Router
-from tailrace.client.sender import Sender
+from tailrace.client.writing.accumulator import Accumulator
+from tailrace.client.writing.outgoing import RecordMetadata
+from tailrace.client.writing.sender import Sender
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.net.connection import Connection

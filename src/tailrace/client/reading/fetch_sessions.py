@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from tailrace.client.fetching import NEWEST, Fetched, FetchOptions
+from tailrace.client.reading.fetching import NEWEST, Fetched, FetchOptions
 from tailrace.client.reading.node_fetches import NodeFetches
 from tailrace.client.router import Router
 from tailrace.model.errors import KafkaError

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextvars import Context
 from typing import Any, Final, NamedTuple, Self
 
-from tailrace.client.outgoing import RecordMetadata, RecordNotWritten
+from tailrace.client.writing.outgoing import RecordMetadata, RecordNotWritten
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.throttle import Throttle
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
 
-from tailrace.client.accumulator import Accumulator
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import check, code_of
-from tailrace.client.outgoing import Identity, OutgoingBatch
-from tailrace.client.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.client.router import Router
 from tailrace.client.transactions.host import TransactionHost
-from tailrace.client.transactions.producer_transaction import EPOCH_OF_EACH
+from tailrace.client.transactions.producer_transaction import EPOCH_OF_EACH, Identity
+from tailrace.client.writing.accumulator import Accumulator
+from tailrace.client.writing.outgoing import OutgoingBatch
+from tailrace.client.writing.partition_queue import BatchOutcome, PartitionQueue
 from tailrace.model import __version__
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from tailrace.client.transactions.producer_transaction import Identity
 from tailrace.model.errors import CorruptRecords, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import read_header, stamp_producer
@@ -77,15 +78,6 @@ class PrebuiltBatch(NamedTuple):
             return max(1, read_header(self.payload).records_count)
         except CorruptRecords:
             return 1
-
-
-class Identity(NamedTuple):
-    """The identity of an idempotent producer, or of a transactional one."""
-
-    producer_id: int
-    producer_epoch: int
-    is_transactional: bool = False
-    """Whether its batches belong to transactions."""
 
 
 def record_cost(key: bytes | None, value: bytes | None, headers: Headers) -> int:

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from tailrace.client import delivery
-from tailrace.client.delivery import DeliveryFuture, WriteFailures
-from tailrace.client.outgoing import RecordMetadata
+from tailrace.client.writing import delivery
+from tailrace.client.writing.delivery import DeliveryFuture, WriteFailures
+from tailrace.client.writing.outgoing import RecordMetadata
 from tailrace.model.errors import ErrorCode, KafkaError
 
 WRITTEN = RecordMetadata("orders", 0, 7, 1_000)

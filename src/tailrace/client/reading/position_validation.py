@@ -11,10 +11,10 @@ from typing import Final, NamedTuple
 
 from tailrace.client.cluster_view import BrokerAddress
 from tailrace.client.errors import code_of
-from tailrace.client.fetcher import Fetcher
-from tailrace.client.fetching import STALE_LEADER
-from tailrace.client.read_notices import ReadNotices
+from tailrace.client.reading.fetcher import Fetcher
+from tailrace.client.reading.fetching import STALE_LEADER
 from tailrace.client.reading.position import Truncation
+from tailrace.client.reading.read_notices import ReadNotices
 from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition

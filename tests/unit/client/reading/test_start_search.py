@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from tailrace.client import start_search
-from tailrace.client.fetcher import Fetcher
-from tailrace.client.fetching import FetchOptions
 from tailrace.client.offsets import EARLIEST, LATEST, OffsetAt
-from tailrace.client.read_notices import Jump, ReadNotices
+from tailrace.client.reading import start_search
+from tailrace.client.reading.fetcher import Fetcher
+from tailrace.client.reading.fetching import FetchOptions
+from tailrace.client.reading.read_notices import Jump, ReadNotices
+from tailrace.client.reading.start_search import StartSearch
 from tailrace.client.router import Router
-from tailrace.client.start_search import StartSearch
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 

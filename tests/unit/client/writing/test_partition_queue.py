@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from tailrace.client.outgoing import Identity, OutgoingBatch
-from tailrace.client.partition_queue import MAX_IN_FLIGHT, BatchOutcome, PartitionQueue
+from tailrace.client.transactions.producer_transaction import Identity
+from tailrace.client.writing.outgoing import OutgoingBatch
+from tailrace.client.writing.partition_queue import MAX_IN_FLIGHT, BatchOutcome, PartitionQueue
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.records.batch import crc_is_valid, read_header

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tailrace.client import fetch_sessions
-from tailrace.client.fetcher import Fetcher
-from tailrace.client.fetching import FetchOptions
+from tailrace.client.reading import fetch_sessions
 from tailrace.client.reading.consumed_partition import ConsumedPartition
+from tailrace.client.reading.fetcher import Fetcher
+from tailrace.client.reading.fetching import FetchOptions
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -141,7 +141,7 @@ def test_a_close_ends_the_session_at_the_broker() -> None:
 
 
 def test_a_close_does_not_wait_for_a_broker_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tailrace.client.fetcher.CLOSE_MS", 10)
+    monkeypatch.setattr("tailrace.client.reading.fetcher.CLOSE_MS", 10)
     assert fetch_sessions.CLOSE_MS == 1_000
 
     async def test(bench: ConsumerSessionBench) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tailrace.client.fetcher import Fetcher
 from tailrace.client.reading.corrupt_batches import CorruptBatches
+from tailrace.client.reading.fetcher import Fetcher
 from tailrace.model.partitions import TopicPartition
 
 NO_REPLICA = -1

@@ -19,7 +19,8 @@ invariants make an idempotent producer write each record once and in order (KIP-
 from collections import deque
 from enum import Enum, auto
 
-from tailrace.client.outgoing import Identity, OutgoingBatch
+from tailrace.client.transactions.producer_transaction import Identity
+from tailrace.client.writing.outgoing import OutgoingBatch
 from tailrace.model.errors import ErrorCode
 from tailrace.model.partitions import TopicPartition
 

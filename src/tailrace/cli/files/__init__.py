@@ -1,0 +1,1 @@
+"""Files of a stopped node, read without its cluster: logs, their indexes, records, the quorum state."""
