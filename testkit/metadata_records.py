@@ -1,9 +1,10 @@
 """Records of the metadata log as only tests write and derive them."""
 
-from tailrace.metadata.derive import PartitionChange, finished
+from tailrace.metadata.derive import PartitionChange
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import FRAME_VERSION, MetadataRecord, type_number
 from tailrace.metadata.replay import BrokerEvent, derivation
+from tailrace.model.steps import result_of
 from tailrace.protocol.primitives import uvarint
 from tailrace.protocol.schema import encode_bytes
 
@@ -16,4 +17,4 @@ def encode_record_in(record: MetadataRecord, version: int) -> bytes:
 
 def derived_changes(image: ClusterImage, record: BrokerEvent) -> tuple[PartitionChange, ...]:
     """The changes that follow from this record for the partitions of this image, the one before it."""
-    return finished(derivation(image, record)).changes
+    return result_of(derivation(image, record)).changes

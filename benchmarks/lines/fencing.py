@@ -7,11 +7,12 @@ from benchmarks.figures import Column, Section, table
 from benchmarks.metadata import FENCED
 from benchmarks.rounds import Rounds
 from tailrace.metadata.deciding.state_changes import change_record
-from tailrace.metadata.derive import PartitionChange, finished
+from tailrace.metadata.derive import PartitionChange
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import BrokerRegistrationChangeRecord, FenceBrokerRecord, MetadataRecord, encode_record
 from tailrace.metadata.replay import derivation
 from tailrace.metadata.snapshot_image import partition_record
+from tailrace.model.steps import result_of
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.protocol.schema import replace
 
@@ -58,7 +59,7 @@ def measure(rounds: Rounds, partitions: int) -> Section:
 
 def _count(rounds: Rounds, image: ClusterImage, partitions: int) -> None:
     event = FenceBrokerRecord(id=FENCED, epoch=image.brokers[FENCED].broker_epoch)
-    derived = finished(derivation(image, event))
+    derived = result_of(derivation(image, event))
     changes = derived.changes
     test = f"{partitions:,} partitions, {len(changes):,} of the broker"
     states = [partition_record(change.partition, change.state) for change in changes]

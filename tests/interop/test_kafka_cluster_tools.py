@@ -62,7 +62,7 @@ def test_features_are_described_and_levels_are_changed_or_only_tried(server: Adm
         return dict(part.split(": ") for part in line.split("\t"))
 
     before = described()
-    assert (before["SupportedMinVersion"], before["SupportedMaxVersion"]) == ("4.0-IV3", "4.1-IV1"), "25 and 27"
+    assert (before["SupportedMinVersion"], before["SupportedMaxVersion"]) == ("4.1-IV0", "4.1-IV1"), "26 and 27"
     assert before["FinalizedVersionLevel"] == "4.1-IV1"
     assert int(before["Epoch"]) == server.node.log.end_offset - 1
     newest, oldest = (f"metadata.version={level}" for level in (METADATA_VERSION, OLDEST_METADATA_VERSION))
@@ -75,7 +75,7 @@ def test_features_are_described_and_levels_are_changed_or_only_tried(server: Adm
     )
     assert server.node.controller.image.metadata_version == OLDEST_METADATA_VERSION
     unknown = f"metadata.version={METADATA_VERSION + 1}"
-    with pytest.raises(AssertionError, match="Could not upgrade metadata.version .* this controller knows 25 to 27"):
+    with pytest.raises(AssertionError, match="Could not upgrade metadata.version .* this controller knows 26 to 27"):
         features("upgrade", "--feature", unknown)
 
 

@@ -27,7 +27,7 @@ from tailrace.model.ids import format_topic_id
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 CLUSTER_ID = "AAECAwQFBgcICQoLDA0ODw"
-RELEASE = {25: "4.0-IV3", 26: "4.1-IV0", 27: "4.1-IV1"}[METADATA_VERSION]
+RELEASE = {26: "4.1-IV0", 27: "4.1-IV1"}[METADATA_VERSION]
 BYTES_BETWEEN_SNAPSHOTS = 30_000
 MANY_TOPICS = 60
 OF_ORDERS = ("--alter", "--entity-type", "topics", "--entity-name", "orders")

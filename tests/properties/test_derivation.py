@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.metadata import derive
+from tailrace.metadata import derive, rules_26
 from tailrace.metadata.derive import PartitionChange
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
+from tailrace.model.steps import result_of
 
 BROKERS = tuple(map(BrokerId, range(1, 5)))
 TOPICS = tuple(TopicId(bytes([number]) * 16) for number in (3, 1, 2))
@@ -109,22 +110,18 @@ def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(derive, "_RUN", run)
 
 
-@pytest.mark.parametrize("version", [25, 26])
 @given(partitions(), settings, st.sampled_from(BROKERS), st.booleans())
-def test_a_departure(version: int, found: list[Entry], given: Settings, broker_id: BrokerId, unclean: bool) -> None:
-    rules = derive.rules_of(version)
-    expected = naive(found, lambda state: rules.departure(broker_id, state, given, unclean=unclean))
-    derived = derive.finished(derive.departure_steps(broker_id, found, given, rules, unclean=unclean))
+def test_a_departure(found: list[Entry], given: Settings, broker_id: BrokerId, unclean: bool) -> None:
+    expected = naive(found, lambda state: rules_26.departure(broker_id, state, given, unclean=unclean))
+    derived = result_of(derive.departure_steps(broker_id, found, given, unclean=unclean))
     assert derived.changes == expected
     assert derived.crc == naive_checksum(expected)
 
 
-@pytest.mark.parametrize("version", [25, 26])
 @given(partitions(), settings, st.sampled_from(BROKERS))
-def test_an_arrival(version: int, found: list[Entry], given: Settings, broker_id: BrokerId) -> None:
-    rules = derive.rules_of(version)
-    expected = naive(found, lambda state: rules.arrival(broker_id, state, given))
-    derived = derive.finished(derive.arrival_steps(broker_id, found, given, rules))
+def test_an_arrival(found: list[Entry], given: Settings, broker_id: BrokerId) -> None:
+    expected = naive(found, lambda state: rules_26.arrival(broker_id, state, given))
+    derived = result_of(derive.arrival_steps(broker_id, found, given))
     assert derived.changes == expected
     assert derived.crc == naive_checksum(expected)
 
@@ -149,7 +146,6 @@ def test_more_kinds_than_are_remembered_come_out_all_the_same(monkeypatch: pytes
                 ),
             )
 
-    rules = derive.rules_of(26)
-    expected = naive(list(found()), lambda state: rules.departure(BROKERS[0], state, given, unclean=False))
+    expected = naive(list(found()), lambda state: rules_26.departure(BROKERS[0], state, given, unclean=False))
     assert len(expected) == 12
-    assert derive.on_departure(BROKERS[0], found(), given, rules) == expected
+    assert result_of(derive.departure_steps(BROKERS[0], found(), given)).changes == expected

@@ -115,7 +115,7 @@ def images(draw: st.DrawFn) -> ClusterImage:
         features=draw(
             st.dictionaries(texts.filter(lambda name: name != "metadata.version"), st.integers(1, 30), max_size=2)
         )
-        | draw(st.dictionaries(st.just("metadata.version"), st.integers(25, 26), max_size=1)),
+        | draw(st.dictionaries(st.just("metadata.version"), st.integers(26, 27), max_size=1)),
         next_producer_id=draw(st.integers(0, 2**62)),
         replica_counts=Counter(broker_id for state in states for broker_id in state.replicas),
         leader_counts=Counter(state.leader for state in states if state.leader != NO_LEADER),

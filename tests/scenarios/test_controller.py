@@ -429,7 +429,7 @@ SCENARIOS = [
                 broker_epoch=NEXT_OFFSET,
                 end_points=(BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=9092, security_protocol=0),),
                 features=(
-                    BrokerFeature(name="metadata.version", min_supported_version=25, max_supported_version=27),
+                    BrokerFeature(name="metadata.version", min_supported_version=26, max_supported_version=27),
                     BrokerFeature(name="transaction.version", min_supported_version=0, max_supported_version=2),
                     BrokerFeature(name="tailrace.sinks", min_supported_version=1, max_supported_version=1),
                 ),
@@ -451,7 +451,7 @@ SCENARIOS = [
         name="fencing is one record, sealed with what follows from it",
         given=WITH_ORDERS,
         when=FenceBroker(broker_id=BrokerId(1), broker_epoch=1),
-        then=[FenceBrokerRecord(id=1, epoch=1, derived_count=1, derived_crc=3620439817)],
+        then=[FenceBrokerRecord(id=1, epoch=1, derived_count=1, derived_crc=634458583)],
         response=BrokerRegistered(broker_epoch=1),
     ),
     ControllerScenario(
@@ -799,7 +799,7 @@ SCENARIOS = [
     ),
     ControllerScenario(
         name="and once",
-        given=[FeatureLevelRecord(name="metadata.version", feature_level=24)],
+        given=[FeatureLevelRecord(name="metadata.version", feature_level=26)],
         when=FinalizeMetadataVersion(),
         response=CarriedOut(),
     ),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.test_partition_leadership import ORDERS, LeadershipCluster, code, ids, led, update
+from scenarios.test_partition_leadership import ORDERS, LeadershipCluster, code, ids, led
 from tailrace.metadata.commands import (
     AlterPartition,
     InSyncChange,
@@ -218,22 +218,6 @@ def test_only_a_replica_leaves_and_only_in_its_present_registration(cluster: Lea
         leave(cluster, 2, LOST, broker_epoch=old_epoch)
     assert refusal.value.code is ErrorCode.STALE_BROKER_EPOCH
     assert led(cluster.state) == (1, (1, 2), ())
-
-
-def test_before_version_26_a_lost_replica_leaves_as_the_last_one_too(cluster: LeadershipCluster) -> None:
-    cluster.do(update(25, downgrade=True))
-    assert cluster.machine.image.metadata_version == 25
-    cluster.create(1, 2)
-    leave(cluster, 2, STALLED)
-    assert led(cluster.state) == (1, (1,), ())
-    assert code(leave(cluster, 1, STALLED)) is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    leave(cluster, 1, LOST)
-    assert led(cluster.state) == (NO_LEADER, (), ())
-    cluster.restart(1)
-    cluster.restart(2)
-    assert led(cluster.state) == (NO_LEADER, (), ())
-    cluster.elect(ElectionType.UNCLEAN)
-    assert led(cluster.state) == (1, (1,), ())
 
 
 # KIP-966: a desired leader

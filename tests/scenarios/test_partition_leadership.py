@@ -314,14 +314,9 @@ def test_a_broker_may_go_when_it_leads_nothing_and_the_others_know(cluster: Lead
     assert cluster.beat(1, wants_shutdown=True).should_shut_down, "asked again, the answer is the same"
 
 
-@pytest.mark.parametrize("level", [25, 26])
-def test_the_others_must_know_the_handover_where_it_stands_at_last(cluster: LeadershipCluster, level: int) -> None:
+def test_the_others_must_know_the_handover_where_it_stands_at_last(cluster: LeadershipCluster) -> None:
     """A control record that is appended while a decision is prepared moves the decision's records."""
-    if level == 25:
-        cluster.do(update(25, downgrade=True))
     cluster.create(1, 2, 3)
-    if level == 25:
-        cluster.beat(1, wants_shutdown=True)
     cluster.others_append = 2
     assert not cluster.beat(1, wants_shutdown=True).should_shut_down
     moved_at = cluster.offset - 1
@@ -344,36 +339,6 @@ def test_a_new_controller_lets_a_broker_go_that_asked_its_predecessor(cluster: L
     cluster.beat(2)
     cluster.beat(3)
     assert cluster.beat(1, wants_shutdown=True).should_shut_down
-
-
-def test_before_version_26_the_leaders_are_handed_over_in_records_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is derived from a controlled shutdown there. Kafka writes the changes out at every version."""
-    monkeypatch.setattr("tailrace.metadata.deciding.state_changes.MAX_PARTITIONS_PER_REQUEST", 2)
-    cluster = LeadershipCluster()
-    cluster.do(update(25, downgrade=True))
-    cluster.create(1, 2, 3, partitions=3)
-    alone = TopicSpec(name="alone", assignments=(ReplicaAssignment(partition=0, broker_ids=ids(1)),))
-    cluster.do(create_topics(alone))
-    assert not cluster.beat(1, wants_shutdown=True).should_shut_down
-    assert cluster.machine.image.brokers[BrokerId(1)].in_controlled_shutdown
-    for left in (2, 0):
-        assert not cluster.beat(1, wants_shutdown=True).should_shut_down
-        assert cluster.machine.image.leader_counts.get(BrokerId(1), 0) == left
-    assert led(cluster.state) == (2, (2, 3), ())
-    waits = cluster.machine.image.partition("alone", 0)
-    assert waits is not None
-    assert led(waits) == (NO_LEADER, (1,), ()), "the last replica in sync stays one"
-    moved_at = cluster.offset - 1
-    cluster.beat(2, applied=moved_at)
-    cluster.beat(3, applied=moved_at - 1)
-    assert not cluster.beat(1, wants_shutdown=True).should_shut_down, "broker 3 does not know yet"
-    cluster.beat(3, applied=moved_at)
-    assert cluster.beat(1, wants_shutdown=True).should_shut_down
-    assert cluster.machine.image.brokers[BrokerId(1)].fenced
-    cluster.start(1)
-    waits = cluster.machine.image.partition("alone", 0)
-    assert waits is not None
-    assert waits.leader == 1
 
 
 # KIP-966: eligible leaders
@@ -584,13 +549,6 @@ def test_one_broker_alone_cannot_ask_for_fewer_replicas_in_sync(cluster: Leaders
     """It would commit what an eligible leader does not have."""
     assert cluster.set(MIN_IN_SYNC, "1", BROKER_1) is ErrorCode.INVALID_CONFIG
     assert cluster.machine.image.overrides(BROKER_1) == {}
-    cluster.do(update(25, downgrade=True))
-    assert cluster.set(MIN_IN_SYNC, "1", BROKER_1) is None
-    cluster.set("log.retention.ms", "5", BROKER_1)
-    cluster.do(update(26, validate_only=True))
-    assert cluster.machine.image.overrides(BROKER_1) == {MIN_IN_SYNC: "1", "log.retention.ms": "5"}
-    cluster.do(update(26))
-    assert cluster.machine.image.overrides(BROKER_1) == {"log.retention.ms": "5"}
 
 
 def test_an_illegal_setting_of_one_broker_can_be_deleted(cluster: LeadershipCluster) -> None:
@@ -828,38 +786,30 @@ def update(level: int, feature: str = "metadata.version", **options: bool) -> Up
     )
 
 
-def test_the_version_is_raised_when_all_nodes_support_it_and_its_rules_hold_from_then_on(
-    cluster: LeadershipCluster,
-) -> None:
-    """A rolling upgrade: the log was begun by the release before, whose rules keep the last in-sync replica."""
-    cluster.do(update(25, downgrade=True))
-    cluster.create(1)
-    cluster.fence(1)
-    assert led(cluster.state) == (NO_LEADER, (1,), ())
-    old = (SupportedFeature("metadata.version", 20, 25), SupportedFeature("transaction.version", 0, 2))
+def test_the_version_is_raised_when_all_nodes_support_it(cluster: LeadershipCluster) -> None:
+    """A rolling upgrade: the log was begun by the release before."""
+    cluster.do(update(26, downgrade=True))
+    old = (SupportedFeature("metadata.version", 20, 26), SupportedFeature("transaction.version", 0, 2))
     cluster.do(RegisterBroker(broker_id=BrokerId(4), incarnation_id=bytes(16), endpoints=(), features=old))
     with pytest.raises(KafkaError) as refusal:
-        cluster.do(update(26))
+        cluster.do(update(27))
     assert refusal.value.code is ErrorCode.INVALID_UPDATE_VERSION
-    assert "broker 4 knows 20 to 25; start it with a release that knows it, or unregister it" in refusal.value.detail
+    assert "broker 4 knows 20 to 26; start it with a release that knows it, or unregister it" in refusal.value.detail
     cluster.do(UnregisterBroker(broker_id=BrokerId(4)))
-    cluster.do(update(26, validate_only=True))
-    assert cluster.machine.image.metadata_version == 25
-    cluster.do(update(26))
-    cluster.start(1)
-    assert led(cluster.state) == (1, (1,), ())
-    cluster.fence(1)
-    assert led(cluster.state) == (NO_LEADER, (), (1,))
+    cluster.do(update(27, validate_only=True))
+    assert cluster.machine.image.metadata_version == 26
+    cluster.do(update(27))
+    assert cluster.machine.image.metadata_version == 27
 
 
 def test_a_controller_that_does_not_know_a_level_cannot_be_unregistered(cluster: LeadershipCluster) -> None:
-    cluster.do(update(25, downgrade=True))
-    old = (SupportedFeature("metadata.version", 20, 25), SupportedFeature("transaction.version", 0, 2))
+    cluster.do(update(26, downgrade=True))
+    old = (SupportedFeature("metadata.version", 20, 26), SupportedFeature("transaction.version", 0, 2))
     command = RegisterController(controller_id=BrokerId(7), incarnation_id=bytes(16), endpoints=(), features=old)
     cluster.do(command)
     with pytest.raises(KafkaError) as refusal:
-        cluster.do(update(26))
-    assert "controller 7 knows 20 to 25; start it with a release that knows it first" in refusal.value.detail
+        cluster.do(update(27))
+    assert "controller 7 knows 20 to 26; start it with a release that knows it first" in refusal.value.detail
 
 
 @pytest.mark.parametrize("refused", [update(28), update(0), update(25), update(1, "kraft.version"), update(-3)])
@@ -868,13 +818,3 @@ def test_a_level_that_cannot_be(cluster: LeadershipCluster, refused: UpdateFeatu
         cluster.do(refused)
     assert refusal.value.code is ErrorCode.INVALID_UPDATE_VERSION
     assert refusal.value.detail
-
-
-def test_a_downgrade_that_would_forget_eligible_leaders_is_refused(cluster: LeadershipCluster) -> None:
-    cluster.create(1)
-    cluster.fence(1)
-    with pytest.raises(KafkaError) as refusal:
-        cluster.do(update(25, downgrade=True))
-    assert "eligible leaders" in refusal.value.detail
-    cluster.start(1)
-    cluster.do(update(25, downgrade=True))

@@ -46,7 +46,7 @@ from tailrace.metadata.deciding.in_sync_changes import InSyncChanges
 from tailrace.metadata.deciding.leader_balance import LeaderBalance
 from tailrace.metadata.deciding.placement import RandomBytes
 from tailrace.metadata.deciding.topics import PartitionCreation, TopicCreation, TopicDeletions, TopicRules
-from tailrace.metadata.derive import Steps, finished
+from tailrace.metadata.derive import Steps
 from tailrace.metadata.heartbeats import Heartbeats
 from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, ImageDelta
 from tailrace.metadata.records import (
@@ -66,6 +66,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ProducerId
 from tailrace.model.machines import Decision
 from tailrace.model.settings import Table
+from tailrace.model.steps import result_of
 from tailrace.protocol.schema import replace
 
 PRODUCER_ID_BLOCK_SIZE = 1000
@@ -117,7 +118,7 @@ class ControllerMachine:
 
         Raises KafkaError if the command fails as a whole.
         """
-        return finished(self.deciding(command, now_ms, next_offset=next_offset))
+        return result_of(self.deciding(command, now_ms, next_offset=next_offset))
 
     def deciding(self, command: ControllerCommand, now_ms: int, *, next_offset: int) -> Steps[ControllerDecision]:
         """`decide` in steps of about a millisecond, but for topics of very many partitions.

@@ -4,8 +4,8 @@ Fencing a broker is one record. Every replica derives the same partition changes
 order (topic id, partition). The record carries the count and the checksum of the result, and a replica whose own result
 differs stops: it runs other rules than the leader.
 
-The rules belong to a metadata.version: those of one version are a module of their own, and are never edited once a
-release has written that version. A change of rule is a new module under a new version.
+The rules belong to a metadata.version: `rules_26` holds from 26 on, and is never edited once a release has written that
+version. A change of rule is a new module under a new version, which the finalized version in the image selects.
 
 All of it can be done in steps of about a millisecond, between which the caller may do other work: the image that it
 reads never changes.
@@ -16,10 +16,11 @@ from functools import lru_cache
 from heapq import merge
 from itertools import islice
 from struct import Struct
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeVar
 from zlib import crc32
 
-from tailrace.metadata import rules_25, rules_26
+from tailrace.metadata import rules_26
+from tailrace.metadata.rules_26 import Circumstances
 from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
 
@@ -54,66 +55,8 @@ Steps = Generator[None, None, T]
 """Work in slices: each `next` does one; the generator returns the result."""
 
 
-def finished(steps: Steps[T]) -> T:
-    """Do all the steps; returns their result."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            value: T = end.value
-            return value
-
-
-class Circumstances(Protocol):
-    """The state that rules may read besides the partition: the replicated image before the record alone."""
-
-    def is_alive(self, broker_id: BrokerId, /) -> bool:
-        """Whether this broker may lead."""
-        ...
-
-    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
-        """The setting of the topic, else of the cluster, else 1. May be more than the topic has replicas."""
-        ...
-
-    def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
-        """The setting `unclean.leader.election.enable`, found likewise."""
-        ...
-
-
-class Rules(Protocol):
-    """The rules of one metadata.version. None means that the partition stays as it is.
-
-    1. They look at nothing of a partition but its replicas, those in sync, eligible and last known, its leader and
-       whether it is recovering: partitions that are alike in these, under the same settings, become alike.
-    2. All else is carried over; the partition epoch rises by one, the leader epoch with each change of leader.
-    3. A departure changes only partitions that the broker leads, is in sync of, or, if it is unclean, is eligible for;
-       an arrival only those without a leader.
-    """
-
-    def departure(
-        self, broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /, *, unclean: bool
-    ) -> PartitionState | None:
-        """The broker may no longer lead nor be in sync; `unclean`: records that it acknowledged may be lost."""
-        ...
-
-    def arrival(
-        self, broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /
-    ) -> PartitionState | None:
-        """The broker may lead again."""
-        ...
-
-
-_RULES: dict[int, Rules] = {25: rules_25, 26: rules_26, 27: rules_26}
-OLDEST = min(_RULES)
-
-
-def rules_of(metadata_version: int) -> Rules:
-    """The rules that hold in a cluster of this finalized version."""
-    return _RULES[metadata_version]
-
-
 def departure_steps(
-    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules, *, unclean: bool = False
+    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, *, unclean: bool = False
 ) -> Steps[Derived]:
     """The partitions a fenced broker must give up."""
 
@@ -125,30 +68,21 @@ def departure_steps(
         )
 
     def rule(state: PartitionState) -> PartitionState | None:
-        return rules.departure(broker_id, state, circumstances, unclean=unclean)
+        return rules_26.departure(broker_id, state, circumstances, unclean=unclean)
 
     return _derive(partitions, concerns, _Outcomes(rule, circumstances).of)
 
 
-def arrival_steps(
-    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules
-) -> Steps[Derived]:
+def arrival_steps(broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances) -> Steps[Derived]:
     """The partitions without a leader that this broker may now lead."""
 
     def concerns(state: PartitionState) -> bool:
         return state.leader == NO_LEADER
 
     def rule(state: PartitionState) -> PartitionState | None:
-        return rules.arrival(broker_id, state, circumstances)
+        return rules_26.arrival(broker_id, state, circumstances)
 
     return _derive(partitions, concerns, _Outcomes(rule, circumstances).of)
-
-
-def on_departure(
-    broker_id: BrokerId, partitions: Partitions, circumstances: Circumstances, rules: Rules, *, unclean: bool = False
-) -> tuple[PartitionChange, ...]:
-    """`departure_steps` in one go."""
-    return finished(departure_steps(broker_id, partitions, circumstances, rules, unclean=unclean)).changes
 
 
 class _Outcomes:
@@ -241,7 +175,7 @@ def _entry(change: PartitionChange) -> bytes:
     in_sync, eligible, last = state.in_sync_replicas, state.eligible_leader_replicas, state.last_known_leaders
     rest: tuple[int, ...] = in_sync
     if eligible or last or state.is_recovering:
-        # Partitions have this only since 26; one with none of it gives the checksum it always gave.
+        # Only where set: the checksum of an ordinary partition stays the checksum that first logs have.
         rest = (*in_sync, int(state.is_recovering), len(eligible), *eligible, len(last), *last)
     pack = _packer(len(rest))
     return pack(topic_id, partition, state.leader, state.leader_epoch, state.partition_epoch, len(in_sync), *rest)

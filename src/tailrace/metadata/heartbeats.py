@@ -115,10 +115,6 @@ class Heartbeats:
         """The offset of the record that took the broker's leaderships away: this one, unless one is known."""
         return self._shutdowns.setdefault(broker_id, offset)
 
-    def handed_over(self, broker_id: BrokerId, offset: int) -> None:
-        """The broker's leaderships have moved to others in records up to this one."""
-        self._shutdowns[broker_id] = offset
-
     def moved(self, before: int, after: int) -> None:
         """The records of a decision have moved to another offset, and a handover in it with them."""
         for broker_id, offset in self._shutdowns.items():

@@ -31,8 +31,8 @@ METADATA_VERSION = 27
 """The metadata.version of a new cluster: Kafka's 4.1-IV1. It fixes the version of each record below."""
 FIRST_WITH_KEY_SHARING = 27
 """All brokers know key ranges and committed ranges (KIP-X). The records below are those of 26."""
-OLDEST_METADATA_VERSION = 25
-"""Kafka's 4.0-IV3, without eligible leaders. It applies if the log names no version."""
+OLDEST_METADATA_VERSION = 26
+"""Kafka's 4.1-IV0, the first with eligible leaders as we derive them. A log of an older level is refused."""
 
 TRANSACTION_VERSION_FEATURE = "transaction.version"
 TRANSACTION_VERSION = 2
@@ -202,7 +202,7 @@ class ProducerIdsRecord:
 class BrokerRegistrationChangeRecord:
     """A change of a registration: `fenced` 1 fences, -1 unfences, 0 leaves it.
 
-    The partition changes of a controlled shutdown are derived from it since metadata.version 26.
+    The partition changes of a controlled shutdown are derived from it.
     """
 
     broker_id: Int32

@@ -57,6 +57,7 @@ from tailrace.metadata.stored_partitions import StoredChange, StoredPartition, S
 from tailrace.metadata.topics_draft import FinishedTopics, TopicsDraft
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.steps import result_of
 
 
 class DraftCircumstances:
@@ -196,7 +197,7 @@ class Replay:
             case (
                 RegisterBrokerRecord() | FenceBrokerRecord() | UnfenceBrokerRecord() | BrokerRegistrationChangeRecord()
             ):
-                derive.finished(self._event(record))
+                result_of(self._event(record))
             case _:
                 self._apply_rare(record)
 
@@ -260,12 +261,8 @@ class Replay:
         self._changed_configs.add(resource)
 
     def _set_feature(self, record: FeatureLevelRecord) -> None:
-        if record.name == METADATA_VERSION_FEATURE and record.feature_level > METADATA_VERSION:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"the cluster runs {METADATA_VERSION_FEATURE} {record.feature_level} and this release knows up to"
-                f" {METADATA_VERSION}; start this node with a newer release",
-            )
+        if record.name == METADATA_VERSION_FEATURE:
+            _check_metadata_version(record.feature_level)
         if self._features.get(record.name) not in (None, record.feature_level):
             self._superseded.add((RecordKind.FEATURE, record.name))
         if record.feature_level != 0:
@@ -283,26 +280,23 @@ class Replay:
 
     def derived(self, record: BrokerEvent) -> Steps[Derived]:
         """The changes that follow from this record for the partitions as they are now."""
-        rules = derive.rules_of(self._features.get(METADATA_VERSION_FEATURE) or OLDEST_METADATA_VERSION)
         match record:
             case UnfenceBrokerRecord():
                 partitions, circumstances = self._topics.partitions(), self._circumstances()
-                return derive.arrival_steps(BrokerId(record.id), partitions, circumstances, rules)
+                return derive.arrival_steps(BrokerId(record.id), partitions, circumstances)
             case FenceBrokerRecord():
-                return self._departed(BrokerId(record.id), rules)
+                return self._departed(BrokerId(record.id))
             case BrokerRegistrationChangeRecord():
-                if rules is derive.rules_of(derive.OLDEST) or record.in_controlled_shutdown <= 0:
+                if record.in_controlled_shutdown <= 0:
                     return _nothing()
-                return self._departed(BrokerId(record.broker_id), rules)
+                return self._departed(BrokerId(record.broker_id))
             case RegisterBrokerRecord():
-                return self._departed(BrokerId(record.broker_id), rules, unclean=record.is_unclean)
+                return self._departed(BrokerId(record.broker_id), unclean=record.is_unclean)
 
-    def _departed(self, broker_id: BrokerId, rules: derive.Rules, *, unclean: bool = False) -> Steps[Derived]:
+    def _departed(self, broker_id: BrokerId, *, unclean: bool = False) -> Steps[Derived]:
         if broker_id not in self._brokers:
             return _nothing()
-        return derive.departure_steps(
-            broker_id, self._topics.partitions(), self._circumstances(), rules, unclean=unclean
-        )
+        return derive.departure_steps(broker_id, self._topics.partitions(), self._circumstances(), unclean=unclean)
 
     def _circumstances(self) -> DraftCircumstances:
         return DraftCircumstances(self._topics.names, self._configs, self._brokers)
@@ -361,7 +355,7 @@ class Replay:
 
     def finish(self) -> tuple[ClusterImage, ImageDelta]:
         """The image and its changes. Nothing can be applied any more."""
-        return derive.finished(self.finishing())
+        return result_of(self.finishing())
 
     def finishing(self) -> Steps[tuple[ClusterImage, ImageDelta]]:
         """`finish` in steps."""
@@ -396,6 +390,24 @@ class Replay:
             leader_counts=topics.leader_counts,
             open_transaction=None if self._transaction is None else tuple(self._transaction),
         )
+
+
+def _check_metadata_version(level: int) -> None:
+    """Raises KafkaError UNSUPPORTED_VERSION for a level whose records or rules this release does not have."""
+    if level == 0 or OLDEST_METADATA_VERSION <= level <= METADATA_VERSION:
+        return
+    if level > METADATA_VERSION:
+        way_out = "start this node with a newer release"
+    else:
+        way_out = (
+            "start the nodes with the release that wrote this log, raise the level there, and go on with this release"
+            " when each node has a metadata snapshot behind the raise; or begin with empty directories"
+        )
+    raise KafkaError(
+        ErrorCode.UNSUPPORTED_VERSION,
+        f"the metadata log has {METADATA_VERSION_FEATURE} {level}, and this release knows {OLDEST_METADATA_VERSION} to"
+        f" {METADATA_VERSION}; {way_out}",
+    )
 
 
 def _nothing() -> Steps[Derived]:

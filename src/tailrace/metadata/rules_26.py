@@ -1,4 +1,4 @@
-"""Elections when a broker goes or comes back, in clusters of metadata.version 26: with eligible leaders (KIP-966).
+"""Elections when a broker goes or comes back, from metadata.version 26 on: with eligible leaders (KIP-966).
 
 1. A broker that goes leaves the in-sync replicas, even as the last of them.
 2. Below min.insync.replicas the high watermark stands still, so a replica that leaves then has everything below it: it
@@ -6,6 +6,14 @@
 3. The leader is the present one, else the first in-sync replica in order of preference; with none in sync, the first
    eligible one; with none of those either, the last known leader, and if the topic allows it, any replica that is
    alive. The last two may have lost acknowledged records: the partition is recovering until its leader says otherwise.
+
+Promises on which `derive` builds, also those of a later version:
+
+1. The rules look at nothing of a partition but its replicas, the replicas in sync, eligible and last known, its leader
+   and whether it is recovering: partitions that are alike in these, under the same settings, become alike.
+2. The rest is carried over; the partition epoch rises by one, the leader epoch with each change of leader.
+3. A departure changes only partitions that the broker leads, is in sync of, or, if it is unclean, is eligible for;
+   an arrival only partitions without a leader.
 """
 
 from collections.abc import Callable
@@ -18,18 +26,27 @@ Replicas = tuple[BrokerId, ...]
 MayLead = Callable[[BrokerId], bool]
 
 
-class _Circumstances(Protocol):
-    def is_alive(self, broker_id: BrokerId, /) -> bool: ...
+class Circumstances(Protocol):
+    """The state that rules may read besides the partition: the replicated image before the record alone."""
 
-    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int: ...
+    def is_alive(self, broker_id: BrokerId, /) -> bool:
+        """Whether this broker may lead."""
+        ...
 
-    def allows_unclean_election(self, topic_id: TopicId, /) -> bool: ...
+    def min_in_sync_replicas(self, topic_id: TopicId, /) -> int:
+        """The setting of the topic, else of the cluster, else 1. May be more than the topic has replicas."""
+        ...
+
+    def allows_unclean_election(self, topic_id: TopicId, /) -> bool:
+        """The setting `unclean.leader.election.enable`, found likewise."""
+        ...
 
 
 def departure(
-    broker_id: BrokerId, state: PartitionState, circumstances: _Circumstances, /, *, unclean: bool
+    broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /, *, unclean: bool
 ) -> PartitionState | None:
-    """The state without this broker; if it is `unclean`, not even as an eligible leader."""
+    """The state without this broker, or None if it stays; `unclean`: the broker may have lost acknowledged records, and
+    is not even eligible."""
     is_lost = unclean and broker_id in state.eligible_leader_replicas
     if broker_id not in state.in_sync_replicas and broker_id != state.leader and not is_lost:
         return None
@@ -43,7 +60,7 @@ def departure(
     )
 
 
-def arrival(broker_id: BrokerId, state: PartitionState, circumstances: _Circumstances, /) -> PartitionState | None:
+def arrival(broker_id: BrokerId, state: PartitionState, circumstances: Circumstances, /) -> PartitionState | None:
     """A leader for a partition without one, if this broker is one that can be elected."""
     if state.leader != NO_LEADER or broker_id not in state.replicas:
         return None

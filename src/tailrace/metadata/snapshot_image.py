@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from tailrace.metadata.derive import SLICE, Steps, finished
+from tailrace.metadata.derive import SLICE, Steps
 from tailrace.metadata.image import (
     EMPTY_IMAGE,
     BrokerImage,
@@ -39,6 +39,7 @@ from tailrace.metadata.replay import Replay
 from tailrace.metadata.stored_partitions import RecordReader
 from tailrace.model.errors import CorruptRecords
 from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.steps import result_of
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import iter_batches
 from tailrace.protocol.records.record import read_records
@@ -65,7 +66,7 @@ class SnapshotLoader:
 
         Raises CorruptRecords, and KafkaError(UNSUPPORTED_VERSION) for records of a newer release.
         """
-        finished(self.steps(batches))
+        result_of(self.steps(batches))
 
     def steps(self, batches: Buffer) -> Steps[None]:
         """`load`, in steps of a few milliseconds: Kafka writes batches of up to 8 MiB."""
@@ -167,7 +168,7 @@ def partition_record(number: int, state: PartitionState) -> PartitionRecord:
 
 def difference(before: ClusterImage, after: ClusterImage) -> ImageDelta:
     """The delta from one image to the other, for components that act on changes."""
-    return finished(difference_steps(before, after))
+    return result_of(difference_steps(before, after))
 
 
 def difference_steps(before: ClusterImage, after: ClusterImage) -> Steps[ImageDelta]:

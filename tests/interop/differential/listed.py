@@ -70,9 +70,9 @@ _CLUSTER = (
         "ApiVersions",
         ("versions",),
         {
-            "supported_features[metadata.version].min_version": (25, 7),
+            "supported_features[metadata.version].min_version": (26, 7),
         },
-        "the levels whose rules are built; no log here is older than 25",
+        "the levels whose rules are built; no log here is older than 26",
     ),
     Difference(
         "Metadata",

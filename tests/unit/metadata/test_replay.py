@@ -7,6 +7,7 @@ from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, R
 from tailrace.metadata.records import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
+    OLDEST_METADATA_VERSION,
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
@@ -204,12 +205,20 @@ def test_a_metadata_version_above_ours_is_refused() -> None:
     assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
 
 
+def test_a_metadata_version_below_ours_is_refused_with_the_way_out() -> None:
+    record = FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=OLDEST_METADATA_VERSION - 1)
+    with pytest.raises(KafkaError, match="the metadata log has metadata.version 25.*raise the level there") as refusal:
+        apply(EMPTY_IMAGE, record)
+    assert refusal.value.code is ErrorCode.UNSUPPORTED_VERSION
+
+
 def test_a_fenced_broker_gives_up_its_partitions_and_gets_those_back_that_waited_for_it() -> None:
     image = image_of(*broker(1), *broker(2), *topic("orders", ORDERS, (1, 2), (1,), (2, 1)))
     fenced = apply(image, sealed(image, FenceBrokerRecord(id=1, epoch=10)))
     shared, alone, other = (fenced.topics["orders"].partitions[number] for number in range(3))
     assert (shared.leader, shared.in_sync_replicas, shared.leader_epoch) == (2, (2,), 1)
-    assert (alone.leader, alone.in_sync_replicas, alone.leader_epoch) == (-1, (1,), 1)
+    assert (alone.leader, alone.in_sync_replicas, alone.leader_epoch) == (-1, (), 1)
+    assert alone.eligible_leader_replicas == (1,)
     assert (other.leader, other.in_sync_replicas, other.leader_epoch, other.partition_epoch) == (2, (2,), 0, 1)
     back = apply(fenced, sealed(fenced, UnfenceBrokerRecord(id=1, epoch=10)))
     shared, alone, other = (back.topics["orders"].partitions[number] for number in range(3))
@@ -231,7 +240,7 @@ def test_no_dead_broker_is_elected() -> None:
     image = apply(image, sealed(image, FenceBrokerRecord(id=1, epoch=10)))
     image = apply(image, sealed(image, FenceBrokerRecord(id=2, epoch=10)))
     state = image.topics["orders"].partitions[0]
-    assert (state.leader, state.in_sync_replicas) == (-1, (2,))
+    assert (state.leader, state.in_sync_replicas, state.eligible_leader_replicas) == (-1, (), (2,))
 
 
 def test_a_node_that_derives_something_else_stops() -> None:

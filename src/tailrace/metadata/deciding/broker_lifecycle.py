@@ -16,7 +16,7 @@ from tailrace.metadata.broker_commands import (
     RegisterController,
     UnregisterBroker,
 )
-from tailrace.metadata.deciding.state_changes import departure_records, handover_records
+from tailrace.metadata.deciding.state_changes import departure_records
 from tailrace.metadata.heartbeats import Heartbeats
 from tailrace.metadata.image import BrokerImage, ClusterImage, Endpoint, SupportedFeature
 from tailrace.metadata.records import (
@@ -131,11 +131,6 @@ class BrokerLifecycle:
                 broker_id=broker.broker_id, broker_epoch=broker.broker_epoch, in_controlled_shutdown=1
             )
             return _standing((change,), is_caught_up=is_caught_up, is_fenced=False)
-        if leads:
-            # Derived from the shutdown since 26; below, the changes are written out, as Kafka does at every version.
-            handover = handover_records(self._image, broker.broker_id)
-            self._heartbeats.handed_over(broker.broker_id, next_offset + len(handover) - 1)
-            return _standing(handover, is_caught_up=is_caught_up, is_fenced=False)
         others = [other.broker_id for other in self._image.alive_brokers()]
         # A controller that has not seen the shutdown begin takes everything written so far for it.
         moved_at = self._heartbeats.begin_shutdown(broker.broker_id, next_offset - 1)

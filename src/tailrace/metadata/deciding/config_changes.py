@@ -6,15 +6,14 @@ Kafka has no other code for a broker's settings (KAFKA-13609) but for words adde
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from tailrace.metadata.commands import AlterConfigs, ConfigChange, ConfigOperation, ConfigsAltered, ResourceChanges
 from tailrace.metadata.deciding.state_changes import (
     ImageCircumstances,
     change_record,
-    has_eligible_leaders,
     with_in_sync,
-    without_eligible_leaders,
 )
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage, ConfigResource, ResourceType, TopicImage
 from tailrace.metadata.records import ConfigRecord, MetadataRecord
@@ -202,7 +201,7 @@ class ConfigChanges:
     def _stated_value(self, resource: ConfigResource, name: str, value: str) -> str:
         setting = self._setting(resource, name)
         is_broker = resource.type == ResourceType.BROKER
-        if is_broker and resource.name and name == MIN_IN_SYNC and has_eligible_leaders(self._image):
+        if is_broker and resource.name and name == MIN_IN_SYNC:
             raise KafkaError(
                 ErrorCode.INVALID_CONFIG,
                 f"{name} cannot be set for one broker: the eligible leaders follow from it (KIP-966), and have to"
@@ -293,7 +292,7 @@ def _concerned(image: ClusterImage, settings: Iterable[ConfigRecord]) -> Iterabl
 def _led(state: PartitionState, min_in_sync: int) -> PartitionState:
     has_enough = len(state.in_sync_replicas) >= min(min_in_sync, len(state.replicas))
     if has_enough and (state.eligible_leader_replicas or state.last_known_leaders):
-        return without_eligible_leaders(state)
+        return replace(state, eligible_leader_replicas=(), last_known_leaders=())
     return state
 
 
@@ -303,16 +302,6 @@ def _elected(image: ClusterImage, state: PartitionState) -> PartitionState:
     alive = tuple(replica for replica in state.in_sync_replicas if is_alive(replica))
     after = with_in_sync(image, state, alive)
     return state if after.leader == NO_LEADER else after
-
-
-def broker_settings_to_forget(image: ClusterImage) -> Iterator[ConfigRecord]:
-    """A broker's own `min.insync.replicas` is removed when eligible leaders are enabled, as in Kafka: from then on no
-    broker may commit on fewer replicas than the controller counts on."""
-    if has_eligible_leaders(image):
-        return
-    for resource, settings in image.configs.items():
-        if resource.type == ResourceType.BROKER and resource.name and MIN_IN_SYNC in settings:
-            yield ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=MIN_IN_SYNC, value=None)
 
 
 _SIZES_OF_BATCHES: Final = ("max.message.bytes", "message.max.bytes")

@@ -4,10 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tailrace.metadata.broker_commands import OWN_FEATURES, CarriedOut, FeatureUpdate, UpdateFeatures
-from tailrace.metadata.deciding.config_changes import broker_settings_to_forget
-from tailrace.metadata.deciding.state_changes import FIRST_WITH_ELIGIBLE_LEADERS
 from tailrace.metadata.image import ClusterImage, SupportedFeature
-from tailrace.metadata.records import METADATA_VERSION_FEATURE, ConfigRecord, FeatureLevelRecord, MetadataRecord
+from tailrace.metadata.records import FeatureLevelRecord, MetadataRecord
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Decision
 
@@ -19,10 +17,7 @@ class FeatureUpdates:
         self._image = image
 
     def decide(self, command: UpdateFeatures) -> Decision[MetadataRecord, CarriedOut]:
-        """One record per level that changes, and one per setting that the new levels forbid.
-
-        Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION.
-        """
+        """One record per level that changes. Raises KafkaError INVALID_REQUEST, INVALID_UPDATE_VERSION."""
         names = [update.feature for update in command.updates]
         if len(set(names)) < len(names):
             twice = next(name for name, times in Counter(names).items() if times > 1)
@@ -34,15 +29,7 @@ class FeatureUpdates:
             for update in command.updates
             if update.level != self._image.features.get(update.feature, 0)
         )
-        if command.validate_only:
-            return Decision(records=(), response=CarriedOut())
-        return Decision(records=(*records, *self._forgotten(command)), response=CarriedOut())
-
-    def _forgotten(self, command: UpdateFeatures) -> Iterator[ConfigRecord]:
-        """Settings that cannot be said any more from the new level on."""
-        for update in command.updates:
-            if update.feature == METADATA_VERSION_FEATURE and update.level >= FIRST_WITH_ELIGIBLE_LEADERS:
-                yield from broker_settings_to_forget(self._image)
+        return Decision(records=() if command.validate_only else records, response=CarriedOut())
 
     def _check(self, update: FeatureUpdate) -> None:
         if update.feature not in {feature.name for feature in OWN_FEATURES}:
@@ -56,24 +43,13 @@ class FeatureUpdates:
                 raise _refused(f"{update.feature} {update.level}: {process} knows {knows}; {way_out} first")
         before = self._image.features.get(update.feature, 0)
         if update.level < before:
-            self._check_downgrade(update, before)
+            if not update.allows_downgrade:
+                raise _refused(
+                    f"{update.feature} is at {before}, and {update.level} would be a downgrade, which the request does"
+                    " not allow; ask for a safe downgrade"
+                )
         elif update.level > before and update.allows_downgrade:
             raise _refused(f"{update.feature} is at {before}: {update.level} is no downgrade; ask for an upgrade")
-
-    def _check_downgrade(self, update: FeatureUpdate, before: int) -> None:
-        if not update.allows_downgrade:
-            raise _refused(
-                f"{update.feature} is at {before}, and {update.level} would be a downgrade, which the request does"
-                " not allow; ask for a safe downgrade"
-            )
-        loses = any(
-            state.eligible_leader_replicas or state.last_known_leaders for _, _, state in self._image.partitions()
-        )
-        if update.feature == METADATA_VERSION_FEATURE and loses:
-            raise _refused(
-                f"{update.feature} {update.level} knows no eligible leaders, and there are partitions that wait for"
-                " one; wait until all partitions have enough replicas in sync"
-            )
 
     def _processes(self) -> Iterator[tuple[str, tuple[SupportedFeature, ...], str]]:
         """Every controller and broker with the features it supports, and the advice if it lacks the level."""

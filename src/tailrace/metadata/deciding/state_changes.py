@@ -1,25 +1,22 @@
 """Changes of partitions that are written out one by one: new states, and the records that lead to them (pure)."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Callable
 
-from tailrace.metadata import derive, rules_26
-from tailrace.metadata.deciding.placement import MAX_PARTITIONS_PER_REQUEST
+from tailrace.metadata import rules_26
+from tailrace.metadata.derive import departure_steps
 from tailrace.metadata.image import ClusterImage
 from tailrace.metadata.records import (
     NO_LEADER_CHANGE,
     NO_RECOVERY_CHANGE,
-    OLDEST_METADATA_VERSION,
     RECOVERING,
     MetadataRecord,
     PartitionChangeRecord,
 )
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import PartitionState
+from tailrace.model.steps import result_of
 
 RECOVERED = 0
-FIRST_WITH_ELIGIBLE_LEADERS = 26
 
 
 class ImageCircumstances:
@@ -40,16 +37,6 @@ class ImageCircumstances:
         return self._image.cluster_setting(name, "unclean.leader.election.enable") == "true"
 
 
-def finalized_version(image: ClusterImage) -> int:
-    """The metadata.version whose rules hold."""
-    return image.metadata_version or OLDEST_METADATA_VERSION
-
-
-def has_eligible_leaders(image: ClusterImage) -> bool:
-    """Whether the cluster keeps eligible leaders (KIP-966), as those of metadata.version 26 do."""
-    return finalized_version(image) >= FIRST_WITH_ELIGIBLE_LEADERS
-
-
 def with_in_sync(
     image: ClusterImage,
     state: PartitionState,
@@ -65,19 +52,13 @@ def with_in_sync(
     circumstances = ImageCircumstances(image)
     if unclean_election is None:
         unclean_election = circumstances.allows_unclean_election(state.topic_id)
-    after = rules_26.with_in_sync(
+    return rules_26.with_in_sync(
         state,
         in_sync,
         min_in_sync=circumstances.min_in_sync_replicas(state.topic_id),
         may_lead=may_lead or circumstances.is_alive,
         unclean_election=unclean_election,
     )
-    return after if has_eligible_leaders(image) else without_eligible_leaders(after)
-
-
-def without_eligible_leaders(state: PartitionState) -> PartitionState:
-    """The state in which only in-sync replicas may lead."""
-    return replace(state, eligible_leader_replicas=(), last_known_leaders=())
 
 
 def change_record(number: int, before: PartitionState, after: PartitionState) -> PartitionChangeRecord:
@@ -107,22 +88,10 @@ def change_record(number: int, before: PartitionState, after: PartitionState) ->
 
 def departure_records(image: ClusterImage, broker_id: BrokerId) -> tuple[MetadataRecord, ...]:
     """Changes of the partitions of a broker that will not come back, explicit ones."""
-    rules = derive.rules_of(finalized_version(image))
     circumstances = ImageCircumstances(image)
-    return _written_out(image, derive.on_departure(broker_id, image.partitions(), circumstances, rules, unclean=True))
-
-
-def handover_records(image: ClusterImage, broker_id: BrokerId) -> tuple[MetadataRecord, ...]:
-    """New leaders for the partitions of a broker that shuts down, as explicit changes: at most one batch."""
-    rules = derive.rules_of(finalized_version(image))
-    led = (one for one in image.partitions() if one[2].leader == broker_id)
-    some = islice(led, MAX_PARTITIONS_PER_REQUEST)
-    return _written_out(image, derive.on_departure(broker_id, some, ImageCircumstances(image), rules))
-
-
-def _written_out(image: ClusterImage, changes: Iterable[derive.PartitionChange]) -> tuple[MetadataRecord, ...]:
     records = []
-    for topic_id, number, after in changes:
+    derived = result_of(departure_steps(broker_id, image.partitions(), circumstances, unclean=True))
+    for topic_id, number, after in derived.changes:
         topic = image.topic_by_id(topic_id)
         assert topic is not None
         records.append(change_record(number, topic.partitions[number], after))

@@ -89,9 +89,9 @@ def test_a_question_changes_nothing(node: AdminPath) -> None:
 @pytest.mark.parametrize(
     ("level", "kind", "why"),
     [
-        (METADATA_VERSION + 1, UPGRADE, "this controller knows 25 to"),
+        (METADATA_VERSION + 1, UPGRADE, "this controller knows 26 to"),
         (OLDEST_METADATA_VERSION, UPGRADE, "would be a downgrade"),
-        (0, SAFE_DOWNGRADE, "this controller knows 25 to"),
+        (0, SAFE_DOWNGRADE, "this controller knows 26 to"),
         (-1, UPGRADE, "is no level"),
     ],
 )

@@ -287,10 +287,10 @@ def append_value(files: SimulatedDisk, value: bytes) -> None:
     log.close()
 
 
-def assert_decides_nothing(node: AdminPath) -> None:
+def assert_decides_nothing(node: AdminPath, way_out: str = "newer release") -> None:
     failure = node.quorum.host.failure
     assert failure is not None
-    assert (failure.code, "newer release" in failure.detail) == (ErrorCode.UNSUPPORTED_VERSION, True)
+    assert (failure.code, way_out in failure.detail) == (ErrorCode.UNSUPPORTED_VERSION, True)
     assert not node.is_ready
     assert not node.controller.is_active
 
@@ -302,11 +302,12 @@ def test_a_node_that_meets_a_record_it_does_not_know_does_not_start() -> None:
     assert_decides_nothing(AdminPath(DATA, files=files, start=2))
 
 
-def test_a_cluster_of_a_newer_metadata_version_is_not_served() -> None:
+@pytest.mark.parametrize(("level", "way_out"), [(25, "raise the level there"), (99, "newer release")])
+def test_a_cluster_of_another_metadata_version_is_not_served(level: int, way_out: str) -> None:
     files = SimulatedDisk()
     AdminPath(DATA, files=files).stop()
-    append_value(files, encode_record(FeatureLevelRecord(name="metadata.version", feature_level=99)))
-    assert_decides_nothing(AdminPath(DATA, files=files, start=2))
+    append_value(files, encode_record(FeatureLevelRecord(name="metadata.version", feature_level=level)))
+    assert_decides_nothing(AdminPath(DATA, files=files, start=2), way_out)
 
 
 def test_damage_in_flushed_metadata_refuses_the_start() -> None:
