@@ -44,6 +44,7 @@ SESSION_PARTS: Final = frozenset(
         "key_range_count",
         "last_used_ms",
         "listener",
+        "may_redirect",
         "missing",
         "missing_told_ms",
         "owner",
@@ -54,7 +55,6 @@ SESSION_PARTS: Final = frozenset(
         "uses_topic_ids",
         "visits",
         "waiting",
-        "watches_candidates",
     )
 )
 REQUESTER_PARTS: Final = frozenset(
@@ -114,7 +114,6 @@ def plain(parts: "Parts") -> str:
     """The text, without the budget."""
     names = _Names(parts)
     broker = parts.broker
-    assert frozenset(FetchSession.__slots__) == SESSION_PARTS, "a session has other parts"
     readers = [
         (
             _requester(reader.requester, names),
@@ -175,6 +174,7 @@ def _requester(requester: FetchSessionRequester[int, int], names: _Names) -> obj
 
 
 def _session(session: FetchSession, names: _Names) -> object:
+    assert session.__dict__.keys() == SESSION_PARTS, "a session has other parts"
     assert session._named_in_order is None, "no longer than a fetch is taken"
     in_order = sorted(session, key=lambda one: one.rank)
     unacknowledged = set(session.unacknowledged)

@@ -10,10 +10,10 @@ import pytest
 
 from budgets import examples
 from simulation.harness.small_scope import explore
+from simulation.sessions import plain
 from simulation.sessions.scope import SessionScope
 from simulation.sessions.scopes import SHORT_SCOPES, NamedScope
 from simulation.sessions.walks import run_seed
-from tailrace.fetch_session.session import FetchSession
 
 WALKS = int(os.environ.get("SESSION_WALKS", examples(10)))
 REACHED = {
@@ -48,10 +48,10 @@ def test_long_walks_break_no_law() -> None:
 
 
 def test_an_unknown_part_of_a_session_stops_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(FetchSession, "__slots__", (*FetchSession.__slots__, "new_part"))
+    monkeypatch.setattr(plain, "SESSION_PARTS", plain.SESSION_PARTS - {"visits"})
     with pytest.raises(AssertionError, match="a session has other parts"):
         explore(
             SessionScope(SHORT_SCOPES[0].kind),
             SessionScope(SHORT_SCOPES[0].kind).start(SHORT_SCOPES[0].budget),
-            max_states=1,
+            max_states=100,
         )

@@ -1,13 +1,14 @@
 """One fetch session at the broker: its partitions, and what answers have said of them (KIP-227). Pure.
 
 1. A partition of the session is *due* when an answer may have to name it: it is new or named by the request, something
-   about it has changed, its last answer is not acknowledged, its reader lags, or it is an error. All others are
-   *clean*: an incremental fetch costs what is due, however many are clean. A partition that does not exist is clean
-   once its reader knows that: metadata brings it.
+   about it has changed, its last answer is not acknowledged, its reader lags, or it is an error. Any other partition is
+   *clean*: an incremental fetch costs what is due, however many partitions are clean. A partition that does not exist
+   is clean once its reader knows that: metadata brings it.
 2. An answer is acknowledged by the request with the next epoch, and not before: if it is lost, no such request comes.
    So a partition that an answer names stays due until then.
-3. Partitions are in the order of their ranks. One whose records an answer gives gets a new rank, behind all others: so
-   each has its turn, however small the answers are.
+3. Partitions are answered in the order of their ranks. When an answer carries records of a partition, the partition
+   moves to the end of the order, so that every partition gets its turn, however small the answers are.
+4. Nothing outside this file writes the state of a session or of its partitions (decision 0095).
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -24,8 +25,6 @@ from tailrace.protocol.rows import pick
 
 UNKNOWN: Final = -1
 UNPROVEN: Final = -2
-
-FIRST_WITH_TOPIC_IDS: Final = 13
 
 DOES_NOT_EXIST: Final = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
 """The errors of a partition that metadata does not have."""
@@ -44,84 +43,9 @@ class SessionOwner(NamedTuple):
 
 
 class ChangeListener(Protocol):
-    """The part that waits for changes of a session."""
+    """The request that waits for changes of a session."""
 
     def changed(self, subject: Any, kinds: int, /) -> None: ...
-
-
-class SessionPartition:
-    """One partition of a session. It watches its subject: a change makes it due.
-
-    It has the fields of `FetchPartition` as its reader last named them, and keeps no part of the request.
-    """
-
-    __slots__ = (
-        "current_leader_epoch",
-        "fetch_offset",
-        "high_watermark",
-        "key_ranges",
-        "known_high_watermark",
-        "known_log_start_offset",
-        "last_fetched_epoch",
-        "log_start_offset",
-        "partition",
-        "partition_max_bytes",
-        "rank",
-        "session",
-        "subject",
-        "topic",
-        "view",
-    )
-
-    fetch_offset: int
-    partition_max_bytes: int
-    current_leader_epoch: int
-    last_fetched_epoch: int
-    log_start_offset: int
-    """The reader's own, of a follower."""
-    high_watermark: int
-    """The reader's own, of a follower from v18 on."""
-    key_ranges: Sequence[WireKeyRange]
-
-    def __init__(self, session: "FetchSession", topic: SessionTopic, partition: int, rank: int) -> None:
-        self.session: FetchSession = session
-        self.topic = topic
-        self.partition = partition
-        """The number of the partition."""
-        self.rank = rank
-        self.known_high_watermark = UNKNOWN
-        """As the last answer had it; -1: the next one has to have it in any case."""
-        self.known_log_start_offset = UNKNOWN
-        self.key_ranges = ()
-        self.subject: Any = None
-        """The partition that the host has found for it; None before that."""
-        self.view: KeyRange | None = None
-        """The key range of a view partition: a part of its subject."""
-
-    def changed(self, subject: Any, kinds: int, /) -> None:
-        """Take note of a change of the subject."""
-        session = self.session
-        session.due[self] = None
-        if session.listener is not None:
-            session.listener.changed(subject, kinds)
-
-    def has_waited(self, wait_ms: int) -> bool:
-        """Whether the reader has waited so long for this offset, over all of its fetches. Called at each of them."""
-        now_ms = self.session.last_used_ms
-        return now_ms - self.session.waiting.setdefault(self, now_ms) >= wait_ms
-
-    @property
-    def is_known(self) -> bool:
-        """Whether the last answer had the offsets of a partition that exists here, and no error."""
-        return self.subject is not None and self.known_high_watermark != UNKNOWN
-
-    def is_news(self, data: PartitionData) -> bool:
-        """Whether the last answer had another high watermark or log start, or a scan for key ranges has got on."""
-        return (
-            data.high_watermark != self.known_high_watermark
-            or data.log_start_offset != self.known_log_start_offset
-            or data.scanned_to > self.fetch_offset
-        )
 
 
 STATED_FIELDS: Final = (
@@ -135,50 +59,104 @@ STATED_FIELDS: Final = (
     "key_ranges",
 )
 """The fields of a partition in a request that a session keeps."""
+
+
+class SessionPartition:
+    """A partition of a session. It watches its subject: a change makes it due.
+
+    It has the fields of `FetchPartition` as its reader last named them, and keeps no part of the request.
+    """
+
+    __slots__ = (
+        *STATED_FIELDS,
+        "known_high_watermark",
+        "known_log_start_offset",
+        "rank",
+        "session",
+        "subject",
+        "topic",
+        "view",
+    )
+
+    fetch_offset: int
+    partition: int
+    """The number of the partition."""
+    partition_max_bytes: int
+    current_leader_epoch: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    """The log start of the reader, if that is a follower."""
+    high_watermark: int
+    """The high watermark of the reader, if that is a follower with Fetch v18 or later."""
+    key_ranges: Sequence[WireKeyRange]
+
+    def __init__(self, session: "FetchSession", topic: SessionTopic, partition: int, rank: int) -> None:
+        self.session: FetchSession = session
+        self.topic = topic
+        self.partition = partition
+        self.rank = rank
+        self.known_high_watermark = UNKNOWN
+        """The high watermark in the last answer; -1: the next answer has to state it in any case."""
+        self.known_log_start_offset = UNKNOWN
+        self.key_ranges = ()
+        self.subject: Any = None
+        """The partition that the host has found for it; None before that."""
+        self.view: KeyRange | None = None
+        """The key range of a view partition, which is a part of its subject."""
+
+    def changed(self, subject: Any, kinds: int, /) -> None:
+        """Become due, and notify the request that waits."""
+        session = self.session
+        session.due[self] = None
+        if session.listener is not None:
+            session.listener.changed(subject, kinds)
+
+    def found(self, subject: Any, kinds: int, view: KeyRange | None = None) -> None:
+        """Take the subject that the host has found, with the key range of a view partition, and watch it for changes of
+        these kinds. A session that is closed watches nothing."""
+        session = self.session
+        session.missing.pop(self, None)
+        self.view = view
+        if session.is_open:
+            subject.watch(self, kinds)
+            self.subject = subject
+
+    def lose(self) -> None:
+        """Watch the subject no more: the host has to find it anew."""
+        if self.subject is not None:
+            self.subject.unwatch(self)
+            self.subject = self.view = None
+
+    def has_waited(self, wait_ms: int) -> bool:
+        """Whether `wait_ms` have passed since the first fetch at this offset. Call it at every fetch: the first call
+        starts the clock."""
+        now_ms = self.session.last_used_ms
+        return now_ms - self.session.waiting.setdefault(self, now_ms) >= wait_ms
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the last answer had the offsets of a partition that exists here, and no error."""
+        return self.subject is not None and self.known_high_watermark != UNKNOWN
+
+    def has_changed(self, data: PartitionData) -> bool:
+        """Whether the high watermark or the log start is not that of the last answer, or a scan for key ranges has
+        advanced."""
+        return (
+            data.high_watermark != self.known_high_watermark
+            or data.log_start_offset != self.known_log_start_offset
+            or data.scanned_to > self.fetch_offset
+        )
+
+
 MAX_KEY_RANGES: Final = 100_000
-"""Of all partitions of a session: one each of as many partitions as a consumer can read."""
+"""The most key ranges of a session: a consumer has a range in each of the partitions that it can read."""
 _rank_of: Final = attrgetter("rank")
 _SPARSE: Final = 8
-"""So many times as many partitions have been due as are now: those are kept anew."""
+"""When fewer than one in eight of the partitions is due that once were, the due partitions move to a new dictionary."""
 
 
 class FetchSession:
-    """The state of one fetcher at the broker."""
-
-    __slots__ = (
-        "_last_rank",
-        "_most_due",
-        "_named_in_order",
-        "_topics",
-        "client",
-        "client_host",
-        "client_id",
-        "conditions",
-        "counted",
-        "created_ms",
-        "due",
-        "epoch",
-        "has_long_names",
-        "idle_answer_ms",
-        "incremental_fetches",
-        "is_busy",
-        "is_open",
-        "is_privileged",
-        "key_range_count",
-        "last_used_ms",
-        "listener",
-        "missing",
-        "missing_told_ms",
-        "owner",
-        "partition_count",
-        "saved_bytes",
-        "session_id",
-        "unacknowledged",
-        "uses_topic_ids",
-        "visits",
-        "waiting",
-        "watches_candidates",
-    )
+    """The state of one fetcher at the broker. Without slots: there are a thousand sessions, not a million."""
 
     def __init__(
         self,
@@ -207,43 +185,43 @@ class FetchSession:
         self._topics: dict[SessionTopic, dict[int, SessionPartition]] = {}
         self.partition_count = 0
         self.counted = (0, 0)
-        """Its partitions that exist and those that do not, as `session_places` has counted them."""
+        """The existing and the missing partitions, as `session_places` has counted them."""
         self.missing: dict[SessionPartition, bool] = {}
-        """Those that did not exist when they were looked for; True: the last answer about them has said so."""
+        """The partitions that did not exist when the host looked for them; True: the reader has an answer that says
+        so."""
         self.missing_told_ms = now_ms
         """The time from which on missing partitions are clean once an answer has named them."""
         self.has_long_names = False
-        """Whether it was to have topics with names that none can have."""
+        """Whether requests have named topics whose names are longer than a topic's can be."""
         self.key_range_count = 0
         """The key ranges of all partitions (KIP-X)."""
         self.due: dict[SessionPartition, None] = {}
         self.waiting: dict[SessionPartition, int] = {}
-        """Those whose offset is above the high watermark, and since when their readers wait, in ms."""
+        """The partitions whose offset is above the high watermark, with the time from which on the reader waits."""
         self.unacknowledged: list[SessionPartition] = []
-        """Those that the last answer names."""
+        """The partitions that the last answer names."""
         self.conditions: Hashable = None
-        """The facts that hold for all partitions, beside the state of each; see `put_under`."""
+        """The facts that the answers of all partitions depend on; see `begin_under`."""
         self.listener: ChangeListener | None = None
-        """The request that waits for changes of the session."""
         self.is_busy = False
-        """Whether a request of it is carried out in steps: another one has to wait for it."""
+        """Whether a request of the session is carried out in steps: the next request has to wait for it."""
         self.is_open = True
         self.visits: Any = None
         """The host's clock of the fetches of a follower's session."""
-        self.watches_candidates = False
+        self.may_redirect = False
         """Whether the reader may be sent to other replicas (KIP-392)."""
         self.idle_answer_ms = 0
         """The earliest time of the next answer that has nothing but high watermarks."""
         self._last_rank = 0
         self._most_due = 0
         self._named_in_order: list[SessionPartition] | None = None
-        """Those that the request has named, if it did so by rank; None when they have been read."""
+        """The partitions that the request has named, if it named them by rank; None when they have been read."""
         self.incremental_fetches = 0
         self.saved_bytes = 0
-        """An estimate of the bytes that full fetches would have taken more, requests and answers together."""
+        """An estimate of the bytes by which full fetches would have been larger, requests and answers together."""
 
     def __iter__(self) -> Iterator[SessionPartition]:
-        """All partitions, in no order."""
+        """Iterate over the partitions, in no order."""
         return chain.from_iterable(topic.values() for topic in self._topics.values())
 
     def find(self, topic: SessionTopic, index: int) -> SessionPartition | None:
@@ -257,7 +235,7 @@ class FetchSession:
 
     @property
     def is_excessive(self) -> bool:
-        """Whether it must end: its names of topics or its key ranges would take much memory."""
+        """Whether the session must end: names of topics or key ranges would take much memory."""
         return self.has_long_names or self.key_range_count > MAX_KEY_RANGES
 
     # Requests
@@ -268,29 +246,31 @@ class FetchSession:
         key_ranges: Sequence[WireKeyRange] = (),
         before: list[SessionPartition] | None = None,
     ) -> list[SessionPartition]:
-        """Take the partitions that a request names, in order: new ones come last, known ones keep their rank.
+        """Take the partitions that a request names, in order: a new partition comes last, a known one keeps its rank.
 
-        `key_ranges` are those of partitions that have none of their own (KIP-X). `before`: the partitions that the
-        request has named by then, to which these are added.
+        `key_ranges` are for partitions without ranges of their own (KIP-X). `before`: the partitions that the request
+        has named so far; the result is this list, with the partitions of `topics` at its end.
         """
         named: list[SessionPartition] = [] if before is None else before
         due, waiting, missing, uses_topic_ids = self.due, self.waiting, self.missing, self.uses_topic_ids
         last_rank, is_in_order, shared_max_bytes = 0, True, UNKNOWN
         if named:
             last_rank, is_in_order = named[-1].rank, self._named_in_order is named
-        for one in topics:
-            topic: SessionTopic = bytes(one.topic_id) if uses_topic_ids else one.topic
+        for wanted in topics:
+            topic: SessionTopic = bytes(wanted.topic_id) if uses_topic_ids else wanted.topic
             partitions = self._topics.get(topic)
             if partitions is None:
-                if not one.partitions:
+                if not wanted.partitions:
                     continue
                 partitions = self._topics[topic] = {}
                 self.has_long_names |= len(topic) > MAX_TOPIC_NAME
-            stated = pick(one.partitions, STATED_FIELDS)
+            stated = pick(wanted.partitions, STATED_FIELDS)
             for number, offset, max_bytes, leader_epoch, fetched_epoch, log_start, high_watermark, ranges in stated:
                 partition = partitions.get(number)
                 if partition is None:
-                    partition = partitions[number] = self._new_partition(topic, number)
+                    self.partition_count += 1
+                    self._last_rank += 1
+                    partition = partitions[number] = SessionPartition(self, topic, number, self._last_rank)
                 partition.fetch_offset = offset
                 if max_bytes != shared_max_bytes:
                     shared_max_bytes = max_bytes
@@ -316,19 +296,14 @@ class FetchSession:
         self._named_in_order = named if is_in_order else None
         return named
 
-    def _new_partition(self, topic: SessionTopic, number: int) -> SessionPartition:
-        self.partition_count += 1
-        self._last_rank += 1
-        return SessionPartition(self, topic, number, self._last_rank)
-
     def forget(self, topics: Iterable[ForgottenTopic]) -> list[SessionPartition]:
-        """Remove the partitions that a request forgets; those that were there. The host stops their watches."""
+        """Remove the partitions that a request forgets; returns those of the session. The host lets go of them."""
         gone: list[SessionPartition] = []
         self._named_in_order = None
-        for one in topics:
-            topic: SessionTopic = bytes(one.topic_id) if self.uses_topic_ids else one.topic
+        for forgotten in topics:
+            topic: SessionTopic = bytes(forgotten.topic_id) if self.uses_topic_ids else forgotten.topic
             partitions = self._topics.get(topic, {})
-            for index in one.partitions:
+            for index in forgotten.partitions:
                 partition = partitions.pop(index, None)
                 if partition is not None:
                     self.key_range_count -= len(partition.key_ranges)
@@ -342,31 +317,48 @@ class FetchSession:
         return gone
 
     def begin(self) -> Sequence[SessionPartition]:
-        """Begin an incremental fetch: the epoch rises before anything is read.
-
-        Returns the partitions that the last answer named: the reader has that answer.
+        """Begin an incremental fetch: the epoch rises before anything is read, and a request that still waits is
+        notified, to be answered with an error. Returns the partitions that the last answer named, which the reader has.
         """
         self.epoch = next_epoch(self.epoch)
         self.incremental_fetches += 1
         acknowledged, self.unacknowledged = self.unacknowledged, []
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            listener.changed(None, 0)
         return acknowledged
 
-    def put_under(self, conditions: Hashable) -> bool:
-        """Have all partitions due if these conditions are not those of the last fetch; returns whether they are not."""
-        if conditions == self.conditions:
-            return False
-        self.conditions = conditions
+    def begin_under(self, conditions: Hashable, visits: Any, *, may_redirect: bool) -> None:
+        """Make every partition due: the request comes under other conditions than the one before, with a clock of its
+        own. The host finds the partitions anew."""
+        self.conditions, self.visits, self.may_redirect = conditions, visits, may_redirect
         self.due.update(dict.fromkeys(self))
-        return True
 
-    def came(self, topic: SessionTopic, number: int, kinds: int) -> None:
-        """Have this partition due if it was missing."""
-        partition = self.find(topic, number)
-        if partition is not None and partition in self.missing:
-            partition.changed(None, kinds)
+    def used(self, now_ms: int) -> None:
+        """Note that a request of the session was taken or answered now."""
+        self.last_used_ms = now_ms
+
+    def set_busy(self, *, is_busy: bool) -> None:
+        """Let later requests of the session wait for a request that is carried out in steps, or go on."""
+        self.is_busy = is_busy
+
+    def listen(self, listener: ChangeListener | None) -> None:
+        """Notify the request that waits of every change; None: there is none."""
+        self.listener = listener
+
+    def close(self) -> None:
+        """End the session, whose places are free again."""
+        self.is_open = False
+
+    def recount(self) -> tuple[int, int]:
+        """Count the existing and the missing partitions, none of a closed session; returns how many more there are than
+        at the last count."""
+        before_existing, before_missing = self.counted
+        self.counted = (self.existing_count, len(self.missing)) if self.is_open else (0, 0)
+        return self.counted[0] - before_existing, self.counted[1] - before_missing
 
     def tell_missing_again(self, now_ms: int) -> None:
-        """Have all missing partitions due, and the next answer name them."""
+        """Make the missing partitions due; the next answer names them."""
         self.missing_told_ms = now_ms
         self.missing = dict.fromkeys(self.missing, False)
         self.due.update(dict.fromkeys(self.missing))
@@ -374,12 +366,8 @@ class FetchSession:
     # Answers
 
     def is_known_to_miss(self, partition: SessionPartition) -> bool:
-        """Note that the partition does not exist; whether its reader has an answer that says so."""
+        """Note that the partition does not exist; returns whether the reader has an answer that says so."""
         return self.missing.setdefault(partition, False)
-
-    def found(self, partition: SessionPartition) -> None:
-        """Note that the partition exists."""
-        self.missing.pop(partition, None)
 
     def due_in_order(self) -> list[SessionPartition]:
         """The partitions that are due, by rank."""
@@ -391,30 +379,40 @@ class FetchSession:
             # A dictionary keeps the room of what has left it, and would be walked through from end to end.
             self.due, self._most_due = dict(self.due), count
         if named is not None and len(named) == count:
-            return named  # those that are named are due, and no others are
+            return named  # the named partitions are due, and no other partition is
         return sorted(self.due, key=_rank_of)
 
-    def settle(self, partition: SessionPartition) -> None:
-        """The partition is clean: its reader has all of it, and knows its offsets."""
+    def mark_clean(self, partition: SessionPartition) -> None:
+        """Note that the reader has all of the partition, and knows its offsets."""
         del self.due[partition]
 
     def put_last(self, partition: SessionPartition) -> None:
-        """The partition comes behind all others from now on, though no answer names it: it has had its turn."""
+        """Move the partition to the end of the order, though no answer names it: it has had its turn."""
         self._last_rank += 1
         partition.rank, self._named_in_order = self._last_rank, None
 
-    def opened(self, named: Sequence[SessionPartition], answers: Iterable[PartitionData]) -> None:
-        """A full answer, which begins the session, is on its way: it names all of them, in this order."""
-        self.answered(named, answers, rotates=False)
+    def may_answer_idle(self, now_ms: int, pause_ms: int) -> bool:
+        """Whether an answer that has nothing but high watermarks may leave now; if so, the next one has to wait for the
+        pause, else until `idle_answer_ms`."""
+        if now_ms < self.idle_answer_ms:
+            return False
+        self.idle_answer_ms = now_ms + pause_ms
+        return True
+
+    def count_saved(self, named: int, size_bytes: int) -> None:
+        """Count the bytes that an incremental request or answer has saved: `size_bytes` for a partition that it does
+        not name."""
+        self.saved_bytes += (self.partition_count - named) * size_bytes
 
     def answered(
         self, named: Sequence[SessionPartition], answers: Iterable[PartitionData], *, rotates: bool = True
     ) -> None:
-        """An answer is on its way that names these, perhaps beside others. They stay due until the next request
-        acknowledges it.
+        """Note that an answer is on its way that names these partitions; a long answer is noted in parts. They stay due
+        until the next request acknowledges it.
 
-        A partition of which it has records comes behind all others from now on, if it `rotates`. After an error or a
-        divergence, in which readers look at nothing else, the next answer has to say everything again.
+        A partition of which the answer has records moves to the end of the order, unless the answer begins the session
+        (`rotates`). After an error or a divergence, in which readers look at nothing else, the next answer has to state
+        everything again.
         """
         last_rank = self._last_rank
         for partition, data in zip(named, answers, strict=True):

@@ -2,14 +2,14 @@
 
 A new session takes a free slot, or evicts a session for which one of the text's rules holds:
 
-1. The new one belongs to a follower, and the old one to a consumer.
-2. The old one has been inactive for more than 120 s.
-3. The old one has existed for more than 120 s, and the new one has more partitions. This rule holds among sessions of
-   followers and among those of consumers, not between the two: followers have priority.
+1. The new session belongs to a follower, and the old session to a consumer.
+2. The old session has been inactive for more than 120 s.
+3. The old session has existed for more than 120 s, and the new session has more partitions. This rule holds among
+   sessions of followers and among sessions of consumers, not between the two: followers have priority.
 
-Rule 2 is tried first, on the session that was inactive for longest; then rules 1 and 3, on the one with the fewest
-partitions. All sessions together may have so many partitions, which is a limit of ours: `session_places` says which
-of them make room then.
+Rule 2 is tried first, on the session that was inactive for longest; then rules 1 and 3, on the session with the fewest
+partitions. The number of partitions in all sessions together is limited too, which is a limit of ours:
+`session_places` says which sessions make room then.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,15 +35,15 @@ class FetchSessionCache:
         random_bytes: Callable[[int], bytes],
         on_removed: Callable[[FetchSession], None],
     ) -> None:
-        """`slots` is the most sessions there may be; 0: none. `on_removed` is called with each that has gone, evicted
-        or not, when it is in the cache no longer."""
+        """`slots` is the most sessions there may be; 0: none. `on_removed` is called with each session that is evicted
+        or closed, when it is in the cache no longer."""
         self.slots = slots
         self._random_bytes = random_bytes
         self._on_removed = on_removed
         self._sessions: dict[int, FetchSession] = {}  # the one that was used last comes last
         self._places = SessionPlaces()
         self.evictions = 0
-        """Sessions that others have displaced; not those that their readers have closed."""
+        """Sessions that others have displaced; a session that its reader closes does not count."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -54,7 +54,7 @@ class FetchSessionCache:
         return self._places.partition_count
 
     def sessions(self) -> Iterator[FetchSession]:
-        """All sessions, the one that was used last at the end."""
+        """Iterate over the sessions, the one that was used last at the end."""
         return iter(self._sessions.values())
 
     # Requests
@@ -87,14 +87,14 @@ class FetchSessionCache:
         return session
 
     def used(self, session: FetchSession, now_ms: int) -> None:
-        """A request of the session was taken or answered now."""
-        session.last_used_ms = now_ms
+        """Note that a request of the session was taken or answered now."""
+        session.used(now_ms)
         self._sessions[session.session_id] = self._sessions.pop(session.session_id)
 
     def resized(self, session: FetchSession) -> bool:
-        """Count the partitions of a session that has others than before; whether it may have so many.
+        """Count the partitions of a session that has others than before; returns whether it may have so many.
 
-        Sessions of clients with more places make room for it, as for one that begins. One that is closed may have none.
+        Sessions of clients with more places make room for it, as for a session that begins.
         """
         if not session.is_open:
             return False  # it would be counted for ever
@@ -104,7 +104,7 @@ class FetchSessionCache:
         grown = Newcomer(
             session.client, session.existing_count, len(session.missing), session.is_privileged, is_counted=True
         )
-        others = (one for one in self._sessions.values() if one is not session)
+        others = (other for other in self._sessions.values() if other is not session)
         return self._make_room(self._places.victims(grown, others, session.last_used_ms))
 
     # Sessions come and go
@@ -145,9 +145,9 @@ class FetchSessionCache:
     def remove(self, session: FetchSession) -> None:
         """Remove a session, if it is still there."""
         if session.is_open:
-            session.is_open = False
+            session.close()
             del self._sessions[session.session_id]
-            self._places.remove(session)
+            self._places.count(session)
             self._on_removed(session)
 
     def _new_id(self) -> int:
@@ -177,17 +177,17 @@ class FetchSessionCache:
         return None if victim is None else [victim]
 
     def _victim(self, partition_count: int, is_privileged: bool, now_ms: int) -> FetchSession | None:
-        oldest = next((one for one in self._sessions.values() if one.listener is None), None)
+        oldest = next((session for session in self._sessions.values() if session.listener is None), None)
         if oldest is not None and now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
             return oldest
         candidates = (
-            one
-            for one in self._sessions.values()
-            if (is_privileged and not one.is_privileged)
+            session
+            for session in self._sessions.values()
+            if (is_privileged and not session.is_privileged)
             or (
-                one.is_privileged == is_privileged
-                and now_ms - one.created_ms > MIN_EVICTION_MS
-                and partition_count > one.existing_count
+                session.is_privileged == is_privileged
+                and now_ms - session.created_ms > MIN_EVICTION_MS
+                and partition_count > session.existing_count
             )
         )
-        return min(candidates, key=lambda one: (one.is_privileged, one.existing_count), default=None)
+        return min(candidates, key=lambda session: (session.is_privileged, session.existing_count), default=None)

@@ -60,21 +60,13 @@ class SessionPlaces:
         return sum(self._existing.values()) + sum(self._missing.values())
 
     def count(self, session: FetchSession) -> None:
-        """Count the session as it is now, in place of how it was counted before."""
-        self._add(session, session.existing_count, len(session.missing))
-
-    def remove(self, session: FetchSession) -> None:
-        """Count the session no longer."""
-        self._add(session, 0, 0)
-
-    def _add(self, session: FetchSession, existing: int, missing: int) -> None:
-        existing_before, missing_before = session.counted
-        session.counted = existing, missing
+        """Count the session as it is now, in place of how it was counted before; one that is closed has no places."""
+        existing, missing = session.recount()
         kind = session.is_privileged
-        self._existing[kind] += existing - existing_before
-        self._missing[kind] += missing - missing_before
+        self._existing[kind] += existing
+        self._missing[kind] += missing
         key = session.client, kind
-        of_client = self._of_client.get(key, 0) + existing - existing_before
+        of_client = self._of_client.get(key, 0) + existing
         if of_client:
             self._of_client[key] = of_client
         else:
@@ -94,7 +86,7 @@ class SessionPlaces:
         others = list(sessions)
         if excess > 0 and not self._make_places(found, newcomer, others, now_ms):
             return None
-        missing_excess -= sum(one.counted[1] for one in found.sessions)
+        missing_excess -= sum(victim.counted[1] for victim in found.sessions)
         if missing_excess > 0 and not _make_room_for_missing(found, missing_excess, newcomer, others):
             return None
         return list(found.sessions)
@@ -108,14 +100,14 @@ class SessionPlaces:
 
     def _make_places(self, found: "_Victims", newcomer: Newcomer, others: Sequence[FetchSession], now_ms: int) -> bool:
         privileged = newcomer.is_privileged
-        evictable = [one for one in others if privileged or not one.is_privileged]
-        found.take(one for one in evictable if one.listener is None and now_ms - one.last_used_ms > MIN_EVICTION_MS)
-        consumers = (one for one in evictable if privileged and not one.is_privileged)
+        evictable = [session for session in others if privileged or not session.is_privileged]
+        found.take(peer for peer in evictable if peer.listener is None and now_ms - peer.last_used_ms > MIN_EVICTION_MS)
+        consumers = (session for session in evictable if privileged and not session.is_privileged)
         found.take(sorted(consumers, key=_places_of))
-        peers = [one for one in evictable if one.is_privileged == privileged]
+        peers = [session for session in evictable if session.is_privileged == privileged]
         self._share(found, newcomer, peers)
         wanted = newcomer.existing
-        older = (one for one in peers if now_ms - one.created_ms > MIN_EVICTION_MS and _places_of(one) < wanted)
+        older = (peer for peer in peers if now_ms - peer.created_ms > MIN_EVICTION_MS and _places_of(peer) < wanted)
         found.take(sorted(older, key=_places_of, reverse=True))
         return found.lacks <= 0
 
@@ -123,22 +115,22 @@ class SessionPlaces:
         """Take sessions of the client that has the most, for as long as that is more than the newcomer's has."""
         kind = newcomer.is_privileged
         left = {client: count for (client, privileged), count in self._of_client.items() if privileged == kind}
-        for one in found.sessions:
-            if one.is_privileged == kind:
-                left[one.client] -= _places_of(one)
+        for victim in found.sessions:
+            if victim.is_privileged == kind:
+                left[victim.client] -= _places_of(victim)
         own = left.pop(newcomer.client, 0) + (0 if newcomer.is_counted else newcomer.existing)
         of_client: dict[Hashable, list[FetchSession]] = {}
-        for one in sorted(peers, key=_places_of):
-            if _places_of(one) and one not in found.sessions:
-                of_client.setdefault(one.client, []).append(one)
+        for peer in sorted(peers, key=_places_of):
+            if _places_of(peer) and peer not in found.sessions:
+                of_client.setdefault(peer.client, []).append(peer)
         most = [(-count, order, client) for order, (client, count) in enumerate(left.items())]
         heapify(most)
         while found.lacks > 0 and most:
             count, order, client = most[0]
             if -count <= own:
                 return
-            its = of_client[client]
-            victim = its.pop(min(bisect_left(its, found.lacks, key=_places_of), len(its) - 1))
+            sessions = of_client[client]
+            victim = sessions.pop(min(bisect_left(sessions, found.lacks, key=_places_of), len(sessions) - 1))
             heapreplace(most, (count + _places_of(victim), order, client))
             found.take((victim,))
 
@@ -157,13 +149,13 @@ class _Victims:
         return self._found.keys()
 
     def take(self, candidates: Iterable[FetchSession]) -> None:
-        """Take sessions, in this order, for as long as places are lacking."""
-        for one in candidates:
+        """Take sessions in this order while places are lacking."""
+        for session in candidates:
             if self.lacks <= 0:
                 return
-            if _places_of(one) and one not in self._found:
-                self._found[one] = None
-                self.lacks -= _places_of(one)
+            if _places_of(session) and session not in self._found:
+                self._found[session] = None
+                self.lacks -= _places_of(session)
 
     def take_for_missing(self, session: FetchSession) -> None:
         """Take this session for its partitions that do not exist."""
@@ -171,12 +163,12 @@ class _Victims:
 
 
 def _make_room_for_missing(found: _Victims, excess: int, newcomer: Newcomer, others: Sequence[FetchSession]) -> bool:
-    peers = (one for one in others if one.is_privileged == newcomer.is_privileged and one not in found.sessions)
-    for one in sorted(peers, key=lambda peer: peer.counted[1], reverse=True):
-        if excess <= 0 or one.counted[1] <= newcomer.missing:
+    peers = (peer for peer in others if peer.is_privileged == newcomer.is_privileged and peer not in found.sessions)
+    for peer in sorted(peers, key=lambda session: session.counted[1], reverse=True):
+        if excess <= 0 or peer.counted[1] <= newcomer.missing:
             break
-        found.take_for_missing(one)
-        excess -= one.counted[1]
+        found.take_for_missing(peer)
+        excess -= peer.counted[1]
     return excess <= 0
 
 

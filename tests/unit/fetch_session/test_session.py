@@ -48,9 +48,9 @@ def answer(high_watermark: int, log_start_offset: int, *, error_code: int = 0, r
     )
 
 
-def settle_all(session: FetchSession) -> None:
+def clean_all(session: FetchSession) -> None:
     for one in session.due_in_order():
-        session.settle(one)
+        session.mark_clean(one)
 
 
 def due(session: FetchSession) -> list[int]:
@@ -73,7 +73,7 @@ def test_new_partitions_are_due_in_the_order_of_the_request() -> None:
 def test_a_clean_partition_is_due_again_when_it_is_named_or_changes() -> None:
     session = new_session()
     session.name([topic(0, 1, 2)])
-    settle_all(session)
+    clean_all(session)
     assert due(session) == []
     session.name([topic(2, offset=5)])
     only(session, 0).changed(None, 1)
@@ -84,7 +84,7 @@ def test_a_clean_partition_is_due_again_when_it_is_named_or_changes() -> None:
 def test_a_large_session_at_rest_leaves_no_room_behind_that_each_later_fetch_would_walk_through() -> None:
     session = new_session()
     session.name([topic(*range(5_000))])
-    settle_all(session)
+    clean_all(session)
     session.name([topic(7)])
     assert due(session) == [7]
     assert sys.getsizeof(session.due) < 1_000
@@ -134,7 +134,7 @@ def test_the_due_are_in_their_order_however_a_request_names_them(
 ) -> None:
     session = new_session()
     session.name([topic(0, 1, 2, 3)])
-    settle_all(session)
+    clean_all(session)
     session.name([topic(*named)])
     if forgotten:
         session.forget([ForgottenTopic(topic="t", partitions=forgotten)])
@@ -147,10 +147,10 @@ def test_the_due_are_in_their_order_however_a_request_names_them(
 def test_the_order_of_a_request_serves_its_first_reading_alone() -> None:
     session = new_session()
     session.name([topic(0, 1, 2, 3)])
-    settle_all(session)
+    clean_all(session)
     session.name([topic(1, 2)])
     assert due(session) == [1, 2]
-    session.settle(only(session, 1))
+    session.mark_clean(only(session, 1))
     only(session, 0).changed(None, 1)
     assert due(session) == [0, 2]
 
@@ -182,29 +182,30 @@ def test_an_answer_is_acknowledged_by_the_next_fetch_once() -> None:
     assert list(session.begin()) == []
 
 
-def test_other_conditions_have_everything_due_once() -> None:
+def test_a_request_under_other_conditions_makes_every_partition_due() -> None:
     session = new_session()
     session.name([topic(0, 1)])
-    assert session.put_under("a")
-    settle_all(session)
-    assert not session.put_under("a")
+    session.begin_under("a", "visits", may_redirect=True)
+    assert (session.conditions, session.visits, session.may_redirect) == ("a", "visits", True)
+    clean_all(session)
     assert due(session) == []
-    assert session.put_under("b")
+    session.begin_under("b", None, may_redirect=False)
     assert due(session) == [0, 1]
+    assert (session.conditions, session.visits, session.may_redirect) == ("b", None, False)
 
 
 def test_news_are_another_high_watermark_or_log_start_than_the_last_answer_had() -> None:
     session = new_session()
     (one,) = session.name([topic(0)])
     data = answer(5, 2)
-    assert one.is_news(data)
-    session.opened([one], [data])
-    assert not one.is_news(data)
-    assert one.is_news(answer(6, 2))
-    assert one.is_news(answer(5, 3))
+    assert one.has_changed(data)
+    session.answered([one], [data], rotates=False)
+    assert not one.has_changed(data)
+    assert one.has_changed(answer(6, 2))
+    assert one.has_changed(answer(5, 3))
     session.answered([one], [answer(5, 2, error_code=6)])
     assert (one.known_high_watermark, one.known_log_start_offset) == (UNKNOWN, UNKNOWN)
-    assert one.is_news(data)  # after an error everything is said again
+    assert one.has_changed(data)  # after an error everything is said again
     session.answered([one], [data])
     session.answered([one], [replace(data, diverging_epoch=DivergingEpoch(epoch=1, end_offset=4))])
     assert (one.known_high_watermark, one.known_log_start_offset) == (UNKNOWN, UNKNOWN)
@@ -219,17 +220,72 @@ def test_a_partition_keeps_no_unknown_fields_of_the_request() -> None:
     assert not hasattr(one, "unknown_tags")
 
 
+class Listener:
+    """A request that waits; it keeps what it hears."""
+
+    def __init__(self, heard: list[tuple[object, int]]) -> None:
+        self._heard = heard
+
+    def changed(self, subject: object, kinds: int, /) -> None:
+        self._heard.append((subject, kinds))
+
+
 def test_a_change_reaches_the_request_that_waits() -> None:
     heard: list[tuple[object, int]] = []
-
-    class Listener:
-        def changed(self, subject: object, kinds: int, /) -> None:
-            heard.append((subject, kinds))
-
     session = new_session()
     session.name([topic(0)])
-    settle_all(session)
-    session.listener = Listener()
+    clean_all(session)
+    session.listen(Listener(heard))
     only(session, 0).changed("subject", 4)
     assert heard == [("subject", 4)]
     assert due(session) == [0]
+
+
+def test_a_new_fetch_notifies_the_request_that_still_waits() -> None:
+    heard: list[tuple[object, int]] = []
+    session = new_session()
+    session.listen(Listener(heard))
+    session.begin()
+    assert heard == [(None, 0)]
+    session.begin()
+    assert heard == [(None, 0)]  # and it listens no more
+
+
+class Subject:
+    """A partition that is found; it counts its watchers."""
+
+    def __init__(self) -> None:
+        self.watchers: dict[object, int] = {}
+
+    def watch(self, watcher: object, kinds: int) -> None:
+        self.watchers[watcher] = kinds
+
+    def unwatch(self, watcher: object) -> None:
+        del self.watchers[watcher]
+
+
+def test_a_partition_watches_the_subject_that_is_found_until_it_is_lost() -> None:
+    session, subject = new_session(), Subject()
+    (one,) = session.name([topic(0)])
+    session.is_known_to_miss(one)
+    one.found(subject, 6)
+    assert (one.subject, subject.watchers, session.missing) == (subject, {one: 6}, {})
+    one.lose()
+    one.lose()
+    assert (one.subject, subject.watchers) == (None, {})
+
+
+def test_a_partition_of_a_closed_session_watches_nothing() -> None:
+    session, subject = new_session(), Subject()
+    (one,) = session.name([topic(0)])
+    session.close()
+    one.found(subject, 6)
+    assert (one.subject, subject.watchers) == (None, {})
+
+
+def test_an_answer_of_high_watermarks_alone_leaves_once_in_a_pause() -> None:
+    session = new_session()
+    assert session.may_answer_idle(100, 5)
+    assert not session.may_answer_idle(104, 5)
+    assert session.idle_answer_ms == 105
+    assert session.may_answer_idle(105, 5)

@@ -172,10 +172,10 @@ def test_a_session_that_is_used_or_waits_is_not_inactive() -> None:
 
     bench = Bench(slots=2)
     used, waiting = bench.must_open(9), bench.must_open(9)
-    waiting.listener = DeafListener()
+    waiting.listen(DeafListener())
     bench.cache.used(used, LATER)
     assert bench.open(9, now_ms=LATER) is None
-    waiting.listener = None
+    waiting.listen(None)
     bench.must_open(9, now_ms=LATER)
     assert bench.removed == [waiting]
 

@@ -182,7 +182,7 @@ class FetchHandler:
                 yield WAITS
                 if not connection.is_open:
                     return
-            session.is_busy = True
+            session.set_busy(is_busy=True)
             try:
                 yield from sessions.begin_in_steps(session, params)
             except Exception:
@@ -190,7 +190,7 @@ class FetchHandler:
                 answer_fault(params)
                 raise
             finally:
-                session.is_busy = False
+                session.set_busy(is_busy=False)
         except KafkaError as refusal:
             params.context.respond(FetchResponse(error_code=refusal.code, responses=()))
             return

@@ -155,10 +155,10 @@ class FetchingFollower:
         known = self._registration
         return SessionVisits(broker_epoch=self._broker_epoch, may_join=known is not None and known.is_alive)
 
-    def settle(self, partition: Partition, visits: SessionVisits | None) -> bool:
+    def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:
         return visits is not None and partition.in_sync.rest(self._replica_id, visits)
 
-    def unsettle(self, partition: Partition, visits: SessionVisits | None) -> None:
+    def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
         if visits is not None:
             partition.in_sync.end_rest(self._replica_id, visits)
 

@@ -102,11 +102,11 @@ class Reader(Protocol):
         """The clock of a session under the present conditions; None if its fetches acknowledge nothing."""
         ...
 
-    def settle(self, partition: Partition, visits: SessionVisits | None) -> bool:
+    def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:
         """The reader has all of the partition; returns whether the session's next fetch need not read it."""
         ...
 
-    def unsettle(self, partition: Partition, visits: SessionVisits | None) -> None:
+    def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
         """The partition cannot be read, or leaves the session: later fetches say nothing of it."""
         ...
 
@@ -190,10 +190,10 @@ class FetchingConsumer:
     def new_visits(self) -> None:
         return None
 
-    def settle(self, partition: Partition, visits: SessionVisits | None) -> bool:
+    def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:
         return True
 
-    def unsettle(self, partition: Partition, visits: SessionVisits | None) -> None:
+    def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
         pass
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:

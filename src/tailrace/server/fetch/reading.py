@@ -229,7 +229,7 @@ class SessionReading(Reading):
                 except KafkaError as error:
                     if error.code in DOES_NOT_EXIST:
                         if session.is_known_to_miss(one):
-                            session.settle(one)
+                            session.mark_clean(one)
                             continue
                         self._has_missing = True
                     named.append(one)
@@ -237,7 +237,7 @@ class SessionReading(Reading):
                     continue
             # The log end tells at once, without a call, that most have news.
             if may_have_all and one.fetch_offset == partition.log.log_end_offset and self._has_all(one, partition):
-                session.settle(one)
+                session.mark_clean(one)
                 continue
             result = read(partition, one, budget, one.view, is_last=is_last)
             data = result.data
@@ -245,13 +245,13 @@ class SessionReading(Reading):
                 self.is_urgent = True
                 named.append(one)
                 answers.append(data)
-                reader.unsettle(partition, session.visits)
+                reader.end_rest(partition, session.visits)
                 continue
             given.append((partition, result.size_bytes))
             self.available_bytes += result.available_bytes
             if one.view is not None and not result.size_bytes:
                 self._take_empty_view(one, partition, result)
-            elif result.size_bytes or one.is_news(data):
+            elif result.size_bytes or one.has_changed(data):
                 named.append(one)
                 answers.append(data)
                 if data.high_watermark != one.known_high_watermark:
@@ -275,11 +275,11 @@ class SessionReading(Reading):
         One whose end is not known waits, as one above the high watermark does.
         """
         data = result.data
-        if data.high_watermark != UNKNOWN and one.is_news(data):
+        if data.high_watermark != UNKNOWN and one.has_changed(data):
             self.named.append(one)
             self.answers.append(data)
         elif result.has_all:
-            self._session.settle(one)
+            self._session.mark_clean(one)
         elif result.has_scanned:
             self._session.put_last(one)
         elif data.high_watermark == UNKNOWN or one.fetch_offset > partition.high_watermark:
@@ -289,10 +289,10 @@ class SessionReading(Reading):
         """Have the partition clean if its reader has all of it. One above the high watermark waits: but not for ever,
         though each fetch is answered early with news of other partitions."""
         scanned_to = data.scanned_to if data.scanned_to >= 0 else one.fetch_offset
-        if scanned_to == self._readable_end(partition, data) and self.params.reader.settle(
+        if scanned_to == self._readable_end(partition, data) and self.params.reader.rest(
             partition, self._session.visits
         ):
-            self._session.settle(one)
+            self._session.mark_clean(one)
         elif one.fetch_offset > data.high_watermark and not self.params.reader.is_replica:
             self._wait_on(one, partition)
 
@@ -309,20 +309,17 @@ class SessionReading(Reading):
         """Find the partition anew, and have its changes make it due. Raises KafkaError as `PartitionTable.get`."""
         params, topic = self.params, one.topic
         name, topic_id = (topic, b"") if isinstance(topic, str) else ("", topic)
-        one.subject = one.view = None
-        kinds = params.watched_kinds
+        one.lose()
+        kinds, key_range = params.watched_kinds, None
         try:
             partition = params.partition(name, topic_id, one.partition)
         except KafkaError:
             view = params.view(name, topic_id)
             if view is None:
                 raise
-            partition, one.view = params.views.partition(view, one.partition), view.key_range(one.partition)
+            partition, key_range = params.views.partition(view, one.partition), view.key_range(one.partition)
             kinds |= Change.SETTINGS
-        self._session.found(one)
-        if self._session.is_open:
-            partition.watch(one, kinds)
-            one.subject = partition
+        one.found(partition, kinds, key_range)
         if one.known_high_watermark != UNKNOWN:  # the reader has the full answer that began the session
             params.reader.acknowledge([(partition, one.known_high_watermark)])
         return partition

@@ -22,6 +22,7 @@ from tailrace.fetch_session.session import (
     FetchSession,
     SessionOwner,
     SessionPartition,
+    SessionTopic,
 )
 from tailrace.fetch_session.session_cache import FetchSessionCache
 from tailrace.fetch_session.session_places import Newcomer
@@ -40,7 +41,7 @@ from tailrace.protocol.schema import positional, replace
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.server.callbacks import run_in_slices
-from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams, Reader
+from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams
 from tailrace.server.fetch.reading import FullReading, SessionReading
 from tailrace.server.ports import Clock
 
@@ -55,10 +56,10 @@ with them, and a leader is not slowed by an exchange for each of its moves."""
 TOLD_AGAIN_MS: Final = 5_000
 """The time after which an answer names the missing partitions of a session again.
 
-A reader that has asked for metadata since, at a broker that lags, would wait for ever for what another broker leads."""
+A reader that has asked a lagging broker for metadata since would otherwise wait for ever."""
 
 FEW: Final = 64
-"""A fetch of more partitions is carried out in steps of so many, in slices of several turns if it takes long."""
+"""A fetch of more partitions is carried out in steps of 64, in slices of several turns if it takes long."""
 
 _answered: Final[Callable[[int, tuple[FetchableTopicResponse, ...], tuple[NodeEndpoint, ...]], FetchResponse]] = (
     positional(FetchResponse, "session_id", "responses", "node_endpoints")
@@ -70,24 +71,24 @@ _ANSWER_BYTES: Final = 37
 
 
 class FetchSessions:
-    """Sessions, and the requests that use them. It reads nothing itself."""
+    """Sessions, and the requests that use them."""
 
     def __init__(self, *, clock: Clock, slots: int, random_bytes: Callable[[int], bytes]) -> None:
         """`slots` is max.incremental.fetch.session.cache.slots."""
         self._clock = clock
         self._removed: deque[FetchSession] = deque()
-        """Sessions that have gone, whose partitions they still watch."""
+        """Sessions that are closed and still watch partitions."""
         self.cache: Final = FetchSessionCache(slots=slots, random_bytes=random_bytes, on_removed=self._on_removed)
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        """Have the partitions due that have come, and those of which a changed broker has a replica, for readers that
-        may be sent there."""
+        """Marks a session's missing partitions due when they are created, and a partition whose reader may be sent to
+        another replica when a broker that holds one of its replicas changes."""
         waiting = [session for session in self.cache.sessions() if session.missing]
         if waiting and (delta.created_topics or delta.changed_partitions):
             run_in_slices(_partitions_came(waiting, delta), self._clock)
         changed = frozenset(delta.changed_brokers)
         if changed:
-            concerned = [session for session in self.cache.sessions() if session.watches_candidates]
+            concerned = [session for session in self.cache.sessions() if session.may_redirect]
             run_in_slices(_brokers_changed(concerned, changed), self._clock)
 
     def _on_removed(self, session: FetchSession) -> None:
@@ -99,8 +100,8 @@ class FetchSessions:
 
     def _unwatch_removed(self) -> Iterator[None]:
         while self._removed:
-            for one in tuple(self._removed[0]):  # a request that is under way may still name others
-                _unwatch(one)
+            for partition in tuple(self._removed[0]):  # a request that is under way may still name others
+                partition.lose()
                 yield
             self._removed.popleft()
 
@@ -124,7 +125,7 @@ class FetchSessions:
         return self.cache.has_room(newcomer, self._clock.monotonic_ms())
 
     def open(self, reading: FullReading) -> int:
-        """Begin a session with this answer to a full fetch, if one was requested and there is room; its id, or 0."""
+        """Begin a session with this answer to a full fetch, if that asks for one and there is room; its id, or 0."""
         return [NO_SESSION, *self.open_in_steps(reading)][-1]
 
     def open_in_steps(self, reading: FullReading) -> Iterator[int]:
@@ -148,13 +149,13 @@ class FetchSessions:
         for topic, answered in zip(params.topics, reading.topics, strict=True):
             wanted, found = portions(topic.partitions, FEW), portions(answered.partitions, FEW)
             for portion, answers in zip(wanted, found, strict=True):
-                session.opened(session.name((replace(topic, partitions=portion),), request.key_ranges), answers)
+                named = session.name((replace(topic, partitions=portion),), request.key_ranges)
+                session.answered(named, answers, rotates=False)
                 yield NO_SESSION
-        session.put_under(params.conditions)
-        _adapt(session, params.reader)
+        _begin_under(session, params)
         if not self.cache.resized(session) or session.is_excessive:
             self.cache.remove(session)
-        if session.is_open:  # another one may have taken its slot meanwhile
+        if session.is_open:  # another session may have taken its slot meanwhile
             _logger.debug(
                 "event=fetch-session-opened session=%d partitions=%d", session.session_id, session.partition_count
             )
@@ -175,7 +176,7 @@ class FetchSessions:
         )
 
     def is_long(self, session: FetchSession, params: FetchParams) -> bool:
-        """Whether the request is carried out in steps: it concerns many partitions, or another one is under way."""
+        """Whether the request is carried out in steps: it concerns many partitions, or waits for such a request."""
         request = params.request
         if session.is_busy or len(session.due) > FEW:
             return True
@@ -183,7 +184,7 @@ class FetchSessions:
             return False
         if request.topics and sum(len(topic.partitions) for topic in request.topics) > FEW:
             return True
-        if request.forgotten_topics_data and sum(len(one.partitions) for one in request.forgotten_topics_data) > FEW:
+        if request.forgotten_topics_data and sum(len(gone.partitions) for gone in request.forgotten_topics_data) > FEW:
             return True
         return session.partition_count > FEW and (
             session.conditions != params.conditions or (len(session.missing) > FEW and self._must_tell_again(session))
@@ -195,29 +196,30 @@ class FetchSessions:
         A session that has become empty, or too large, is closed: the answer then says so by its session id.
         """
         request = params.request
-        acknowledged = _begin(session)
-        if session.put_under(params.conditions):
-            _unwatch_all(session)
-            _adapt(session, params.reader)
+        acknowledged = session.begin()
+        if session.conditions != params.conditions:
+            for partition in session:
+                partition.lose()
+            _begin_under(session, params)
         if session.missing and self._must_tell_again(session):
             session.tell_missing_again(self._clock.monotonic_ms())
         named = len(session.name(request.topics, request.key_ranges)) if request.topics else 0
         if request.forgotten_topics_data:
             _forget(session, params, request.forgotten_topics_data)
         if acknowledged and params.reader.is_replica:
-            params.reader.acknowledge((one.subject, one.known_high_watermark) for one in acknowledged if one.is_known)
+            params.reader.acknowledge(_high_watermarks(acknowledged))
         self._begun(session, params, named)
 
     def begin_in_steps(self, session: FetchSession, params: FetchParams) -> Iterator[None]:
         """As `begin`."""
         request = params.request
-        acknowledged = _begin(session)
-        if session.put_under(params.conditions):
-            for place, one in enumerate(session):
-                _unwatch(one)
+        acknowledged = session.begin()
+        if session.conditions != params.conditions:
+            _begin_under(session, params)
+            for place, partition in enumerate(session):
+                partition.lose()
                 if not place % FEW:
                     yield
-            _adapt(session, params.reader)
         if self._must_tell_again(session):
             session.tell_missing_again(self._clock.monotonic_ms())
         named: list[SessionPartition] = []
@@ -231,7 +233,7 @@ class FetchSessions:
                 yield
         if params.reader.is_replica:
             for known in portions(acknowledged, FEW):
-                params.reader.acknowledge((one.subject, one.known_high_watermark) for one in known if one.is_known)
+                params.reader.acknowledge(_high_watermarks(known))
                 yield
         self._begun(session, params, len(named))
 
@@ -240,7 +242,7 @@ class FetchSessions:
 
     def _begun(self, session: FetchSession, params: FetchParams, named: int) -> None:
         self.used(session)
-        session.saved_bytes += (session.partition_count - named) * _REQUEST_BYTES
+        session.count_saved(named, _REQUEST_BYTES)
         if _logger.isEnabledFor(logging.DEBUG):
             epoch = params.request.session_epoch
             _logger.debug("event=fetch-session-used session=%d epoch=%d", session.session_id, epoch)
@@ -260,7 +262,8 @@ class FetchSessions:
         return self._clock.monotonic_ms()
 
     def read(self, params: FetchParams, session: FetchSession, *, is_last: bool) -> SessionReading:
-        """A pass over the session. One that breaks off closes it: its reader must not go on without what was read."""
+        """Make a pass over the session. A pass that breaks off closes the session: its reader must not go on without
+        what was read."""
         try:
             reading = SessionReading(params, session, is_last).read()
         except Exception:
@@ -271,12 +274,12 @@ class FetchSessions:
         return reading
 
     def used(self, session: FetchSession) -> None:
-        """A request of the session was taken, or answered after a wait."""
+        """Note that a request of the session was taken, or answered after a wait."""
         if session.is_open:
             self.cache.used(session, self._clock.monotonic_ms())
 
     def fetched(self, session: FetchSession, began_ms: int) -> None:
-        """All that is due was read since that time: the fetch counts for the clean partitions too."""
+        """Note that all due partitions were read since that time: the fetch counts for the clean partitions too."""
         if session.visits is not None:
             session.visits.fetched(began_ms)
 
@@ -286,9 +289,7 @@ class FetchSessions:
             return True
         if not (reading.has_stale_high_watermark and reading.params.reader.is_replica):
             return False
-        now_ms = self._clock.monotonic_ms()
-        if now_ms >= session.idle_answer_ms:
-            session.idle_answer_ms = now_ms + IDLE_ANSWER_MS
+        if session.may_answer_idle(self._clock.monotonic_ms(), IDLE_ANSWER_MS):
             return True
         first = reading.named[0]
         self._clock.call_at(session.idle_answer_ms, lambda: _changed_again(first))
@@ -298,12 +299,12 @@ class FetchSessions:
         self, session: FetchSession, reading: SessionReading, endpoints: tuple[NodeEndpoint, ...]
     ) -> FetchResponse:
         """The answer to an incremental fetch, which is on its way."""
-        session.saved_bytes += (session.partition_count - len(reading.named)) * _ANSWER_BYTES
+        session.count_saved(len(reading.named), _ANSWER_BYTES)
         return _answered(session.session_id if session.is_open else NO_SESSION, reading.commit(), endpoints)
 
     @staticmethod
     def refusal(session: FetchSession, request: FetchRequest) -> FetchResponse | None:
-        """The error for a request that has waited in vain: its session is closed, or another request came behind it."""
+        """The error for a request that has waited in vain: its session is closed, or has had another request since."""
         if not session.is_open:
             return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, responses=())
         if session.epoch != next_epoch(request.session_epoch):
@@ -313,29 +314,30 @@ class FetchSessions:
         return None
 
 
-def _begin(session: FetchSession) -> Sequence[SessionPartition]:
-    """Begin an incremental fetch; the partitions that it acknowledges."""
-    listener, session.listener = session.listener, None
-    acknowledged = session.begin()
-    if listener is not None:
-        listener.changed(None, 0)  # the request before still waits: it is to be answered with an error
-    return acknowledged
+def _begin_under(session: FetchSession, params: FetchParams) -> None:
+    reader = params.reader
+    session.begin_under(params.conditions, reader.new_visits(), may_redirect=reader.choice is not None)
+
+
+def _high_watermarks(acknowledged: Sequence[SessionPartition]) -> Iterator[tuple[Partition, int]]:
+    """The high watermarks that the reader has, of partitions that exist here."""
+    return ((known.subject, known.known_high_watermark) for known in acknowledged if known.is_known)
 
 
 def _forget(session: FetchSession, params: FetchParams, topics: Sequence[ForgottenTopic]) -> None:
-    for one in session.forget(topics):
-        if one.subject is not None:
-            params.reader.unsettle(one.subject, session.visits)
-        _unwatch(one)
+    for partition in session.forget(topics):
+        if partition.subject is not None:
+            params.reader.end_rest(partition.subject, session.visits)
+        partition.lose()
 
 
 def _owner(params: FetchParams) -> tuple[str, str, int]:
-    """The fields of the `SessionOwner`. As one, it would take longer to make than to compare."""
+    """The fields of the `SessionOwner`, which would take longer to make than to compare."""
     connection, replica_id = params.context.connection, params.sender.replica_id
     if replica_id < 0:
         replica_id = UNKNOWN
     elif not params.reader.is_proven:
-        replica_id = UNPROVEN  # a client that imitates a follower must not use, nor close, the sessions of that one
+        replica_id = UNPROVEN  # a client that imitates a follower must not use, nor close, the follower's sessions
     return connection.principal, connection.listener_name, replica_id
 
 
@@ -355,9 +357,9 @@ def _is_privileged(params: FetchParams) -> bool:
     return params.reader.is_registered
 
 
-def _changed_again(one: SessionPartition) -> None:
-    if one.subject is not None and one in one.session.due:
-        one.changed(one.subject, Change.HIGH_WATERMARK)
+def _changed_again(partition: SessionPartition) -> None:
+    if partition.subject is not None and partition in partition.session.due:
+        partition.changed(partition.subject, Change.HIGH_WATERMARK)
 
 
 def _partitions_came(sessions: Iterable[FetchSession], delta: ImageDelta) -> Iterator[None]:
@@ -365,34 +367,24 @@ def _partitions_came(sessions: Iterable[FetchSession], delta: ImageDelta) -> Ite
         by_id = session.uses_topic_ids
         for topic in delta.created_topics:
             for number in topic.partitions:
-                session.came(topic.topic_id if by_id else topic.name, number, Change.ROLE)
+                _came(session, topic.topic_id if by_id else topic.name, number)
         yield
         for (name, number), state in delta.changed_partitions:
-            session.came(state.topic_id if by_id else name, number, Change.ROLE)
+            _came(session, state.topic_id if by_id else name, number)
         yield
+
+
+def _came(session: FetchSession, topic: SessionTopic, number: int) -> None:
+    partition = session.find(topic, number)
+    if partition is not None and partition in session.missing:
+        partition.changed(None, Change.ROLE)
 
 
 def _brokers_changed(sessions: Iterable[FetchSession], changed: frozenset[BrokerId]) -> Iterator[None]:
     for session in sessions:
-        for one in tuple(session):
-            partition: Partition | None = one.subject
-            state = None if partition is None else partition.state
+        for partition in tuple(session):
+            subject: Partition | None = partition.subject
+            state = None if subject is None else subject.state
             if state is not None and not changed.isdisjoint(state.replicas):
-                one.changed(partition, Change.CANDIDATES)
+                partition.changed(subject, Change.CANDIDATES)
             yield
-
-
-def _adapt(session: FetchSession, reader: Reader) -> None:
-    session.visits = reader.new_visits()
-    session.watches_candidates = reader.choice is not None
-
-
-def _unwatch_all(session: FetchSession) -> None:
-    for one in session:
-        _unwatch(one)
-
-
-def _unwatch(one: SessionPartition) -> None:
-    if one.subject is not None:
-        one.subject.unwatch(one)
-        one.subject = None

@@ -314,12 +314,13 @@ class WaitingSession(_WaitingRequest[SessionReading]):
         self._began_ms = 0
 
     def watch(self, watcher: Watcher) -> None:
-        self._watched_by = self._session.listener = watcher
+        self._watched_by = watcher
+        self._session.listen(watcher)
 
     def unwatch(self, watcher: Watcher) -> None:
         self._watched_by = None
         if self._session.listener is watcher:
-            self._session.listener = None
+            self._session.listen(None)
 
     def _read_now(self, *, is_last: bool) -> SessionReading:
         return self._sessions.read(self._params, self._session, is_last=is_last)
@@ -341,7 +342,7 @@ class WaitingSession(_WaitingRequest[SessionReading]):
         return refusal is not None
 
     def _begin_pass(self) -> None:
-        self._session.is_busy = True
+        self._session.set_busy(is_busy=True)
         self._began_ms = self._sessions.now_ms()
 
     def _was_read(self) -> None:
@@ -351,7 +352,7 @@ class WaitingSession(_WaitingRequest[SessionReading]):
         self._sessions.check_size(self._session)
 
     def _end_pass(self) -> None:
-        self._session.is_busy = False
+        self._session.set_busy(is_busy=False)
 
     def _broke_off(self) -> None:
         super()._broke_off()
