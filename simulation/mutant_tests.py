@@ -3,6 +3,7 @@
 Prints the names of the tests that fail, a line each. A process of its own, so that every module is the mutant's.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -49,7 +50,9 @@ def unit_tests_of(mutant: Mutant) -> list[str]:
 def noticed_by(path: Path, tests: Sequence[str], root: Path = Path()) -> list[str]:
     """The first few of these tests that fail with the mutant of this file. `root` is where the tests are."""
     command = [sys.executable, "-m", "simulation.mutant_tests", str(path.absolute()), *tests]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root)
+    # All cases: the mutant's may not be in the turn of this run.
+    environment = {**os.environ, "TURN": "all"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.split()
 

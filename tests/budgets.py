@@ -5,6 +5,11 @@
 
 import os
 
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+from turns import TURNS
+
 MODEL_RUNS = int(os.environ.get("MODEL_RUNS", "0"))
 """So many times the usual number of examples, by chance; 0 for the usual ones, always the same."""
 
@@ -12,3 +17,17 @@ MODEL_RUNS = int(os.environ.get("MODEL_RUNS", "0"))
 def examples(usual: int) -> int:
     """The examples of a property, or the seeds of a simulation."""
     return usual * (MODEL_RUNS or 1)
+
+
+def blocks(usual: int, first: int = 0) -> list[ParameterSet]:
+    """Cases of a simulation, a range of seeds each: one block in each turn, from `first` on. `make soak` has one.
+
+    The seeds of the first block are few that reach every state; a test looks for the states in that block alone.
+    """
+    if MODEL_RUNS:
+        return [pytest.param(range(first, first + usual * MODEL_RUNS), id="all")]
+    starts = [(number, first + number * usual) for number in range(TURNS)]
+    return [
+        pytest.param(range(start, start + usual), marks=pytest.mark.in_turn(number), id=f"from-{start}")
+        for number, start in starts
+    ]

@@ -24,6 +24,7 @@ from node_starter import use_node_starter
 from second_runs import allow_second_runs
 from spark_classes import make_spark_classes, use_spark_classes
 from tailrace.protocol.schema import protect_values
+from turns import fix_turn, in_this_run
 from work_order import InOrder, cores, put_long_files_first, unlisted, workers
 
 protect_values()  # assigning to a message is a mistake that only tests can afford to look for
@@ -37,6 +38,8 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile("tailrace")
+
+pytest_plugins = ["pytester"]
 
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
 
@@ -53,6 +56,7 @@ def _allowed() -> list[str]:
 
 
 def pytest_configure() -> None:
+    fix_turn()
     use_node_starter()
     use_spark_classes()
 
@@ -64,8 +68,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
-    compile_tests(cores())
-    make_spark_classes()
+    if "TEST_LANE" not in os.environ:  # else `lanes` has done so, once for all
+        compile_tests(cores())
+        make_spark_classes()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -76,6 +81,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> InOrder
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("SPARK_TESTS") != "all":
         items[:] = [item for item in items if item.get_closest_marker("soak") is None]
+    items[:] = in_this_run(items)
     put_long_files_first(items)
     if config.getoption("max_suite_reruns") is not None:
         allow_second_runs(items)

@@ -103,6 +103,7 @@ def test_a_leader_that_stood_still_finds_that_it_leads_no_more(tmp_path: Path) -
         wait_until(agreed, "all name the same leader, of a later epoch")
 
 
+@pytest.mark.always
 def test_a_follower_that_was_stopped_past_the_log_start_comes_back_through_a_snapshot(tmp_path: Path) -> None:
     with Cluster(3, config=OFTEN, directory=tmp_path) as cluster:
         leader = cluster.controller_id

@@ -152,6 +152,7 @@ class Kills:
             time.sleep(0.01)
 
 
+@pytest.mark.always
 def test_each_record_is_copied_once_through_kills(
     cluster: Cluster, driver: Driver, record_property: Callable[[str, object], None]
 ) -> None:

@@ -142,7 +142,9 @@ def create_topic(cluster: Cluster, topic: str) -> None:
 
 
 @pytest.mark.interop
-@pytest.mark.parametrize("name", CONSUMERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.always] if name == "tailrace" else []) for name in CONSUMERS]
+)
 def test_a_client_reads_from_its_rack_and_outlives_the_loss_of_that_replica(cluster: Cluster, name: str) -> None:
     if why := absent(name):
         pytest.skip(why)

@@ -4,12 +4,12 @@ from collections import Counter
 
 import pytest
 
+from budgets import blocks
 from simulation.harness.network import NetworkFaults
 from simulation.quorum.broker_cluster import BrokerCluster, BrokerPlan
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
-SEEDS = 8
 STORMY = BrokerPlan(
     network=NetworkFaults(loss=0.1, duplication=0.15, slow=0.1, slow_delay_ms=2_500),
     crashes_per_s=0.4,
@@ -32,17 +32,19 @@ def test_in_calm_all_clients_administer_through_any_broker_and_none_is_fenced() 
     assert len(epochs) == len(cluster.nodes)  # each registered once
 
 
-def test_acknowledged_requests_survive_crashes_isolation_loss_duplicates_and_delay() -> None:
+@pytest.mark.parametrize("seeds", blocks(8))
+def test_acknowledged_requests_survive_crashes_isolation_loss_duplicates_and_delay(seeds: range) -> None:
     reached: Counter[str] = Counter()
     acked = 0
-    for seed in range(SEEDS):
+    for seed in seeds:
         cluster = BrokerCluster(seed, STORMY)
         cluster.run()
         acked += cluster.acked
         reached.update(cluster.world.sometimes)
-    assert acked > 50 * SEEDS
-    for state in ("asked a node that follows", "active controller crashed", "active controller isolated"):
-        assert reached[state], f"never: {state}"
+    assert acked > 50 * len(seeds)
+    states = ("asked a node that follows", "active controller crashed", "active controller isolated")
+    if seeds.start == 0:  # the block that reaches all
+        assert [state for state in states if not reached[state]] == []
 
 
 @pytest.mark.parametrize("seed", [121, 141, 152])

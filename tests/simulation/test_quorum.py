@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from budgets import examples
+from budgets import blocks
 from simulation.harness.breach import Breach
 from simulation.harness.shrink import Shrinker, attempt
 from simulation.quorum.cluster import QuorumCluster
@@ -26,8 +26,6 @@ from tailrace.testing.disk import TOTAL_SPACE
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
-SEEDS = range(examples(14))
-
 
 def run(seed: int, plan: QuorumPlan) -> QuorumCluster:
     cluster = QuorumCluster(seed, plan)
@@ -38,15 +36,17 @@ def run(seed: int, plan: QuorumPlan) -> QuorumCluster:
     return cluster
 
 
-def test_every_law_holds_after_every_event_whatever_fails() -> None:
+@pytest.mark.parametrize("seeds", blocks(14))
+def test_every_law_holds_after_every_event_whatever_fails(seeds: range) -> None:
     sometimes: Counter[str] = Counter()
     counted = 0
-    for seed in SEEDS:
+    for seed in seeds:
         cluster = run(seed, QuorumPlan.of(seed))
         sometimes.update(cluster.world.sometimes)
         counted += cluster.counts
-    assert [state for state in STATES if not sometimes[state]] == []
-    assert counted >= len(SEEDS) // 4
+    if seeds.start == 0:  # the block that reaches all
+        assert [state for state in STATES if not sometimes[state]] == []
+    assert counted >= len(seeds) // 4
 
 
 @pytest.mark.parametrize("seed", [5101, 5243])
@@ -134,7 +134,7 @@ def test_an_image_that_is_shown_too_early_is_found_out(monkeypatch: pytest.Monke
 def test_a_failing_run_shrinks_to_the_few_turns_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A vote that is not written: it takes a node that comes back."""
     monkeypatch.setattr(MetadataDirectory, "write_quorum_state", lambda *_: None)
-    all_attempts = [QuorumAttempts(seed) for seed in SEEDS]
+    all_attempts = [QuorumAttempts(seed) for seed in range(14)]
     attempts, failure = next(
         (one, failure) for one in all_attempts if (failure := attempt(one, QuorumPlan.of(one.seed))) is not None
     )

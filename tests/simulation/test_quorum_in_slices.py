@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from budgets import blocks
 from simulation.quorum.cluster import QuorumCluster, QuorumPlan
 from simulation.quorum.node import SLICE_PARTITIONS, QuorumNode
 from tailrace.metadata import derive
@@ -17,7 +18,6 @@ from tailrace.raft import events
 from tailrace.raft.voters import ReplicaKey
 from testkit.controller_commands import create_topics
 
-SEEDS = range(700, 712)
 CALM = QuorumPlan(commands_per_s=0, silences_per_s=0, chaos_ms=2000)
 NEW = BrokerId(900)
 Answers = list[ControllerResponse | KafkaError]
@@ -32,8 +32,9 @@ def smallest_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def test_every_law_holds_after_every_event() -> None:
-    for seed in SEEDS:
+@pytest.mark.parametrize("seeds", blocks(12, first=700))
+def test_every_law_holds_after_every_event(seeds: range) -> None:
+    for seed in seeds:
         cluster = QuorumCluster(seed, QuorumPlan.of(seed))
         try:
             cluster.run()

@@ -1,12 +1,11 @@
 """Copies of partitions under faults: the product's hosts, with a seeded network, disks and clocks."""
 
-import os
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from budgets import examples
+from budgets import blocks, examples
 from simulation.harness.breach import Breach
 from simulation.harness.network import NetworkFaults
 from simulation.replicas.bad_disk_cluster import run_seed as run_bad_disk_seed
@@ -15,7 +14,7 @@ from simulation.replicas.forgetful_cluster import run_seed as run_forgetful_seed
 from simulation.replicas.plan import ReplicaPlan
 from tailrace.model.errors import KafkaError
 
-SEEDS = int(os.environ.get("REPLICA_SEEDS", examples(12)))
+SEEDS = examples(12)
 BAD_DISK_SEEDS = max(1, SEEDS // 6)
 FORGETFUL_SEEDS = range(4, 4 + max(4, SEEDS // 3))
 """The first ones stop no follower."""
@@ -63,15 +62,17 @@ def test_a_replica_that_does_not_know_yet_that_it_was_removed_joins_no_more() ->
     run_seed(5_012_061)
 
 
-def test_nothing_acknowledged_is_lost_and_all_copies_become_the_same() -> None:
+@pytest.mark.parametrize("seeds", blocks(12))
+def test_nothing_acknowledged_is_lost_and_all_copies_become_the_same(seeds: range) -> None:
     reached: Counter[str] = Counter()
     counted = 0
-    for seed in range(SEEDS):
+    for seed in seeds:
         cluster = run_seed(seed)
         reached.update(state for state, count in cluster.world.sometimes.items() if count)
         counted += cluster.counts
-    assert [state for state in SOMETIMES if not reached[state]] == []
-    assert counted >= SEEDS / 4
+    if seeds.start == 0:  # the block that reaches all
+        assert [state for state in SOMETIMES if not reached[state]] == []
+    assert counted >= len(seeds) / 4
 
 
 def test_without_faults_everything_is_acknowledged_at_once() -> None:

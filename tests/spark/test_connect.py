@@ -45,9 +45,11 @@ MORE = (
     "tests", [pytest.param(TESTS, id="main ones"), pytest.param(MORE, id="more", marks=pytest.mark.soak)]
 )
 def test_spark_connect(tests: tuple[str, ...]) -> None:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "STRICT"))}
-    # SPARK_TESTING has the Connect server take a free port.
-    environment |= {"SPARK_TEST_SESSION": "connect", "SPARK_TESTING": "1"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "STRICT", "TEST_LANE"))
+    }
+    # SPARK_TESTING lets the Connect server take a free port; the cases may be of another turn than this run.
+    environment |= {"SPARK_TEST_SESSION": "connect", "SPARK_TESTING": "1", "TURN": "all"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", *(str(FOLDER / name) for name in tests)]
     run = subprocess.run(command, cwd=FOLDER.parents[1], env=environment, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stdout[-10_000:]
