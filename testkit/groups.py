@@ -259,13 +259,13 @@ class GroupScene:
     @property
     def state(self) -> GroupState:
         """The group's state; Dead if there is none."""
-        if not self.coordinator.has_group(self.group_id):
+        if not self.coordinator.reports.has(self.group_id):
             return GroupState.DEAD
-        return self.coordinator.describe(self.group_id).state
+        return self.coordinator.reports.describe(self.group_id).state
 
     @property
     def members(self) -> tuple[str, ...]:
-        return tuple(member.member_id for member in self.coordinator.describe(self.group_id).members)
+        return tuple(member.member_id for member in self.coordinator.reports.describe(self.group_id).members)
 
     def is_answered(self, request_id: RequestId) -> bool:
         return request_id in self.answers

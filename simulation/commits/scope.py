@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from simulation.harness.breach import Breach
 from simulation.harness.small_scope import Fingerprints
 from tailrace.coordinators.groups.commands import CommitOffsets, DeleteOffsets, OffsetToCommit, RangesToCommit
-from tailrace.coordinators.groups.offsets import OffsetCommits, delete
+from tailrace.coordinators.groups.offset_commits import OffsetCommits
 from tailrace.coordinators.groups.records import (
     GroupLogRecord,
     OffsetCommitValue,
@@ -22,6 +22,7 @@ from tailrace.coordinators.groups.records import (
     decode_record,
     encode_record,
 )
+from tailrace.coordinators.groups.removals import GroupRemovals
 from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.committed_progress import CommittedProgress, Rectangle
@@ -298,9 +299,10 @@ class CommitScope:
             store.apply(committed)
         latest.stage([record for entry in world.staged if (record := _record(entry)) is not None])
         if flight.kind == "deletion":
-            decision = delete(DeleteOffsets(group_id=GROUP, partitions=(PLACE,)), latest.get(GROUP), None)
-            return _only(decision.records)
-        commits = OffsetCommits(latest, self._offsets(), max_metadata=10)
+            removals = GroupRemovals(latest, {}, retention_ms=0)
+            command = DeleteOffsets(group_id=GROUP, partitions=(PLACE,))
+            return None if latest.get(GROUP) is None else _only(removals.decide(command, 1_000).records)
+        commits = OffsetCommits(latest, {}, self._offsets(), max_metadata=10)
         decision = commits.commit(self._command(flight), 1_000)
         if decision.response == (ErrorCode.FENCED_STATE_EPOCH,):
             self.sometimes.add("a commit is fenced")

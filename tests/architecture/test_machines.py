@@ -53,7 +53,7 @@ SHAPES: dict[type, set[Any]] = {
     TransactionCoordinator: {StagedMachine},
     ControllerMachine: {SteppedMachine},
 }
-PARTS = {"tailrace.coordinators.groups.decisions.GroupDecisions"}
+PARTS = {"tailrace.coordinators.groups.removals.GroupRemovals"}
 """Have `decide`, for the machine that they are part of."""
 
 SRC = Path(__file__).parents[2] / "src"

@@ -573,7 +573,7 @@ class TestOffsets:
 
 
 def _offset(scene: GroupScene) -> int | None:
-    offsets = scene.coordinator.committed_offsets(scene.group_id)
+    offsets = scene.coordinator.reports.offsets(scene.group_id)
     return next((value.offset for value in offsets.values()), None)
 
 
@@ -626,14 +626,14 @@ class TestDeletion:
         else:
             assert scene.code(scene.join(session_timeout_ms=1)) is E.INVALID_SESSION_TIMEOUT
         assert scene.submit(DeleteOffsets(group_id="g", partitions=(TopicPartition("t", 0),))) is E.NONE
-        assert (scene.state, scene.coordinator.group_count) == (GroupState.DEAD, 0)
+        assert (scene.state, scene.coordinator.reports.count) == (GroupState.DEAD, 0)
 
     def test_a_group_whose_first_offset_was_not_written_is_none(self, scene: GroupScene) -> None:
         scene.holds_writes = True
         scene.commit_offset(7)
         scene.join(session_timeout_ms=1)
         scene.fail_write()
-        assert (scene.state, scene.coordinator.group_count) == (GroupState.DEAD, 0)
+        assert (scene.state, scene.coordinator.reports.count) == (GroupState.DEAD, 0)
 
     def test_a_group_with_a_joining_member_outlives_its_last_offset(self, scene: GroupScene) -> None:
         scene.commit_offset(7)
@@ -655,13 +655,13 @@ class TestDeletion:
         ids, generation_id = scene.form_group("a")
         scene.commit_offset(7, generation_id=generation_id, member_id=ids[0])
         scene.leave(ids[0])
-        before = scene.coordinator.overview()
+        before = scene.coordinator.reports.overview()
         scene.holds_writes = True
         assert scene.delete_group() is E.NONE
         assert scene.delete_group() is E.GROUP_ID_NOT_FOUND
         scene.fail_write()
         scene.holds_writes = False
-        assert scene.coordinator.overview() == before
+        assert scene.coordinator.reports.overview() == before
         assert scene.form_group("b")[1] > generation_id + 1
 
     def test_a_group_that_was_joined_anew_while_its_deletion_failed_is_left_alone(self, scene: GroupScene) -> None:

@@ -20,7 +20,7 @@ def _sweep(scene: GroupScene, *, after_ms: int) -> set[TopicPartition]:
     """Let wall-clock time pass, sweep, and tell which offsets are left."""
     scene.wall_ms += after_ms
     scene.submit(ExpireOffsets(group_ids=(scene.group_id,)))
-    return set(scene.coordinator.committed_offsets(scene.group_id))
+    return set(scene.coordinator.reports.offsets(scene.group_id))
 
 
 def _form(scene: GroupScene, *topics: str) -> tuple[str, int]:

@@ -1,15 +1,11 @@
-"""Commands to a group coordinator, and views of its groups."""
+"""Commands to a group coordinator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tailrace.coordinators.groups.consumer.group import ConsumerGroupState
-from tailrace.coordinators.groups.group import GroupState
-from tailrace.coordinators.groups.history import GroupEvent, OffsetProgress
 from tailrace.model.committed_progress import Rectangle
 from tailrace.model.ids import TopicId
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.groups import DescribedGroupMember
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,33 +38,22 @@ class OffsetToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOffsets:
-    """Commit offsets of a group; the answer is an error code per offset, in order."""
+    """Commit offsets of a group, with a producer's transaction or outside; the answer is a code per offset, in order.
 
-    group_id: str
-    generation_id: int
-    member_id: str
-    group_instance_id: str | None
-    knows_epochs: bool
-    """The client can be a member of a consumer group (OffsetCommit v9 and later)."""
-    retention_time_ms: int
-    """The retention of the offsets in ms; -1: that of the broker's settings."""
-    offsets: tuple[OffsetToCommit, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitOffsetsInTransaction:
-    """Commit offsets of a group with a producer's transaction; the answer is an error code per offset, in order.
-
-    Clients before KIP-447 name no member: generation -1, and no member id.
+    Clients that name no member have generation -1, and no member id.
     """
 
     group_id: str
-    producer_id: int
-    producer_epoch: int
     generation_id: int
     member_id: str
     group_instance_id: str | None
     offsets: tuple[OffsetToCommit, ...]
+    knows_epochs: bool = True
+    """The client can be a member of a consumer group (OffsetCommit v9 and later)."""
+    retention_time_ms: int = -1
+    """The retention of the offsets in ms; -1: that of the broker's settings."""
+    producer_id: int | None = None
+    """The producer with whose transaction the offsets become committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,50 +96,4 @@ class ExpireOffsets:
     group_ids: tuple[str, ...]
 
 
-Command = CommitOffsets | CommitOffsetsInTransaction | DeleteGroup | DeleteOffsets | ForgetLostTopics | ExpireOffsets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOverview:
-    """A group in a list."""
-
-    group_id: str
-    protocol_type: str
-    """Empty for a group of consumers that assign themselves."""
-    state: GroupState | ConsumerGroupState
-    is_consumer_group: bool = False
-    """A consumer group of KIP-848; else a classic group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReport:
-    """A whole group. Only a stable group has a protocol, and members with metadata; assignments are the last ones."""
-
-    group_id: str
-    state: GroupState
-    protocol_type: str
-    protocol_name: str
-    members: tuple[DescribedGroupMember, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberLiveness:
-    """The time since a member's last heartbeat, and its session timeout."""
-
-    member_id: str
-    silent_ms: int
-    session_timeout_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupInsight:
-    """Details of a group at one moment that Kafka's answers do not have.
-
-    The moment is `now_ms` on the host's monotonic clock, as the times of events, and `wall_ms` on the clock of commits.
-    """
-
-    now_ms: int
-    wall_ms: int
-    events: tuple[GroupEvent, ...]
-    liveness: tuple[MemberLiveness, ...]
-    progress: Mapping[TopicPartition, OffsetProgress]
+Command = CommitOffsets | DeleteGroup | DeleteOffsets | ForgetLostTopics | ExpireOffsets

@@ -5,30 +5,21 @@ Two entries:
 - `decide` for commits and deletions: it changes nothing. Its records, and those of `step`, go into the log; `stage`,
   then `commit` or `discard` report the outcome.
 
+`reports` has the groups as clients see them.
+
 Decisions read the appended state, clients the committed state.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
-from tailrace.coordinators.groups.commands import (
-    Command,
-    GroupInsight,
-    GroupOverview,
-    GroupReport,
-    MemberLiveness,
-)
+from tailrace.coordinators.groups.commands import Command, CommitOffsets
 from tailrace.coordinators.groups.consumer.change import retirement
 from tailrace.coordinators.groups.consumer.conversion import as_consumer_group
-from tailrace.coordinators.groups.consumer.coordinator import (
-    ConsumerGroupDescription,
-    ConsumerGroups,
-    described,
-    fault_of_commit,
-)
+from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroups
 from tailrace.coordinators.groups.consumer.group import ConsumerGroup, Topics
 from tailrace.coordinators.groups.consumer.heartbeat import (
     JOINING,
@@ -37,7 +28,6 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
 )
 from tailrace.coordinators.groups.consumer.sessions import MemberKey
 from tailrace.coordinators.groups.consumer_records import ConsumerGroupRecord, ConsumerRecordKind
-from tailrace.coordinators.groups.decisions import GroupDecision, GroupDecisions, no_such_group
 from tailrace.coordinators.groups.events import (
     Abandoned,
     Answer,
@@ -53,26 +43,19 @@ from tailrace.coordinators.groups.events import (
     Retire,
     SyncAsked,
 )
-from tailrace.coordinators.groups.group import ClassicGroup, GroupState, Member
+from tailrace.coordinators.groups.group import ClassicGroup, GroupState
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, ProgressBook
 from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.coordinators.groups.membership import GroupMembership, Schedule
-from tailrace.coordinators.groups.records import (
-    GroupLogRecord,
-    GroupRecord,
-    OffsetCommitValue,
-    PendingOffset,
-    TransactionEnd,
-)
+from tailrace.coordinators.groups.offset_commits import GroupDecision, OffsetCommits
+from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, PendingOffset, TransactionEnd
+from tailrace.coordinators.groups.removals import GroupRemovals
+from tailrace.coordinators.groups.reports import GroupReports
 from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.machines import Tick
-from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.groups import DescribedGroupMember
 from tailrace.protocol.schema import replace
-
-_NOTHING: Mapping[TopicPartition, OffsetCommitValue] = {}
 
 
 class GroupCoordinator:
@@ -87,10 +70,14 @@ class GroupCoordinator:
         self.committed = GroupStore()
         self._latest = LatestGroups(self.committed)
         self._memberships: dict[str, GroupMembership] = {}
-        self._decisions = GroupDecisions(self._latest, self._memberships, config, shared_offsets)
+        self._commits = OffsetCommits(
+            self._latest, self._memberships, shared_offsets, max_metadata=config.offset_metadata_max_bytes
+        )
+        self._removals = GroupRemovals(self._latest, self._memberships, retention_ms=config.offsets_retention_ms)
         self._histories: dict[str, GroupHistory] = {}
         self._consumers = ConsumerGroups(config, self._histories, topics=topics, new_member_id=new_member_id)
         self._progress = ProgressBook()
+        self.reports = GroupReports(self.committed, self._memberships, self._consumers, self._histories, self._progress)
         self._schedule = Schedule()
         self._write_ids = count(1)
         self._now_ms = 0
@@ -293,7 +280,10 @@ class GroupCoordinator:
 
     def decide(self, command: Command, now_ms: int) -> GroupDecision:
         """The records and the answer; `now_ms` since 1970. Raises KafkaError if the command fails as a whole."""
-        return self._decisions.decide(command, now_ms)
+        if isinstance(command, CommitOffsets):
+            self._commits.check_member(command)
+            return self._commits.commit(command, now_ms)
+        return self._removals.decide(command, now_ms)
 
     def stage(self, records: Iterable[GroupLogRecord]) -> None:
         """Add appended records, which are not committed yet."""
@@ -373,127 +363,5 @@ class GroupCoordinator:
         for group_id in sorted(self.committed.groups_waiting_for(producer_id)):
             self.apply(TransactionEnd(group_id=group_id, producer_id=producer_id, is_committed=is_committed))
 
-    def unstable_partitions(self, group_id: str) -> frozenset[TopicPartition]:
-        """Partitions for which an open transaction has set the group's offset (KIP-447)."""
-        stored = self.committed.get(group_id)
-        return frozenset() if stored is None else stored.pending.partitions
-
-    @property
-    def group_ids(self) -> set[str]:
-        """Every group that clients can see."""
-        return {*self._memberships, *self.committed.groups}
-
-    def has_group(self, group_id: str) -> bool:
-        return group_id in self._memberships or group_id in self.committed.groups
-
-    @property
-    def group_count(self) -> int:
-        """The number of groups, about: groups with members alone, or with committed state alone, may be missing."""
-        return max(len(self._memberships), len(self.committed.groups))
-
-    def committed_offsets(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
-        """The group's progress; empty if it has none."""
-        stored = self.committed.get(group_id)
-        return _NOTHING if stored is None else stored.offsets
-
-    def overview(self) -> list[GroupOverview]:
-        """All groups, for a list."""
-        return [self._overview(group_id) for group_id in self.group_ids]
-
-    def _overview(self, group_id: str) -> GroupOverview:
-        membership, stored = self._memberships.get(group_id), self.committed.get(group_id)
-        if stored is not None and stored.consumer is not None:
-            return GroupOverview(
-                group_id=group_id, protocol_type=_CONSUMER, state=stored.consumer.state, is_consumer_group=True
-            )
-        if membership is None:
-            return GroupOverview(group_id=group_id, protocol_type="", state=GroupState.EMPTY)
-        group = membership.group
-        return GroupOverview(group_id=group_id, protocol_type=group.protocol_type or "", state=group.state)
-
-    def describe(self, group_id: str) -> GroupReport:
-        """The whole group. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
-        if not self.has_group(group_id):
-            raise no_such_group(group_id)
-        overview = self._overview(group_id)
-        if not isinstance(overview.state, GroupState):
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a classic group")
-        membership = self._memberships.get(group_id)
-        is_stable = overview.state is GroupState.STABLE
-        members = () if membership is None else membership.group.members.values()
-        protocol_name = None if membership is None or not is_stable else membership.group.protocol_name
-        return GroupReport(
-            group_id=group_id,
-            state=overview.state,
-            protocol_type=overview.protocol_type,
-            protocol_name=protocol_name or "",
-            members=tuple(_described(member, protocol_name, is_stable=is_stable) for member in members),
-        )
-
-    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
-        """The whole consumer group. Raises KafkaError GROUP_ID_NOT_FOUND (69), also for a classic group."""
-        stored = self.committed.get(group_id)
-        if stored is None or stored.consumer is None:
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id!r}")
-        return described(group_id, stored.consumer)
-
-    def check_reader(self, group_id: str, member_id: str | None, epoch: int) -> None:
-        """Raises KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH if the reader is not a present member of the group.
-
-        A request without a member may read the offsets of any group.
-        """
-        stored = self.committed.get(group_id)
-        if stored is None or stored.consumer is None or (member_id is None and epoch < 0):
-            return
-        fault = fault_of_commit(stored.consumer, member_id or "", epoch, knows_epochs=True)
-        if fault:
-            raise KafkaError(fault, f"group {group_id!r} does not show its offsets to this member now")
-
-    def insight(self, group_id: str, *, now_ms: int, wall_ms: int) -> GroupInsight:
-        """Details beyond `describe`, at the present times. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
-        if not self.has_group(group_id):
-            raise no_such_group(group_id)
-        history, membership = self._histories.get(group_id), self._memberships.get(group_id)
-        members = () if membership is None else membership.group.members.values()
-        return GroupInsight(
-            now_ms=now_ms,
-            wall_ms=wall_ms,
-            events=() if history is None else tuple(history.events),
-            liveness=(
-                *self._consumer_liveness(group_id, now_ms),
-                *(
-                    MemberLiveness(
-                        member_id=member.member_id,
-                        silent_ms=member.silent_ms(now_ms),
-                        session_timeout_ms=member.session_timeout_ms,
-                    )
-                    for member in members
-                ),
-            ),
-            progress=self._progress.of(group_id),
-        )
-
-    def _consumer_liveness(self, group_id: str, now_ms: int) -> Iterator[MemberLiveness]:
-        stored = self.committed.get(group_id)
-        if stored is None or stored.consumer is None:
-            return
-        for member_id in stored.consumer.members:
-            yield MemberLiveness(
-                member_id=member_id,
-                silent_ms=self._consumers.silent_ms(group_id, member_id, now_ms),
-                session_timeout_ms=self._consumers.session_timeout_ms(group_id, stored.consumer, member_id),
-            )
-
 
 _CONSUMER = "consumer"
-
-
-def _described(member: Member, protocol_name: str | None, *, is_stable: bool) -> DescribedGroupMember:
-    return DescribedGroupMember(
-        member_id=member.member_id,
-        group_instance_id=member.group_instance_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        member_metadata=member.metadata_for(protocol_name) if is_stable else b"",
-        member_assignment=member.assignment,
-    )

@@ -167,6 +167,29 @@ class ClassicGroup:
                 return ErrorCode.UNKNOWN_MEMBER_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
+    def fault_of_commit(
+        self, member_id: str, generation_id: int, group_instance_id: str | None, *, in_transaction: bool
+    ) -> ErrorCode:
+        """The error of this commit of offsets, or NONE.
+
+        A consumer that assigns itself commits with generation -1 and no member id, and only while the group is empty. A
+        transaction commits also during a rebalance.
+        """
+        if not in_transaction and generation_id < 0:
+            if self.state is GroupState.EMPTY:
+                return ErrorCode.NONE
+            if not member_id and group_instance_id is None:
+                return ErrorCode.UNKNOWN_MEMBER_ID
+        fault = self.fault_of_member(member_id, group_instance_id)
+        if fault:
+            return fault
+        if not self.is_current(generation_id):
+            return ErrorCode.ILLEGAL_GENERATION
+        if self.state is GroupState.COMPLETING_REBALANCE and not in_transaction:
+            # The member has the generation but no assignment yet: its offsets belong to the generation before.
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
+
     def is_current(self, generation_id: int) -> bool:
         """Whether a member may name this generation: the present one, or an earlier one in a converted group.
 

@@ -106,35 +106,6 @@ class GroupMembership:
                 assert_never(event)
         return self._effects.drain()
 
-    def fault_of_commit(self, *, generation_id: int, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """The error of this commit of offsets, or NONE.
-
-        A consumer that assigns itself commits with generation -1 and no member id, and only while the group is empty.
-        """
-        group = self.group
-        if group.state is GroupState.EMPTY and generation_id < 0:
-            return ErrorCode.NONE
-        if generation_id < 0 and not member_id and group_instance_id is None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        fault = group.fault_of_member(member_id, group_instance_id)
-        if fault:
-            return fault
-        if not group.is_current(generation_id):
-            return ErrorCode.ILLEGAL_GENERATION
-        if group.state is GroupState.COMPLETING_REBALANCE:
-            # The member has the generation but no assignment yet: its offsets belong to the generation before.
-            return ErrorCode.REBALANCE_IN_PROGRESS
-        return ErrorCode.NONE
-
-    def fault_of_transactional_commit(
-        self, *, generation_id: int, member_id: str, group_instance_id: str | None
-    ) -> ErrorCode:
-        """As `fault_of_commit`, for a request with a member, which may commit also during a rebalance."""
-        fault = self.group.fault_of_member(member_id, group_instance_id)
-        if fault:
-            return fault
-        return ErrorCode.NONE if self.group.is_current(generation_id) else ErrorCode.ILLEGAL_GENERATION
-
     def _sync(self, event: SyncAsked, now_ms: int) -> None:
         request, group = event.request, self.group
         fault = self._fault_of_sync(request)

@@ -32,12 +32,6 @@ MOST_STORED_BYTES: Final = 60_000
 """Of the ranges of one offset: a broker that does not know them keeps them up to 64 KiB."""
 
 
-def needs_rules(before: OffsetCommitValue, offset: int) -> bool:
-    """Whether a plain commit of this offset changes more than the offset of the value: it has ranges, or was reset, or
-    is reset now. A reader of ranges may have begun at an offset that no range was committed beyond."""
-    return bool(before.ranges) or before.state_epoch != 0 or offset < before.offset
-
-
 class SharedOffsets:
     """The values with ranges of all coordinators of a node: read, and made by commits."""
 

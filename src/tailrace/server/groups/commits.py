@@ -93,7 +93,7 @@ class OffsetCommitHandler:
     def _used(self, group_id: str, partition: TopicPartition) -> WireRangeBudget:
         """The ranges that the group has in this partition."""
         shared = self._coordinators.shared_offsets
-        value = self._coordinators.host_of(group_id).machine.committed_offsets(group_id).get(partition)
+        value = self._coordinators.host_of(group_id).machine.reports.offsets(group_id).get(partition)
         used = 0 if value is None else shared.progress(value).committed.rectangle_count
         return WireRangeBudget(used=used, limit=shared.max_rectangles)
 

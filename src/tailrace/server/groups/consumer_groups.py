@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from tailrace.coordinators.groups.consumer.assignment import Assignment
-from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroupDescription, ConsumerMemberDescription
 from tailrace.coordinators.groups.consumer.heartbeat import JOINING, ConsumerHeartbeat, check_heartbeat
+from tailrace.coordinators.groups.reports import ConsumerGroupDescription, ConsumerMemberDescription
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -149,7 +149,7 @@ class ConsumerGroupDescribeHandler:
     def _describe(self, group_id: str, operations: int, *, with_details: bool) -> DescribedConsumerGroup:
         try:
             host = self._coordinators.host_of(group_id)
-            description = host.machine.describe_consumer_group(group_id)
+            description = host.machine.reports.describe_consumer_group(group_id)
         except KafkaError as refusal:
             return undescribed(group_id, refusal.code, refusal.detail)
         details = (

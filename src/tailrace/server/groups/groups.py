@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Final
 
-from tailrace.coordinators.groups.commands import DeleteGroup, GroupInsight, GroupOverview, GroupReport
+from tailrace.coordinators.groups.commands import DeleteGroup
 from tailrace.coordinators.groups.group import GroupState
+from tailrace.coordinators.groups.reports import GroupInsight, GroupOverview, GroupReport
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.groups import (
     DeletableGroupResult,
@@ -61,7 +62,7 @@ class DescribeGroupsHandler:
     def _describe(self, group_id: str, version: int, operations: int, *, with_details: bool) -> DescribedGroup:
         try:
             host = self._coordinators.host_of(group_id)
-            description = host.machine.describe(group_id)
+            description = host.machine.reports.describe(group_id)
         except KafkaError as refusal:
             return _undescribed(group_id, refusal, version)
         return _described(
@@ -149,7 +150,7 @@ class ListGroupsHandler:
     def handle(self, request: ListGroupsRequest, context: RequestContext) -> Stepwise[ListGroupsResponse]:
         states = {state.lower() for state in request.states_filter}
         types = {group_type.lower() for group_type in request.types_filter}
-        overviews = [group for host in self._coordinators.active_hosts() for group in host.machine.overview()]
+        overviews = [group for host in self._coordinators.active_hosts() for group in host.machine.reports.overview()]
         wanted = (
             group
             for group in sorted(overviews, key=lambda group: group.group_id)

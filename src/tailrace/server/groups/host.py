@@ -13,10 +13,8 @@ from tailrace.coordinators.groups import answers
 from tailrace.coordinators.groups.commands import (
     Command,
     CommitOffsets,
-    CommitOffsetsInTransaction,
     ExpireOffsets,
     ForgetLostTopics,
-    GroupInsight,
 )
 from tailrace.coordinators.groups.consumer.group import SubscribableTopic, Topics
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat, HeartbeatDecision
@@ -45,6 +43,7 @@ from tailrace.coordinators.groups.records import (
     encode_record,
     pending_offset,
 )
+from tailrace.coordinators.groups.reports import GroupInsight
 from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.views import Views, id_of
@@ -120,11 +119,11 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         self._alarm = Alarm(clock, self._tick)
 
     def has(self, key: str) -> bool:
-        return self.machine.has_group(key)
+        return self.machine.reports.has(key)
 
     @property
     def key_count(self) -> int:
-        return self.machine.group_count
+        return self.machine.reports.count
 
     def _load_marker(self, producer_id: int, marker: EndTransactionMarker) -> None:
         self.machine.end_transaction(producer_id, is_committed=marker.type is ControlType.COMMIT)
@@ -225,7 +224,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
     def shared_progress(self, group_id: str) -> Iterator[tuple[TopicPartition, CommittedProgress, int]]:
         """The progress in the partitions of which the group has committed ranges, and how many ms its stable offset has
         not moved there."""
-        offsets = self.machine.committed_offsets(group_id)
+        offsets = self.machine.reports.offsets(group_id)
         shared = {partition: value for partition, value in offsets.items() if value.ranges}
         if shared:
             moves, now_ms = self.insight(group_id).progress, self._clock.now_ms()
@@ -234,19 +233,19 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
                 yield partition, progress, max(now_ms - moves[partition].moved_at_ms, 0)
 
     def insight(self, group_id: str) -> GroupInsight:
-        """`GroupCoordinator.insight` at this moment."""
-        return self.machine.insight(group_id, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
+        """`GroupReports.insight` at this moment."""
+        return self.machine.reports.insight(group_id, now_ms=self._clock.monotonic_ms(), wall_ms=self._clock.now_ms())
 
     def submit(self, command: Command, on_done: OnDone, *, within: InTransaction = IN_NONE) -> None:
         """As `CoordinatorHost.submit`; `within` is the transaction in which offsets are committed."""
         refusal = self._decide(command, on_done, within=within)
-        if not isinstance(command, CommitOffsets | CommitOffsetsInTransaction):
+        if not isinstance(command, CommitOffsets):
             return
         now_ms = self._clock.monotonic_ms()
         if refusal is None and command.member_id:  # the commit shows that the member lives
             committed = OffsetsCommitted(member_id=command.member_id)
             self._carry_out(self.machine.step(command.group_id, committed, now_ms))
-        elif refusal is not None and isinstance(command, CommitOffsets):
+        elif refusal is not None and command.producer_id is None:
             self.machine.record_refused_commit(command.group_id, command.member_id, refusal.code, now_ms)
 
     def complete_transaction(self, marker: TransactionMarker, on_done: Callable[[ErrorCode], None]) -> None:

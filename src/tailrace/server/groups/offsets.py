@@ -101,11 +101,11 @@ class OffsetFetchHandler:
     def _group(
         self, group: OffsetFetchRequestGroup, room: RangeRoom, *, by_id: bool, require_stable: bool
     ) -> Stepwise[OffsetFetchResponseGroup]:
-        machine = self._coordinators.host_of(group.group_id).machine
-        machine.check_reader(group.group_id, group.member_id, group.member_epoch)
+        reports = self._coordinators.host_of(group.group_id).machine.reports
+        reports.check_reader(group.group_id, group.member_id, group.member_epoch)
         view = _OffsetsView(
-            machine.committed_offsets(group.group_id),
-            machine.unstable_partitions(group.group_id) if require_stable else frozenset(),
+            reports.offsets(group.group_id),
+            reports.unstable_partitions(group.group_id) if require_stable else frozenset(),
             WantedRanges(self._coordinators.shared_offsets, group.key_ranges, room) if group.include_ranges else None,
         )
         if group.topics is None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from tailrace.coordinators.groups.commands import CommitOffsetsInTransaction
+from tailrace.coordinators.groups.commands import CommitOffsets
 from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
@@ -158,10 +158,9 @@ class _TransactionalCommit:
 
     def _commit(self, verification: Verification | None) -> None:
         request = self._request
-        command = CommitOffsetsInTransaction(
+        command = CommitOffsets(
             group_id=request.group_id,
             producer_id=request.producer_id,
-            producer_epoch=request.producer_epoch,
             generation_id=request.generation_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,

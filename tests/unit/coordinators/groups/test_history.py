@@ -19,7 +19,7 @@ K = GroupEventKind
 
 
 def _events(scene: GroupScene) -> tuple[GroupEvent, ...]:
-    return scene.coordinator.insight("g", now_ms=scene.now_ms, wall_ms=scene.wall_ms).events
+    return scene.coordinator.reports.insight("g", now_ms=scene.now_ms, wall_ms=scene.wall_ms).events
 
 
 def _of_kinds(scene: GroupScene, *kinds: GroupEventKind) -> list[tuple[GroupEventKind, str, str]]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.coordinators.groups.commands import CommitOffsets, OffsetToCommit, RangesToCommit
-from tailrace.coordinators.groups.offsets import OffsetCommits
+from tailrace.coordinators.groups.offset_commits import OffsetCommits
 from tailrace.coordinators.groups.range_commits import (
     MAX_RANGES_PER_COMMIT,
     RangeLimits,
@@ -135,7 +135,7 @@ def test_progress_without_ranges_has_nothing_behind_any_end() -> None:
 def test_a_commit_behind_the_end_is_refused_and_drops_the_ranges_that_the_log_has_lost() -> None:
     """KIP-X: ranges stored beyond the end that the leader confirms are dropped with it, and counted."""
     store, shared = GroupStore(), SharedOffsets(max_rectangles=10)
-    commits = OffsetCommits(LatestGroups(store), shared, max_metadata=10)
+    commits = OffsetCommits(LatestGroups(store), {}, shared, max_metadata=10)
 
     def commit(rectangle: Rectangle, *, end_offset: int, state_epoch: int = 0) -> ErrorCode:
         ranges = RangesToCommit(rectangles=(rectangle,), state_epoch=state_epoch, end_offset=end_offset)

@@ -157,7 +157,7 @@ def test_a_loading_coordinator_never_answers_no_offset() -> None:
     coordinators = _coordinators_of_another_start(node)
     assert _refusal(coordinators, "g") is E.COORDINATOR_LOAD_IN_PROGRESS
     node.clock.advance(0)
-    (value,) = coordinators.host_of("g").machine.committed_offsets("g").values()
+    (value,) = coordinators.host_of("g").machine.reports.offsets("g").values()
     assert value.offset == 7
 
 
@@ -192,7 +192,7 @@ def test_loading_waits_until_the_records_of_the_log_are_committed() -> None:
     assert _refusal(coordinators, "g") is E.COORDINATOR_LOAD_IN_PROGRESS
     disk.run()
     node.clock.advance(0)
-    assert len(coordinators.host_of("g").machine.committed_offsets("g")) == 1
+    assert len(coordinators.host_of("g").machine.reports.offsets("g")) == 1
 
 
 def test_a_log_that_cannot_be_read_makes_its_coordinator_unavailable(caplog: pytest.LogCaptureFixture) -> None:
@@ -260,7 +260,7 @@ def test_a_loss_of_leadership_redirects_waiting_requests() -> None:
     other: str = node.join("g").response.member_id
     joining = node.join("g", other)
     assert not joining.is_answered
-    (host,) = [host for host in node.coordinators.active_hosts() if host.machine.has_group("g")]
+    (host,) = [host for host in node.coordinators.active_hosts() if host.machine.reports.has("g")]
     host.close()
     assert joining.response.error_code == E.NOT_COORDINATOR
     assert host.state is HostState.CLOSED
@@ -343,7 +343,7 @@ def test_a_member_whose_connection_is_gone_expires_without_harm() -> None:
     node.connection.hang_up()
     node.clock.advance(30_000 + 10_000)
     assert not joining.is_answered
-    (group,) = [group for host in node.coordinators.active_hosts() for group in host.machine.overview()]
+    (group,) = [group for host in node.coordinators.active_hosts() for group in host.machine.reports.overview()]
     assert (group.group_id, group.state) == ("g", "Empty")
     assert member_id != other
 

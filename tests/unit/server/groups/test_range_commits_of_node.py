@@ -268,7 +268,7 @@ class TestPlainCommits:
                 topics=(OffsetCommitRequestTopic(name="orders", partitions=(partition_of(offset=offset),)),),
             )
             assert node.send(request, version).response.topics[0].partitions[0].error_code == E.NONE
-            (value,) = node.coordinators.host_of("g").machine.committed_offsets("g").values()
+            (value,) = node.coordinators.host_of("g").machine.reports.offsets("g").values()
             assert (value.offset, value.expire_timestamp >= 0) == (offset, True)
 
     def test_have_their_leader_epoch_for_their_own_offset_alone(self, node: TransactionPath) -> None:
@@ -291,7 +291,7 @@ class TestPlainCommits:
             ),
         )
         node.send(request, 9)
-        (value,) = node.coordinators.host_of("g").machine.committed_offsets("g").values()
+        (value,) = node.coordinators.host_of("g").machine.reports.offsets("g").values()
         assert (value.offset, value.leader_epoch) == (10, -1)
 
     def test_with_a_state_epoch_say_that_the_log_was_truncated(self, node: TransactionPath) -> None:
@@ -482,7 +482,7 @@ def test_a_transaction_that_has_set_the_offset_comes_first(node: TransactionPath
 def test_a_record_of_a_broker_without_ranges_keeps_the_offset(node: TransactionPath) -> None:
     """A broker of the release before decodes the record, and sees the stable offset and tags that it does not know."""
     commit(node, low(3, 9), high(0, 4))
-    (value,) = node.coordinators.host_of("g").machine.committed_offsets("g").values()
+    (value,) = node.coordinators.host_of("g").machine.reports.offsets("g").values()
     assert value.ranges
     again = decode(OffsetCommitValue, 4, encode_bytes(value, 4))
     assert again == value

@@ -1,19 +1,16 @@
 """The consumer groups of one partition of `__consumer_offsets`: decisions on the latest state, and sessions."""
 
 from collections.abc import Iterator, MutableMapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tailrace.coordinators.config import GroupConfig
-from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
-from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
 from tailrace.coordinators.groups.consumer.change import ConsumerGroupDecision
 from tailrace.coordinators.groups.consumer.classic_members import ClassicDecision, ClassicMembers
 from tailrace.coordinators.groups.consumer.conversion import check_upgrade_fits
 from tailrace.coordinators.groups.consumer.group import (
     NOT_THERE,
     ConsumerGroup,
-    ConsumerGroupState,
     ConsumerMember,
     MemberState,
     Topics,
@@ -26,35 +23,11 @@ from tailrace.coordinators.groups.consumer.heartbeat import (
     removal,
 )
 from tailrace.coordinators.groups.consumer.sessions import MemberKey, Sessions
-from tailrace.coordinators.groups.consumer_records import ConsumerGroupMemberMetadataValue
 from tailrace.coordinators.groups.events import Asked, HeartbeatAsked, JoinAsked, LeaveAsked, SyncAsked
 from tailrace.coordinators.groups.history import GroupHistory
 from tailrace.coordinators.groups.joining import NewMemberId
 from tailrace.coordinators.groups.records import GroupLogRecord
 from tailrace.model.errors import ErrorCode, KafkaError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerMemberDescription:
-    """A member of a consumer group, for clients."""
-
-    member_id: str
-    epoch: int
-    subscription: ConsumerGroupMemberMetadataValue
-    assignment: Assignment
-    target: Assignment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupDescription:
-    """A whole consumer group."""
-
-    group_id: str
-    state: ConsumerGroupState
-    epoch: int
-    target_epoch: int
-    assignor: str
-    members: tuple[ConsumerMemberDescription, ...]
 
 
 class ConsumerGroups:
@@ -246,44 +219,3 @@ def _revokes_anew(before: ConsumerGroup | None, after: ConsumerGroup, member_id:
     if known is None or member is None:
         return False
     return bool(known.pending_revocation) and known.pending_revocation != member.pending_revocation
-
-
-def fault_of_commit(
-    group: ConsumerGroup, member_id: str, epoch: int, *, knows_epochs: bool, instance_id: str | None = None
-) -> ErrorCode:
-    """The error of a member's commit, or fetch, of offsets, or NONE. `knows_epochs`: OffsetCommit v9 and later."""
-    if epoch < 0 and not group.members:
-        return ErrorCode.NONE
-    member = group.members.get(member_id)
-    if instance_id is not None:
-        former = group.static_member(instance_id)
-        if former is not None and former is not member and former.is_classic:
-            return ErrorCode.FENCED_INSTANCE_ID
-    if member is None:
-        return ErrorCode.UNKNOWN_MEMBER_ID
-    if member.is_classic:
-        return ErrorCode.NONE if epoch == member.epoch else ErrorCode.ILLEGAL_GENERATION
-    if not knows_epochs:
-        return ErrorCode.UNSUPPORTED_VERSION
-    return ErrorCode.NONE if epoch == member.epoch else ErrorCode.STALE_MEMBER_EPOCH
-
-
-def described(group_id: str, group: ConsumerGroup) -> ConsumerGroupDescription:
-    """The whole group."""
-    return ConsumerGroupDescription(
-        group_id=group_id,
-        state=group.state,
-        epoch=group.epoch or 0,
-        target_epoch=group.target_epoch,
-        assignor=group.assignor(DEFAULT_ASSIGNOR),
-        members=tuple(
-            ConsumerMemberDescription(
-                member_id=member.member_id,
-                epoch=member.epoch,
-                subscription=member.subscription,
-                assignment=member.assigned,
-                target=group.targets.get(member.member_id, NOTHING),
-            )
-            for member in group.members.values()
-        ),
-    )

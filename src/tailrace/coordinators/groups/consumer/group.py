@@ -23,6 +23,7 @@ from tailrace.coordinators.groups.consumer_records import (
     TargetAssignmentMemberValue,
     TargetAssignmentMetadataValue,
 )
+from tailrace.model.errors import ErrorCode
 from tailrace.protocol.declaration import replace as replace_fields
 
 NOT_THERE = -2
@@ -247,6 +248,25 @@ class ConsumerGroup:
         """Partitions that other members own or have not revoked yet."""
         others = (other for other in self.members.values() if other.member_id != member_id)
         return Assignment.union_of(held for other in others for held in (other.assigned, other.pending_revocation))
+
+    def fault_of_commit(
+        self, member_id: str, epoch: int, *, knows_epochs: bool, instance_id: str | None = None
+    ) -> ErrorCode:
+        """The error of a member's commit, or fetch, of offsets, or NONE. `knows_epochs`: OffsetCommit v9 and later."""
+        if epoch < 0 and not self.members:
+            return ErrorCode.NONE
+        member = self.members.get(member_id)
+        if instance_id is not None:
+            former = self.static_member(instance_id)
+            if former is not None and former is not member and former.is_classic:
+                return ErrorCode.FENCED_INSTANCE_ID
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if epoch == member.epoch and (member.is_classic or knows_epochs):
+            return ErrorCode.NONE
+        if member.is_classic:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.STALE_MEMBER_EPOCH if knows_epochs else ErrorCode.UNSUPPORTED_VERSION
 
     def assignor(self, default: str) -> str:
         """The assignor that most members name."""

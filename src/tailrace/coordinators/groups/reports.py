@@ -1,0 +1,247 @@
+"""Reports on the groups of one partition of `__consumer_offsets`: lists, descriptions, committed offsets."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
+from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
+from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroups
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup, ConsumerGroupState
+from tailrace.coordinators.groups.consumer_records import ConsumerGroupMemberMetadataValue
+from tailrace.coordinators.groups.group import GroupState, Member
+from tailrace.coordinators.groups.history import GroupEvent, GroupHistory, OffsetProgress, ProgressBook
+from tailrace.coordinators.groups.membership import GroupMembership
+from tailrace.coordinators.groups.records import OffsetCommitValue
+from tailrace.coordinators.groups.removals import no_such_group
+from tailrace.coordinators.groups.store import GroupStore
+from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.partitions import TopicPartition
+from tailrace.protocol.messages.groups import DescribedGroupMember
+
+_CONSUMER: Final = "consumer"
+_NOTHING: Final[Mapping[TopicPartition, OffsetCommitValue]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupOverview:
+    """A group in a list."""
+
+    group_id: str
+    protocol_type: str
+    """Empty for a group of consumers that assign themselves."""
+    state: GroupState | ConsumerGroupState
+    is_consumer_group: bool = False
+    """A consumer group of KIP-848; else a classic group."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReport:
+    """A whole group. Only a stable group has a protocol, and members with metadata; assignments are the last ones."""
+
+    group_id: str
+    state: GroupState
+    protocol_type: str
+    protocol_name: str
+    members: tuple[DescribedGroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerMemberDescription:
+    """A member of a consumer group, for clients."""
+
+    member_id: str
+    epoch: int
+    subscription: ConsumerGroupMemberMetadataValue
+    assignment: Assignment
+    target: Assignment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerGroupDescription:
+    """A whole consumer group."""
+
+    group_id: str
+    state: ConsumerGroupState
+    epoch: int
+    target_epoch: int
+    assignor: str
+    members: tuple[ConsumerMemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLiveness:
+    """The time since a member's last heartbeat, and its session timeout."""
+
+    member_id: str
+    silent_ms: int
+    session_timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInsight:
+    """Details of a group at one moment that Kafka's answers do not have.
+
+    The moment is `now_ms` on the host's monotonic clock, as the times of events, and `wall_ms` on the clock of commits.
+    """
+
+    now_ms: int
+    wall_ms: int
+    events: tuple[GroupEvent, ...]
+    liveness: tuple[MemberLiveness, ...]
+    progress: Mapping[TopicPartition, OffsetProgress]
+
+
+class GroupReports:
+    """Reads the parts of a `GroupCoordinator`, and changes nothing."""
+
+    def __init__(
+        self,
+        committed: GroupStore,
+        memberships: Mapping[str, GroupMembership],
+        consumers: ConsumerGroups,
+        histories: Mapping[str, GroupHistory],
+        progress: ProgressBook,
+    ) -> None:
+        self._committed = committed
+        self._memberships = memberships
+        self._consumers = consumers
+        self._histories = histories
+        self._progress = progress
+
+    def has(self, group_id: str) -> bool:
+        """Whether clients can see the group."""
+        return group_id in self._memberships or group_id in self._committed.groups
+
+    @property
+    def count(self) -> int:
+        """The number of groups, about: groups with members alone, or with committed state alone, may be missing."""
+        return max(len(self._memberships), len(self._committed.groups))
+
+    def offsets(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
+        """The group's committed offsets; empty if it has none."""
+        stored = self._committed.get(group_id)
+        return _NOTHING if stored is None else stored.offsets
+
+    def unstable_partitions(self, group_id: str) -> frozenset[TopicPartition]:
+        """Partitions for which an open transaction has set the group's offset (KIP-447)."""
+        stored = self._committed.get(group_id)
+        return frozenset() if stored is None else stored.pending.partitions
+
+    def check_reader(self, group_id: str, member_id: str | None, epoch: int) -> None:
+        """Raises KafkaError UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH if the reader is not a present member of the group.
+
+        A request without a member may read the offsets of any group.
+        """
+        consumer = self._consumer(group_id)
+        if consumer is None or (member_id is None and epoch < 0):
+            return
+        fault = consumer.fault_of_commit(member_id or "", epoch, knows_epochs=True)
+        if fault:
+            raise KafkaError(fault, f"group {group_id!r} does not show its offsets to this member now")
+
+    def _consumer(self, group_id: str) -> ConsumerGroup | None:
+        stored = self._committed.get(group_id)
+        return None if stored is None else stored.consumer
+
+    def overview(self) -> list[GroupOverview]:
+        """All groups, for a list."""
+        return [self._overview(group_id) for group_id in {*self._memberships, *self._committed.groups}]
+
+    def _overview(self, group_id: str) -> GroupOverview:
+        membership, consumer = self._memberships.get(group_id), self._consumer(group_id)
+        if consumer is not None:
+            return GroupOverview(
+                group_id=group_id, protocol_type=_CONSUMER, state=consumer.state, is_consumer_group=True
+            )
+        if membership is None:
+            return GroupOverview(group_id=group_id, protocol_type="", state=GroupState.EMPTY)
+        group = membership.group
+        return GroupOverview(group_id=group_id, protocol_type=group.protocol_type or "", state=group.state)
+
+    def describe(self, group_id: str) -> GroupReport:
+        """The whole group. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
+        if not self.has(group_id):
+            raise no_such_group(group_id)
+        overview = self._overview(group_id)
+        if not isinstance(overview.state, GroupState):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a classic group")
+        membership = self._memberships.get(group_id)
+        is_stable = overview.state is GroupState.STABLE
+        protocol_name = None if membership is None or not is_stable else membership.group.protocol_name
+        return GroupReport(
+            group_id=group_id,
+            state=overview.state,
+            protocol_type=overview.protocol_type,
+            protocol_name=protocol_name or "",
+            members=tuple(
+                DescribedGroupMember(
+                    member_id=member.member_id,
+                    group_instance_id=member.group_instance_id,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    member_metadata=member.metadata_for(protocol_name) if is_stable else b"",
+                    member_assignment=member.assignment,
+                )
+                for member in self._members(group_id)
+            ),
+        )
+
+    def _members(self, group_id: str) -> tuple[Member, ...]:
+        """The members of a classic group."""
+        membership = self._memberships.get(group_id)
+        return () if membership is None else tuple(membership.group.members.values())
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
+        """The whole consumer group. Raises KafkaError GROUP_ID_NOT_FOUND (69), also for a classic group."""
+        group = self._consumer(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id!r}")
+        return ConsumerGroupDescription(
+            group_id=group_id,
+            state=group.state,
+            epoch=group.epoch or 0,
+            target_epoch=group.target_epoch,
+            assignor=group.assignor(DEFAULT_ASSIGNOR),
+            members=tuple(
+                ConsumerMemberDescription(
+                    member_id=member.member_id,
+                    epoch=member.epoch,
+                    subscription=member.subscription,
+                    assignment=member.assigned,
+                    target=group.targets.get(member.member_id, NOTHING),
+                )
+                for member in group.members.values()
+            ),
+        )
+
+    def insight(self, group_id: str, *, now_ms: int, wall_ms: int) -> GroupInsight:
+        """Details beyond `describe`, at the present times. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
+        if not self.has(group_id):
+            raise no_such_group(group_id)
+        history = self._histories.get(group_id)
+        classic = (
+            MemberLiveness(
+                member_id=member.member_id,
+                silent_ms=member.silent_ms(now_ms),
+                session_timeout_ms=member.session_timeout_ms,
+            )
+            for member in self._members(group_id)
+        )
+        return GroupInsight(
+            now_ms=now_ms,
+            wall_ms=wall_ms,
+            events=() if history is None else tuple(history.events),
+            liveness=(*self._consumer_liveness(group_id, now_ms), *classic),
+            progress=self._progress.of(group_id),
+        )
+
+    def _consumer_liveness(self, group_id: str, now_ms: int) -> Iterator[MemberLiveness]:
+        group = self._consumer(group_id)
+        for member_id in () if group is None else group.members:
+            assert group is not None, "it has members"
+            yield MemberLiveness(
+                member_id=member_id,
+                silent_ms=self._consumers.silent_ms(group_id, member_id, now_ms),
+                session_timeout_ms=self._consumers.session_timeout_ms(group_id, group, member_id),
+            )
