@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Self
 
 from tailrace.metadata.commands import ControllerCommand
+from tailrace.metadata.feature_levels import METADATA_VERSION, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage
 from tailrace.metadata.records import (
-    METADATA_VERSION,
-    METADATA_VERSION_FEATURE,
     FeatureLevelRecord,
     MetadataRecord,
     PartitionRecord,

@@ -2,8 +2,8 @@
 
 from tailrace.metadata.derive import PartitionChange
 from tailrace.metadata.image import ClusterImage
-from tailrace.metadata.records import FRAME_VERSION, MetadataRecord, type_number
-from tailrace.metadata.replay import BrokerEvent, derivation
+from tailrace.metadata.records import FRAME_VERSION, KINDS, BrokerEvent, MetadataRecord
+from tailrace.metadata.replay import derivation
 from tailrace.model.steps import result_of
 from tailrace.protocol.primitives import uvarint
 from tailrace.protocol.schema import encode_bytes
@@ -11,7 +11,7 @@ from tailrace.protocol.schema import encode_bytes
 
 def encode_record_in(record: MetadataRecord, version: int) -> bytes:
     """The value of the log record in this version, frame included: that of an older release, too."""
-    frame = uvarint(FRAME_VERSION) + uvarint(type_number(type(record))) + uvarint(version)
+    frame = uvarint(FRAME_VERSION) + uvarint(KINDS.of(record).number) + uvarint(version)
     return frame + encode_bytes(record, version)
 
 

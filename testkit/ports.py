@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.feature_levels import METADATA_VERSION, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
-from tailrace.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import TopicPartition

@@ -6,7 +6,7 @@ import pytest
 
 from crash.topics import make_topic, wait_until_known
 from tailrace.client.blocking import Admin, NewTopic
-from tailrace.metadata.records import METADATA_VERSION, METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION
+from tailrace.metadata.feature_levels import METADATA_VERSION, METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.testing import Cluster, ClusterError
 

@@ -12,7 +12,7 @@ import pytest
 
 from interop.kafka_tools import Dump, absent, run
 from tailrace.metadata.commands import ReplicaAssignment, TopicSpec
-from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
+from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import TopicPartition
 from testkit.admin_server import AdminServer

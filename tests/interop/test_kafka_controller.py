@@ -19,8 +19,8 @@ from interop.kafka_tools import JARS, absent, run
 from interop.librdkafka import DEADLINE_S, wait_until
 from interop.observer import Observer
 from tailrace.client.blocking import Admin, NewTopic
+from tailrace.metadata.feature_levels import METADATA_VERSION
 from tailrace.metadata.image import ALL_BROKERS, ClusterImage
-from tailrace.metadata.records import METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import format_topic_id
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from budgets import MODEL_RUNS, examples
-from tailrace.metadata.records import METADATA_VERSION
+from tailrace.metadata.feature_levels import METADATA_VERSION
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.declaration import Array, Blob, Field, Fixed, Nested, RecordBytes, Text, WireType, schema_of
 from tailrace.protocol.headers import encode_request

@@ -19,7 +19,7 @@ from tailrace.metadata.broker_commands import (
     UnregisterBroker,
     UpdateFeatures,
 )
-from tailrace.metadata.changed_records import ChangedRecords, key_of
+from tailrace.metadata.changed_records import ChangedRecords
 from tailrace.metadata.commands import (
     AlterConfigs,
     AlterPartition,
@@ -49,7 +49,7 @@ from tailrace.metadata.image import (
     ResourceType,
     confusable_form,
 )
-from tailrace.metadata.records import MetadataRecord, decode_record, encode_record
+from tailrace.metadata.records import MetadataRecord, decode_record, encode_record, key_of
 from tailrace.metadata.replay import apply_all
 from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import KafkaError

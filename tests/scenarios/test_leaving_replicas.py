@@ -12,8 +12,7 @@ from tailrace.metadata.commands import (
     LeaveReason,
     PartitionsAltered,
 )
-from tailrace.metadata.image import created_partition
-from tailrace.metadata.snapshot_image import partition_record
+from tailrace.metadata.records import created_partition, partition_record
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState

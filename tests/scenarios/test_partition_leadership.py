@@ -41,17 +41,10 @@ from tailrace.metadata.commands import (
     ResourceChanges,
     TopicSpec,
 )
-from tailrace.metadata.image import (
-    ALL_BROKERS,
-    EMPTY_IMAGE,
-    ConfigResource,
-    ResourceType,
-    SupportedFeature,
-    created_partition,
-)
-from tailrace.metadata.records import ConfigRecord, decode_record, encode_record
+from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ConfigResource, ResourceType, SupportedFeature
+from tailrace.metadata.records import ConfigRecord, created_partition, decode_record, encode_record, partition_record
 from tailrace.metadata.replay import apply_all
-from tailrace.metadata.snapshot_image import partition_record, records_of
+from tailrace.metadata.snapshot_image import records_of
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
 from tailrace.model.partitions import ElectionType, PartitionState, TopicPartition

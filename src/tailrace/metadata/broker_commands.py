@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass, field
 
-from tailrace.metadata.image import BrokerImage, Endpoint, SupportedFeature
-from tailrace.metadata.records import (
+from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.feature_levels import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
     OLDEST_METADATA_VERSION,
     TRANSACTION_VERSION,
     TRANSACTION_VERSION_FEATURE,
 )
+from tailrace.metadata.image import BrokerImage, Endpoint, SupportedFeature
 from tailrace.model.ids import BrokerId, ProducerId
 from tailrace.model.proofs import NO_SECRET
 from tailrace.model.sinks import SINKS_FEATURE
@@ -25,7 +26,7 @@ NO_BROKER_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterBroker:
+class RegisterBroker(ControllerCommand):
     """A broker has started; it stays fenced until it asks for more in a heartbeat, or until `UnfenceBroker`."""
 
     broker_id: BrokerId
@@ -55,14 +56,14 @@ def claimed_epoch(before: BrokerImage | None, *, directory_id: bytes, keeps_all:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerRegistered:
+class BrokerRegistered(ControllerResponse):
     """The registration that these commands speak of."""
 
     broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerHeartbeat:
+class BrokerHeartbeat(ControllerCommand):
     """A broker is alive, has applied the metadata log up to an offset, and would like to be in a state."""
 
     broker_id: BrokerId
@@ -76,7 +77,7 @@ class BrokerHeartbeat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerStanding:
+class BrokerStanding(ControllerResponse):
     """The answer to a broker's heartbeat."""
 
     is_caught_up: bool
@@ -87,7 +88,7 @@ class BrokerStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnfenceBroker:
+class UnfenceBroker(ControllerCommand):
     """A registered broker is ready to lead."""
 
     broker_id: BrokerId
@@ -97,7 +98,7 @@ class UnfenceBroker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FenceBroker:
+class FenceBroker(ControllerCommand):
     """A registered broker must not lead any more."""
 
     broker_id: BrokerId
@@ -105,19 +106,19 @@ class FenceBroker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FenceSilentBroker:
+class FenceSilentBroker(ControllerCommand):
     """Fence one broker whose session has ended, if there is any: the one that has been silent for longest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnregisterBroker:
+class UnregisterBroker(ControllerCommand):
     """A broker will not come back."""
 
     broker_id: BrokerId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RegisterController:
+class RegisterController(ControllerCommand):
     """The listeners of a controller and the features that it supports."""
 
     controller_id: BrokerId
@@ -129,7 +130,7 @@ class RegisterController:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllocateProducerIds:
+class AllocateProducerIds(ControllerCommand):
     """A broker needs producer ids to give away."""
 
     broker_id: BrokerId
@@ -139,7 +140,7 @@ class AllocateProducerIds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdBlock:
+class ProducerIdBlock(ControllerResponse):
     """A block of producer ids for one broker alone: `size` of them from `first` on."""
 
     first: ProducerId
@@ -147,7 +148,7 @@ class ProducerIdBlock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinalizeMetadataVersion:
+class FinalizeMetadataVersion(ControllerCommand):
     """Write down which records may be in the log. Does nothing in a log that says so already."""
 
 
@@ -161,7 +162,7 @@ class FeatureUpdate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UpdateFeatures:
+class UpdateFeatures(ControllerCommand):
     """Change finalized levels. All or nothing."""
 
     updates: tuple[FeatureUpdate, ...]
@@ -169,20 +170,5 @@ class UpdateFeatures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedOut:
+class CarriedOut(ControllerResponse):
     """The command has been carried out."""
-
-
-BrokerCommand = (
-    RegisterBroker
-    | BrokerHeartbeat
-    | UnfenceBroker
-    | FenceBroker
-    | FenceSilentBroker
-    | UnregisterBroker
-    | RegisterController
-    | AllocateProducerIds
-    | FinalizeMetadataVersion
-    | UpdateFeatures
-)
-BrokerResponse = BrokerRegistered | BrokerStanding | ProducerIdBlock | CarriedOut

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from tailrace.metadata.broker_commands import BrokerCommand, BrokerResponse
 from tailrace.metadata.image import ConfigResource
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import BrokerId, TopicId
@@ -16,6 +15,18 @@ from tailrace.model.proofs import NO_SECRET
 
 DEFAULT_COUNT = -1
 """A number of partitions or replicas that the cluster is to choose."""
+
+
+class ControllerCommand:
+    """Base of the commands to the controller; each has a row in `controller.DECIDERS`."""
+
+    __slots__ = ()
+
+
+class ControllerResponse:
+    """Base of the controller's answers."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +49,7 @@ class TopicSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreateTopics:
+class CreateTopics(ControllerCommand):
     """Create topics; each succeeds or fails by itself."""
 
     topics: tuple[TopicSpec, ...]
@@ -68,7 +79,7 @@ class TopicRefused:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsCreated:
+class TopicsCreated(ControllerResponse):
     """One result per name in the request."""
 
     results: tuple[TopicCreated | TopicRefused, ...]
@@ -85,7 +96,7 @@ class PartitionIncrease:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CreatePartitions:
+class CreatePartitions(ControllerCommand):
     """Add partitions to topics; each succeeds or fails by itself."""
 
     topics: tuple[PartitionIncrease, ...]
@@ -102,7 +113,7 @@ class TopicOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionsCreated:
+class PartitionsCreated(ControllerResponse):
     """One outcome per name in the request."""
 
     outcomes: tuple[TopicOutcome, ...]
@@ -117,7 +128,7 @@ class TopicReference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteTopics:
+class DeleteTopics(ControllerCommand):
     """Delete topics; each succeeds or fails by itself."""
 
     topics: tuple[TopicReference, ...]
@@ -134,7 +145,7 @@ class TopicDeletion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsDeleted:
+class TopicsDeleted(ControllerResponse):
     """One result per reference, in order."""
 
     results: tuple[TopicDeletion, ...]
@@ -172,7 +183,7 @@ class ResourceChanges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterConfigs:
+class AlterConfigs(ControllerCommand):
     """Change settings; each resource succeeds or fails by itself."""
 
     resources: tuple[ResourceChanges, ...]
@@ -181,14 +192,10 @@ class AlterConfigs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigsAltered:
+class ConfigsAltered(ControllerResponse):
     """For each resource in the command, in order, None or why it is as it was."""
 
     errors: tuple[KafkaError | None, ...]
-
-
-TopicCommand = CreateTopics | DeleteTopics | CreatePartitions | AlterConfigs
-TopicResponse = TopicsCreated | TopicsDeleted | PartitionsCreated | ConfigsAltered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +232,7 @@ class InSyncChange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterPartition:
+class AlterPartition(ControllerCommand):
     """A leader proposes in-sync replicas (KIP-497), or a replica leaves; each partition succeeds or fails by itself."""
 
     broker_id: BrokerId
@@ -245,14 +252,14 @@ class InSyncOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionsAltered:
+class PartitionsAltered(ControllerResponse):
     """One outcome per change, in order."""
 
     outcomes: tuple[InSyncOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElectLeaders:
+class ElectLeaders(ControllerCommand):
     """Elect leaders. No partitions: all of the cluster that need it, and only those are answered."""
 
     type: ElectionType
@@ -270,14 +277,14 @@ class PartitionOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeadersElected:
+class LeadersElected(ControllerResponse):
     """One outcome per partition."""
 
     outcomes: tuple[PartitionOutcome, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalanceLeaders:
+class BalanceLeaders(ControllerCommand):
     """Elect preferred leaders where too many partitions are led by other replicas: as many as go into one batch."""
 
     allowed_percentage: int
@@ -287,7 +294,7 @@ class BalanceLeaders:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeadersBalanced:
+class LeadersBalanced(ControllerResponse):
     """The result of one `BalanceLeaders`."""
 
     elected: int
@@ -304,7 +311,7 @@ class Reassignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AlterReassignments:
+class AlterReassignments(ControllerCommand):
     """Move replicas (KIP-455); each partition succeeds or fails by itself."""
 
     reassignments: tuple[Reassignment, ...]
@@ -312,7 +319,7 @@ class AlterReassignments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReassignmentsAltered:
+class ReassignmentsAltered(ControllerResponse):
     """One outcome per reassignment, in order."""
 
     outcomes: tuple[PartitionOutcome, ...]
@@ -328,7 +335,7 @@ class DirectoryAssignment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignDirectories:
+class AssignDirectories(ControllerCommand):
     """A broker tells where its replicas are (KIP-858); each succeeds or fails by itself."""
 
     broker_id: BrokerId
@@ -339,13 +346,7 @@ class AssignDirectories:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DirectoriesAssigned:
+class DirectoriesAssigned(ControllerResponse):
     """For each assignment, in order, None or why the replica is where it was."""
 
     errors: tuple[KafkaError | None, ...]
-
-
-PartitionCommand = AlterPartition | ElectLeaders | BalanceLeaders | AlterReassignments | AssignDirectories
-PartitionResponse = PartitionsAltered | LeadersElected | LeadersBalanced | ReassignmentsAltered | DirectoriesAssigned
-ControllerCommand = TopicCommand | BrokerCommand | PartitionCommand
-ControllerResponse = TopicResponse | BrokerResponse | PartitionResponse

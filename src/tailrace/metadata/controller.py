@@ -5,12 +5,11 @@ offset of the next record as an argument. Decisions are made on the image of eve
 makes their effects visible when they are committed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import assert_never
+from collections.abc import Callable, Generator, Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 from tailrace.metadata.broker_commands import (
     AllocateProducerIds,
-    BrokerCommand,
     BrokerHeartbeat,
     BrokerRegistered,
     CarriedOut,
@@ -47,21 +46,24 @@ from tailrace.metadata.deciding.leader_balance import LeaderBalance
 from tailrace.metadata.deciding.placement import RandomBytes
 from tailrace.metadata.deciding.topics import PartitionCreation, TopicCreation, TopicDeletions, TopicRules
 from tailrace.metadata.derive import Steps
-from tailrace.metadata.heartbeats import Heartbeats
-from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, BrokerImage, ClusterImage, ImageDelta
-from tailrace.metadata.records import (
+from tailrace.metadata.feature_levels import (
     METADATA_VERSION,
     METADATA_VERSION_FEATURE,
     TRANSACTION_VERSION,
     TRANSACTION_VERSION_FEATURE,
+)
+from tailrace.metadata.heartbeats import Heartbeats
+from tailrace.metadata.image import ALL_BROKERS, EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.metadata.records import (
     AbortTransactionRecord,
+    BrokerEvent,
     ConfigRecord,
     FeatureLevelRecord,
     MetadataRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
 )
-from tailrace.metadata.replay import BROKER_EVENTS, Foreseen, Replay, apply_all, derivation
+from tailrace.metadata.replay import Foreseen, Replay, apply_all, derivation
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import ProducerId
 from tailrace.model.machines import Decision
@@ -127,7 +129,7 @@ class ControllerMachine:
         """
         decision = yield from self._decide(command, now_ms, next_offset)
         self._decided_for = next_offset
-        event = next((record for record in decision.records if isinstance(record, BROKER_EVENTS)), None)
+        event = next((record for record in decision.records if isinstance(record, BrokerEvent)), None)
         if event is None:
             return decision
         assert len(decision.records) == 1, "what follows from an event is derived from the image before its batch"
@@ -159,104 +161,116 @@ class ControllerMachine:
         return (yield from replay.finishing())
 
     def _decide(self, command: ControllerCommand, now_ms: int, next_offset: int) -> Steps[ControllerDecision]:
-        image = self.image
-        match command:
-            case CreateTopics():
-                creation = TopicCreation(image, self._topic_rules, self._random_bytes)
-                return (yield from creation.deciding(command))
-            case DeleteTopics():
-                return (yield from TopicDeletions(image).deciding(command))
-            case CreatePartitions():
-                return PartitionCreation(image, self._topic_rules, self._random_bytes).decide(command)
-            case AlterConfigs():
-                changes = ConfigChanges(
-                    image,
-                    topic_defaults=self._topic_rules.config,
-                    broker_settings=self._broker_settings,
-                    max_frame_bytes=self._topic_rules.max_frame_bytes,
-                )
-                return changes.decide(command)
-            case AlterPartition():
-                self._lifecycle(now_ms).sender(command)
-                return InSyncChanges(image).decide(command)
-            case ElectLeaders():
-                return LeaderElections(image).decide(command)
-            case BalanceLeaders():
-                return (yield from LeaderBalance(image).deciding(command))
-            case AlterReassignments():
-                return Reassignments(image).decide(command)
-            case AssignDirectories():
-                self._lifecycle(now_ms).sender(command)
-                return DirectoryAssignments(image).decide(command)
-            case _:
-                return self._decide_on_broker(command, now_ms, next_offset)
-
-    def _decide_on_broker(self, command: BrokerCommand, now_ms: int, next_offset: int) -> ControllerDecision:
-        brokers = self._lifecycle(now_ms)
-        match command:
-            case RegisterBroker():
-                return brokers.register(command, broker_epoch=next_offset)
-            case BrokerHeartbeat():
-                return brokers.heartbeat(command, next_offset)
-            case UnfenceBroker():
-                broker = brokers.sender(command)
-                return Decision(records=brokers.unfence(broker), response=_registered(broker))
-            case FenceBroker():
-                broker = brokers.known(command.broker_id, command.broker_epoch)
-                return Decision(records=brokers.fence(broker), response=_registered(broker))
-            case FenceSilentBroker():
-                return brokers.fence_silent()
-            case UnregisterBroker():
-                return brokers.unregister(command)
-            case RegisterController():
-                return brokers.register_controller(command)
-            case AllocateProducerIds():
-                brokers.sender(command)
-                return self._allocate_producer_ids(command)
-            case FinalizeMetadataVersion():
-                return self._finalize_metadata_version()
-            case UpdateFeatures():
-                return FeatureUpdates(self.image).decide(command)
-            case _:
-                assert_never(command)
-
-    def _lifecycle(self, now_ms: int) -> BrokerLifecycle:
-        return BrokerLifecycle(self.image, self.heartbeats, now_ms)
-
-    def _allocate_producer_ids(self, command: AllocateProducerIds) -> Decision[MetadataRecord, ProducerIdBlock]:
-        first = self.image.next_producer_id
-        if first > 2**63 - 1 - PRODUCER_ID_BLOCK_SIZE:
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "this cluster has given away all producer ids")
-        record = ProducerIdsRecord(
-            broker_id=command.broker_id,
-            broker_epoch=command.broker_epoch,
-            next_producer_id=first + PRODUCER_ID_BLOCK_SIZE,
+        brokers = BrokerLifecycle(self.image, self.heartbeats, now_ms)
+        situation = Situation(
+            self.image,
+            brokers,
+            next_offset,
+            self._random_bytes,
+            self._topic_rules,
+            self._broker_settings,
+            self._founding_settings,
         )
-        block = ProducerIdBlock(first=ProducerId(first), size=PRODUCER_ID_BLOCK_SIZE)
-        return Decision(records=(record,), response=block)
+        decided = DECIDERS[type(command)](situation, command)
+        return (yield from decided) if isinstance(decided, Generator) else decided
 
-    def _finalize_metadata_version(self) -> Decision[MetadataRecord, CarriedOut]:
-        """The first records of a new controller; they also abort a transaction of the one before (KIP-868)."""
-        aborted = (
-            () if self.image.open_transaction is None else (AbortTransactionRecord(reason="the controller changed"),)
-        )
-        if METADATA_VERSION_FEATURE in self.image.features:
-            return Decision(records=aborted, response=CarriedOut())
-        records = (
-            *aborted,
-            FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION),
-            FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION),
-            *self._founding_records(),
-        )
-        return Decision(records=records, response=CarriedOut())
 
-    def _founding_records(self) -> Iterator[ConfigRecord]:
-        """This node's own settings, as those of all brokers: derived changes must not depend on a node."""
-        if not self.image.topics and ALL_BROKERS not in self.image.configs:
+class Situation(NamedTuple):
+    """The state and the rules that a decider reads."""
+
+    image: ClusterImage
+    brokers: BrokerLifecycle
+    next_offset: int
+    """The offset of the first record of the decision."""
+    random_bytes: RandomBytes
+    rules: TopicRules
+    broker_settings: Table
+    founding_settings: Mapping[str, str]
+
+
+def _allocate_producer_ids(now: Situation, command: AllocateProducerIds) -> Decision[MetadataRecord, ProducerIdBlock]:
+    now.brokers.sender(command)
+    first = now.image.next_producer_id
+    if first > 2**63 - 1 - PRODUCER_ID_BLOCK_SIZE:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "this cluster has given away all producer ids")
+    record = ProducerIdsRecord(
+        broker_id=command.broker_id,
+        broker_epoch=command.broker_epoch,
+        next_producer_id=first + PRODUCER_ID_BLOCK_SIZE,
+    )
+    block = ProducerIdBlock(first=ProducerId(first), size=PRODUCER_ID_BLOCK_SIZE)
+    return Decision(records=(record,), response=block)
+
+
+def _finalize_metadata_version(now: Situation, _: FinalizeMetadataVersion) -> Decision[MetadataRecord, CarriedOut]:
+    """The first records of a new controller; they also abort a transaction of the one before (KIP-868)."""
+    records: list[MetadataRecord] = []
+    if now.image.open_transaction is not None:
+        records.append(AbortTransactionRecord(reason="the controller changed"))
+    if METADATA_VERSION_FEATURE not in now.image.features:
+        records.append(FeatureLevelRecord(name=METADATA_VERSION_FEATURE, feature_level=METADATA_VERSION))
+        records.append(FeatureLevelRecord(name=TRANSACTION_VERSION_FEATURE, feature_level=TRANSACTION_VERSION))
+        if not now.image.topics and ALL_BROKERS not in now.image.configs:
+            # This node's own settings, as those of all brokers: derived changes must not depend on a node.
             kind, name = ALL_BROKERS
-            for setting, value in sorted(self._founding_settings.items()):
-                yield ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value)
+            records += (
+                ConfigRecord(resource_type=kind, resource_name=name, name=setting, value=value)
+                for setting, value in sorted(now.founding_settings.items())
+            )
+    return Decision(records=tuple(records), response=CarriedOut())
 
 
-def _registered(broker: BrokerImage) -> BrokerRegistered:
-    return BrokerRegistered(broker_epoch=broker.broker_epoch)
+def _alter_configs(now: Situation, command: AlterConfigs) -> ControllerDecision:
+    changes = ConfigChanges(
+        now.image,
+        topic_defaults=now.rules.config,
+        broker_settings=now.broker_settings,
+        max_frame_bytes=now.rules.max_frame_bytes,
+    )
+    return changes.decide(command)
+
+
+def _alter_partition(now: Situation, command: AlterPartition) -> ControllerDecision:
+    now.brokers.sender(command)
+    return InSyncChanges(now.image).decide(command)
+
+
+def _assign_directories(now: Situation, command: AssignDirectories) -> ControllerDecision:
+    now.brokers.sender(command)
+    return DirectoryAssignments(now.image).decide(command)
+
+
+def _unfence(now: Situation, command: UnfenceBroker) -> ControllerDecision:
+    broker = now.brokers.sender(command)
+    return Decision(records=now.brokers.unfence(broker), response=BrokerRegistered(broker_epoch=broker.broker_epoch))
+
+
+def _fence(now: Situation, command: FenceBroker) -> ControllerDecision:
+    broker = now.brokers.known(command.broker_id, command.broker_epoch)
+    return Decision(records=now.brokers.fence(broker), response=BrokerRegistered(broker_epoch=broker.broker_epoch))
+
+
+Decider = Callable[[Situation, Any], ControllerDecision | Steps[ControllerDecision]]
+
+DECIDERS: Final[dict[type[ControllerCommand], Decider]] = {
+    CreateTopics: lambda now, command: TopicCreation(now.image, now.rules, now.random_bytes).deciding(command),
+    DeleteTopics: lambda now, command: TopicDeletions(now.image).deciding(command),
+    CreatePartitions: lambda now, command: PartitionCreation(now.image, now.rules, now.random_bytes).decide(command),
+    AlterConfigs: _alter_configs,
+    AlterPartition: _alter_partition,
+    ElectLeaders: lambda now, command: LeaderElections(now.image).decide(command),
+    BalanceLeaders: lambda now, command: LeaderBalance(now.image).deciding(command),
+    AlterReassignments: lambda now, command: Reassignments(now.image).decide(command),
+    AssignDirectories: _assign_directories,
+    RegisterBroker: lambda now, command: now.brokers.register(command, broker_epoch=now.next_offset),
+    BrokerHeartbeat: lambda now, command: now.brokers.heartbeat(command, now.next_offset),
+    UnfenceBroker: _unfence,
+    FenceBroker: _fence,
+    FenceSilentBroker: lambda now, _: now.brokers.fence_silent(),
+    UnregisterBroker: lambda now, command: now.brokers.unregister(command),
+    RegisterController: lambda now, command: now.brokers.register_controller(command),
+    AllocateProducerIds: _allocate_producer_ids,
+    FinalizeMetadataVersion: _finalize_metadata_version,
+    UpdateFeatures: lambda now, command: FeatureUpdates(now.image).decide(command),
+}
+"""The decision on each command."""

@@ -4,41 +4,23 @@ writer.append(islice(values, 500))      as often as there are values
 loader.load(batch)                      for each batch of the snapshot
 """
 
-from collections.abc import Iterator
-from itertools import islice
-from typing import Final
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, Final, TypeVar
 
 from tailrace.metadata.derive import SLICE, Steps
 from tailrace.metadata.image import (
     EMPTY_IMAGE,
-    BrokerImage,
     ChangedPartition,
     ClusterImage,
-    ControllerImage,
     ImageDelta,
     TopicImage,
-    sorted_resources,
 )
-from tailrace.metadata.records import (
-    RECOVERING,
-    BrokerEndpoint,
-    BrokerFeature,
-    ConfigRecord,
-    ControllerEndpoint,
-    ControllerFeature,
-    FeatureLevelRecord,
-    MetadataRecord,
-    PartitionRecord,
-    ProducerIdsRecord,
-    RegisterBrokerRecord,
-    RegisterControllerRecord,
-    TopicRecord,
-    encode_record,
-)
+from tailrace.metadata.records import KINDS, MetadataRecord, encode_record
 from tailrace.metadata.replay import Replay
 from tailrace.metadata.stored_partitions import RecordReader
 from tailrace.model.errors import CorruptRecords
-from tailrace.model.partitions import PartitionState, TopicPartition
+from tailrace.model.partitions import TopicPartition
 from tailrace.model.steps import result_of
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import iter_batches
@@ -51,6 +33,7 @@ def snapshot_values(image: ClusterImage) -> Iterator[bytes]:
 
 
 _RECORDS_PER_STEP: Final = 1_000
+K = TypeVar("K")
 
 
 class SnapshotLoader:
@@ -92,78 +75,7 @@ def records_of(image: ClusterImage) -> Iterator[MetadataRecord]:
     Kafka's own order: features, brokers, controllers, topics with their partitions, settings, producer ids. No record
     here derives anything: each states a value in full.
     """
-    for name, level in image.features.items():
-        yield FeatureLevelRecord(name=name, feature_level=level)
-    for broker in image.brokers.values():
-        yield _broker(broker)
-    for controller in image.controllers.values():
-        yield _controller(controller)
-    for topic in image.topics.values():
-        yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
-        for number, state in topic.partitions.items():
-            yield partition_record(number, state)
-    for resource, settings in image.configs.items():
-        for name, value in settings.items():
-            yield ConfigRecord(resource_type=resource.type, resource_name=resource.name, name=name, value=value)
-    if image.next_producer_id:
-        yield ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id)
-
-
-def _broker(broker: BrokerImage) -> RegisterBrokerRecord:
-    return RegisterBrokerRecord(
-        broker_id=broker.broker_id,
-        incarnation_id=broker.incarnation_id,
-        broker_epoch=broker.broker_epoch,
-        end_points=tuple(
-            BrokerEndpoint(name=e.listener_name, host=e.host, port=e.port, security_protocol=e.security_protocol)
-            for e in broker.endpoints
-        ),
-        features=tuple(
-            BrokerFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
-            for f in broker.features
-        ),
-        rack=broker.rack,
-        fenced=broker.fenced,
-        in_controlled_shutdown=broker.in_controlled_shutdown,
-        log_dirs=broker.log_directories,
-    )
-
-
-def _controller(controller: ControllerImage) -> RegisterControllerRecord:
-    return RegisterControllerRecord(
-        controller_id=controller.controller_id,
-        incarnation_id=controller.incarnation_id,
-        zk_migration_ready=False,
-        end_points=tuple(
-            ControllerEndpoint(name=e.listener_name, host=e.host, port=e.port, security_protocol=e.security_protocol)
-            for e in controller.endpoints
-        ),
-        features=tuple(
-            ControllerFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
-            for f in controller.features
-        ),
-    )
-
-
-def partition_record(number: int, state: PartitionState) -> PartitionRecord:
-    """The record that states this partition in full."""
-    return PartitionRecord(
-        partition_id=number,
-        topic_id=state.topic_id,
-        replicas=state.replicas,
-        isr=state.in_sync_replicas,
-        removing_replicas=state.removing_replicas,
-        adding_replicas=state.adding_replicas,
-        leader=state.leader,
-        leader_recovery_state=RECOVERING if state.is_recovering else 0,
-        leader_epoch=state.leader_epoch,
-        partition_epoch=state.partition_epoch,
-        directories=state.directories,
-        eligible_leader_replicas=state.eligible_leader_replicas or None,
-        last_known_elr=state.last_known_leaders or None,
-        unclean_epoch=state.unclean_epoch,
-        accepts_loss=state.accepts_loss,
-    )
+    return chain.from_iterable(kind.write(image) for kind in KINDS.written() if kind.write is not None)
 
 
 def difference(before: ClusterImage, after: ClusterImage) -> ImageDelta:
@@ -180,16 +92,21 @@ def difference_steps(before: ClusterImage, after: ClusterImage) -> Steps[ImageDe
     remaining = _compared(before, after)
     while part := tuple(islice(remaining, SLICE)):
         yield
-        changed += (one for one in part if one is not None)
-    resources = {*before.configs, *after.configs}
-    brokers = {*before.brokers, *after.brokers}
+        changed += (partition for partition in part if partition is not None)
     return ImageDelta(
         created_topics=created,
         deleted_topics=deleted,
         changed_partitions=tuple(changed),
-        changed_configs=sorted_resources(one for one in resources if before.configs.get(one) != after.configs.get(one)),
-        changed_brokers=tuple(sorted(one for one in brokers if before.brokers.get(one) != after.brokers.get(one))),
+        changed_configs=_differing(before.configs, after.configs),
+        changed_brokers=_differing(before.brokers, after.brokers),
+        changed_tables=_differing(before.tables, after.tables),
     )
+
+
+def _differing(before: Mapping[K, object], after: Mapping[K, object]) -> tuple[K, ...]:
+    """The keys whose values differ, in order."""
+    keys: list[Any] = [key for key in {*before, *after} if before.get(key) != after.get(key)]
+    return tuple(sorted(keys))
 
 
 def _only_in(image: ClusterImage, other: ClusterImage) -> Iterator[TopicImage]:

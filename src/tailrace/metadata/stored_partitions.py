@@ -9,22 +9,22 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, cast
 
-from tailrace.metadata.image import created_partition
 from tailrace.metadata.records import (
     FRAME_VERSION,
-    HIGHEST_VERSIONS,
+    KINDS,
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
+    created_partition,
     decode_record,
-    type_number,
 )
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
 
 
 def _frame(record_type: type[MetadataRecord]) -> bytes:
-    return bytes((FRAME_VERSION, type_number(record_type), HIGHEST_VERSIONS[record_type]))
+    kind = KINDS.by_class[record_type]
+    return bytes((FRAME_VERSION, kind.number, kind.version))
 
 
 _FRAME: Final = _frame(PartitionRecord)

@@ -1,25 +1,26 @@
 """The topics of an image under construction, with all that follows from them: names, counts and changes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import (
+    PARTITION_RECORD,
+    TOPIC_RECORD,
     ChangedPartition,
     ClusterImage,
     RecordKey,
-    RecordKind,
     TopicImage,
-    changed_partition,
     confusable_form,
 )
 from tailrace.metadata.persistent_map import MapDraft
-from tailrace.metadata.records import PartitionChangeRecord
 from tailrace.model.ids import NO_LEADER, BrokerId, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
-from tailrace.protocol.schema import ZERO_UUID
+
+C = TypeVar("C")
 
 _CHANGES_PER_STEP: Final = 5_000
 
@@ -46,8 +47,10 @@ class _OpenTopic(NamedTuple):
 class TopicsDraft:
     """The topics of one image, on their way to the next. A change that does not fit is a broken invariant."""
 
-    def __init__(self, image: ClusterImage) -> None:
+    def __init__(self, image: ClusterImage, superseded: set[RecordKey]) -> None:
+        """`superseded` gets topics and partitions that were there and are changed or removed."""
         self._before = image
+        self._superseded = superseded
         self._topics = MapDraft(image.topics)
         self.names = MapDraft(image.topic_names)
         """Of all topics there are now, by id."""
@@ -62,8 +65,6 @@ class TopicsDraft:
         """Every topic that was removed, also one that is new."""
         self._changed: dict[TopicPartition, PartitionState] = {}
         """Of topics that are not new."""
-        self.superseded: set[RecordKey] = set()
-        """Topics and partitions that were there and have been changed or removed (`ImageDelta.superseded`)."""
 
     def create(self, name: str, topic_id: TopicId) -> None:
         """Add a topic without partitions."""
@@ -84,8 +85,8 @@ class TopicsDraft:
         for number, state in topic.partitions.items():
             self._count_replicas(state, -1)
             self._changed.pop(TopicPartition(name, number), None)
-            self.superseded.add((RecordKind.PARTITION, topic_id, number))
-        self.superseded.add((RecordKind.TOPIC, topic_id))
+            self._superseded.add((PARTITION_RECORD, topic_id, number))
+        self._superseded.add((TOPIC_RECORD, topic_id))
         self.removed.append(topic_id)
         if topic_id in self._created:
             del self._created[topic_id]
@@ -104,11 +105,13 @@ class TopicsDraft:
         assert number not in topic.partitions, f"partition {number} was created twice"
         self._put(topic, number, state, None)
 
-    def change_partition(self, topic_id: TopicId, number: int, change: PartitionChangeRecord) -> None:
-        """A partition changes as the record says, whichever partition that names."""
+    def change_partition(
+        self, topic_id: TopicId, number: int, changed: Callable[[PartitionState, C], PartitionState], change: C
+    ) -> None:
+        """A partition gets the state that `changed` makes of its state and this change."""
         topic = self._opened(topic_id)
         before = topic.partitions[number]
-        self._put(topic, number, changed_partition(before, change), before)
+        self._put(topic, number, changed(before, change), before)
 
     def set_partition(self, topic_id: TopicId, number: int, state: PartitionState) -> None:
         """A partition gets this state."""
@@ -119,11 +122,12 @@ class TopicsDraft:
         """Clear the eligible leaders of one topic; of all topics if the name is empty."""
         self._close()
         topics = [self._topics[name]] if name else list(self._topics.values())
-        none = PartitionChangeRecord(topic_id=ZERO_UUID, eligible_leader_replicas=(), last_known_elr=())
         for topic in topics:
             for number, state in topic.partitions.items():
                 if state.eligible_leader_replicas or state.last_known_leaders:
-                    self.change_partition(topic.topic_id, number, none)
+                    epoch = state.partition_epoch + 1
+                    cleared = replace(state, eligible_leader_replicas=(), last_known_leaders=(), partition_epoch=epoch)
+                    self.set_partition(topic.topic_id, number, cleared)
 
     def partitions(self) -> Iterator[tuple[TopicId, int, PartitionState]]:
         """All partitions; nothing may change during the iteration."""
@@ -158,7 +162,7 @@ class TopicsDraft:
         if before is None:
             self._count_replicas(state, 1)
             return
-        self.superseded.add((RecordKind.PARTITION, topic.topic_id, number))
+        self._superseded.add((PARTITION_RECORD, topic.topic_id, number))
         if before.replicas is not state.replicas and before.replicas != state.replicas:
             self._count_replicas(before, -1)
             self._count_replicas(state, 1)

@@ -3,6 +3,6 @@
 Python imports a module of this name before all others.
 """
 
-from tailrace.metadata import records
+from tailrace.metadata import feature_levels
 
-records.METADATA_VERSION = records.OLDEST_METADATA_VERSION
+feature_levels.METADATA_VERSION = feature_levels.OLDEST_METADATA_VERSION

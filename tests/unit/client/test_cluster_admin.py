@@ -14,7 +14,7 @@ from tailrace.metadata.commands import (
     ReplicaAssignment,
     TopicSpec,
 )
-from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
+from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import ElectionType, TopicPartition

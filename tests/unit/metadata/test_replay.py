@@ -3,13 +3,12 @@
 import pytest
 
 from tailrace.metadata import derive
+from tailrace.metadata.feature_levels import METADATA_VERSION, METADATA_VERSION_FEATURE, OLDEST_METADATA_VERSION
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType
 from tailrace.metadata.records import (
-    METADATA_VERSION,
-    METADATA_VERSION_FEATURE,
-    OLDEST_METADATA_VERSION,
     AbortTransactionRecord,
     BeginTransactionRecord,
+    BrokerEvent,
     BrokerRegistrationChangeRecord,
     ClearElrRecord,
     ConfigRecord,
@@ -28,7 +27,7 @@ from tailrace.metadata.records import (
     UnregisterBrokerRecord,
     ZkMigrationStateRecord,
 )
-from tailrace.metadata.replay import BrokerEvent, apply, apply_all
+from tailrace.metadata.replay import apply, apply_all
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.protocol.schema import replace

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.metadata.image import created_partition
 from tailrace.metadata.records import (
     MetadataRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
+    created_partition,
     decode_record,
     encode_record,
 )

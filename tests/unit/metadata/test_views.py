@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
+from tailrace.metadata.feature_levels import FIRST_WITH_KEY_SHARING, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ConfigResource, ResourceType, TopicImage
-from tailrace.metadata.records import FIRST_WITH_KEY_SHARING, METADATA_VERSION_FEATURE
 from tailrace.metadata.views import (
     MAX_VIEW_PARTITIONS,
     ViewImage,

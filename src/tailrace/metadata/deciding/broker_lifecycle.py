@@ -5,8 +5,6 @@ its leaderships away before it may stop. The changes of partitions are derived, 
 a record with the count and checksum of its changes, and it is the only one of its decision.
 """
 
-from typing import Any
-
 from tailrace.metadata.broker_commands import (
     BrokerHeartbeat,
     BrokerRegistered,
@@ -18,19 +16,17 @@ from tailrace.metadata.broker_commands import (
 )
 from tailrace.metadata.deciding.state_changes import departure_records
 from tailrace.metadata.heartbeats import Heartbeats
-from tailrace.metadata.image import BrokerImage, ClusterImage, Endpoint, SupportedFeature
+from tailrace.metadata.image import BrokerImage, ClusterImage, SupportedFeature
 from tailrace.metadata.records import (
-    BrokerEndpoint,
-    BrokerFeature,
     BrokerRegistrationChangeRecord,
-    ControllerEndpoint,
-    ControllerFeature,
     FenceBrokerRecord,
     MetadataRecord,
     RegisterBrokerRecord,
-    RegisterControllerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    broker_endpoints,
+    broker_features,
+    controller_registration,
 )
 from tailrace.metadata.senders import CommandOfBroker, check_secret
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -188,15 +184,8 @@ class BrokerLifecycle:
         before = self._image.controllers.get(command.controller_id)
         if before is not None and before.incarnation_id == command.incarnation_id:
             return Decision(records=(), response=CarriedOut())
-        record = RegisterControllerRecord(
-            controller_id=command.controller_id,
-            incarnation_id=command.incarnation_id,
-            zk_migration_ready=False,
-            end_points=tuple(ControllerEndpoint(**_endpoint(e)) for e in command.endpoints),
-            features=tuple(
-                ControllerFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
-                for f in command.features
-            ),
+        record = controller_registration(
+            command.controller_id, command.incarnation_id, command.endpoints, command.features
         )
         return Decision(records=(record,), response=CarriedOut())
 
@@ -225,11 +214,8 @@ def _registration(command: RegisterBroker, broker_epoch: int, before: BrokerImag
         broker_id=command.broker_id,
         incarnation_id=command.incarnation_id,
         broker_epoch=broker_epoch,
-        end_points=tuple(BrokerEndpoint(**_endpoint(e)) for e in command.endpoints),
-        features=tuple(
-            BrokerFeature(name=f.name, min_supported_version=f.min_version, max_supported_version=f.max_version)
-            for f in command.features
-        ),
+        end_points=broker_endpoints(command.endpoints),
+        features=broker_features(command.features),
         rack=command.rack,
         fenced=True,
         log_dirs=tuple(sorted(command.log_directories)),
@@ -242,12 +228,3 @@ def _has_lost_something(command: RegisterBroker, before: BrokerImage) -> bool:
     # Kafka keeps the epoch in the directory itself. Read from elsewhere it could be claimed with an empty disk.
     lacks_a_directory = not set(before.log_directories) <= set(command.log_directories)
     return before.broker_epoch != command.previous_broker_epoch or lacks_a_directory
-
-
-def _endpoint(endpoint: Endpoint) -> Any:
-    return {
-        "name": endpoint.listener_name,
-        "host": endpoint.host,
-        "port": endpoint.port,
-        "security_protocol": endpoint.security_protocol,
-    }

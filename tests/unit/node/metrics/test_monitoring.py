@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tailrace.client.blocking import Admin, Consumer, Producer, RangedFetch, Rectangle
-from tailrace.metadata.records import METADATA_VERSION
+from tailrace.metadata.feature_levels import METADATA_VERSION
 from tailrace.model.errors import KafkaError
 from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.model.partitions import TopicPartition

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
+from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from tailrace.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse

@@ -12,8 +12,8 @@ from tailrace.metadata.broker_commands import (
     RegisterBroker,
 )
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
+from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
-from tailrace.metadata.records import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.server.controller_link.broker_session import BrokerSession, BrokerState

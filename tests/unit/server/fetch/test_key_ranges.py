@@ -7,8 +7,8 @@ import pytest
 from crc32c import crc32c
 
 from tailrace.client.reading.fetching import visible_batches
+from tailrace.metadata.feature_levels import FIRST_WITH_KEY_SHARING, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE
-from tailrace.metadata.records import FIRST_WITH_KEY_SHARING, METADATA_VERSION_FEATURE
 from tailrace.model.errors import ErrorCode
 from tailrace.model.key_ranges import HASH_SPACE, contains, hash_of, of_slots
 from tailrace.model.topic_config import TopicConfig

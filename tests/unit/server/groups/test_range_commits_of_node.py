@@ -7,7 +7,7 @@ import pytest
 from tailrace.coordinators.groups.commands import ExpireOffsets
 from tailrace.coordinators.groups.records import OffsetCommitValue
 from tailrace.metadata.commands import TopicReference
-from tailrace.metadata.records import FIRST_WITH_KEY_SHARING
+from tailrace.metadata.feature_levels import FIRST_WITH_KEY_SHARING
 from tailrace.model.errors import ErrorCode
 from tailrace.model.key_ranges import HASH_SPACE
 from tailrace.protocol.declaration import unknown_tags
