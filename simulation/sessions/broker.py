@@ -21,8 +21,7 @@ from tailrace.replication.watchers import Change, Watchers
 from tailrace.server.fetch.broker_proofs import BrokerProofs
 from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
-from tailrace.server.fetch.params import FetchingConsumer, FetchParams, sender_of
-from tailrace.server.fetch.sent_bytes import SentBytes
+from tailrace.server.fetch.params import FetchingConsumer, FetchParams, SentBytes, sender_of
 from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.fetch.waiting import WaitingSession
 from tailrace.storage import ReadLimits
@@ -328,7 +327,7 @@ class SessionBroker:
             fetch_max_bytes=_FETCH_MAX_BYTES,
             followers=self._followers,
             sessions=self.sessions,
-            choices=_as_any(SimpleNamespace(of_consumer=lambda request, context: None)),
+            choices=_as_any(SimpleNamespace(may_redirect=False)),
             sent=sent,
             endpoints=_as_any(SimpleNamespace(of=lambda *args: ())),
             views=self._views,

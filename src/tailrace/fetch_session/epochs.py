@@ -8,6 +8,8 @@ INITIAL_EPOCH: Final = 0
 """Of a full fetch that asks for a new session, and closes the one that it names."""
 FINAL_EPOCH: Final = -1
 """Of a full fetch that asks for no session, and closes the one that it names."""
+FULL_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
+"""A fetch of these epochs names all of its partitions; any other one names differences."""
 MAX_EPOCH: Final = (1 << 31) - 1
 
 

@@ -1,7 +1,11 @@
-"""Outcomes of a partition's operations: the place of a batch, the bytes of a read, the new leader."""
+"""Outcomes of a partition's operations: the place of a batch, the records of a read, the new leader.
+
+A read has one of three outcomes: records (`PartitionRead`, perhaps none), an error (KafkaError, raised), or nothing yet
+(`PendingRead`): then the partition's watchers of `Change.AVAILABLE` are notified when the read is worth making again.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import NO_LEADER, BrokerId
@@ -14,6 +18,7 @@ READ_COMMITTED: Final = 1
 
 NO_TIMESTAMP: Final = -1
 UNKNOWN_EPOCH: Final = -1
+_UNKNOWN: Final = -1
 
 
 class NotLeader(KafkaError):
@@ -79,6 +84,10 @@ class Traffic(NamedTuple):
 class PartitionRead:
     """The result of a read: whole batches, and the offsets that were in force."""
 
+    is_pending: ClassVar[bool] = False
+    has_scanned: ClassVar[bool] = False
+    """Whether a read by keys has looked at records, or unpacked some: the next read goes on behind these."""
+
     __slots__ = (
         "aborted",
         "high_watermark",
@@ -104,7 +113,8 @@ class PartitionRead:
         self.records = records
         self.size_bytes = size_bytes
         self.next_offset = next_offset
-        """The offset after the last batch; where the read began if there is none."""
+        """The offset after the last batch, or where the read began. After a read by keys, the offset up to which there
+        are no records but those in the batches."""
         self.reaches_end = reaches_end
         """Whether the read ended at the readable end, and not at a limit or the end of a segment."""
         self.high_watermark = high_watermark
@@ -112,3 +122,24 @@ class PartitionRead:
         self.log_start_offset = log_start_offset
         self.aborted = aborted
         """The aborted transactions that the records may belong to, for a reader of committed data."""
+
+
+class ScannedRead(PartitionRead):
+    """The result of a read by keys that has looked at records, though it may have found none."""
+
+    has_scanned = True
+
+    __slots__ = ()
+
+
+class PendingRead(PartitionRead):
+    """A read whose records are not here yet. It has no records, and no offsets but the log start."""
+
+    is_pending = True
+
+    __slots__ = ("fault",)
+
+    def __init__(self, offset: int, log_start_offset: int, fault: KafkaError) -> None:
+        """`fault` is the answer to a reader that waits no longer."""
+        super().__init__(b"", 0, offset, True, _UNKNOWN, _UNKNOWN, log_start_offset)
+        self.fault = fault

@@ -35,6 +35,8 @@ class Change:
     """The followers that a consumer may be sent to, or how far they can serve it."""
     IN_SYNC: Final = 256
     """The replicas of the leader, those in sync, or those that it excludes: followers have to be heard again."""
+    AVAILABLE: Final = 512
+    """A read that was pending (`replication.outcomes`) can be made again."""
 
 
 class Watcher(Hashable, Protocol):

@@ -40,8 +40,8 @@ from tailrace.server.fetch.fetch import FetchHandler
 from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.key_reads import KeyRangeReads
 from tailrace.server.fetch.offset_lookups import ListOffsetsHandler, OffsetForLeaderEpochHandler
+from tailrace.server.fetch.params import SentBytes
 from tailrace.server.fetch.replica_choice import ReplicaChoices
-from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.session_descriptions import DescribeFetchSessionsHandler
 from tailrace.server.fetch.sessions import FetchSessions
 from tailrace.server.fetch.views import ReadableViews

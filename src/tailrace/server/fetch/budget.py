@@ -19,14 +19,31 @@ MAX_WAIT_MS: Final = 300_000
 """The longest a fetch may wait: a limit of ours, ten times the longest wait of any client."""
 
 
+class FetchLimits:
+    """The limits of one request, each within the broker's. Comparisons: `min` and `max` take three times as long."""
+
+    __slots__ = ("max_bytes", "may_wait", "wait_ms", "wanted_bytes")
+
+    def __init__(self, request: FetchRequest, fetch_max_bytes: int) -> None:
+        """A negative limit counts as 0: one batch is read all the same."""
+        max_bytes, min_bytes, wait_ms = request.max_bytes, request.min_bytes, request.max_wait_ms
+        if max_bytes > fetch_max_bytes:
+            max_bytes = fetch_max_bytes
+        self.max_bytes = max_bytes if max_bytes > 0 else 0
+        self.wanted_bytes = min_bytes if min_bytes < self.max_bytes else self.max_bytes
+        """The bytes that the request waits for, never more than an answer can have."""
+        self.wait_ms = 0 if wait_ms <= 0 else wait_ms if wait_ms < MAX_WAIT_MS else MAX_WAIT_MS
+        """The longest wait for `wanted_bytes`."""
+        self.may_wait = wait_ms > 0 and self.wanted_bytes > 0
+
+
 class FetchBudget:
     """The bytes that one answer may still take."""
 
     __slots__ = ("left_bytes", "min_one_message", "size_bytes")
 
-    def __init__(self, request_max_bytes: int, fetch_max_bytes: int) -> None:
-        """A negative limit counts as 0: one batch is read all the same."""
-        self.left_bytes = _at_most(request_max_bytes, fetch_max_bytes)
+    def __init__(self, max_bytes: int) -> None:
+        self.left_bytes = max_bytes
         self.size_bytes = 0
         """The bytes read so far."""
         self.min_one_message = True
@@ -39,7 +56,9 @@ class FetchBudget:
 
     def limit_for(self, partition_max_bytes: int) -> int:
         """The bytes that the next partition may give."""
-        return _at_most(partition_max_bytes, self.left_bytes)
+        if partition_max_bytes <= 0:
+            return 0
+        return partition_max_bytes if partition_max_bytes < self.left_bytes else self.left_bytes
 
     def spend(self, size_bytes: int) -> None:
         """Subtract the bytes that a partition has given."""
@@ -51,20 +70,3 @@ class FetchBudget:
         """Note that a partition's first batch did not fit into its limit (rule 4)."""
         if limit_bytes >= self.left_bytes:
             self.left_bytes = 0
-
-
-def wanted_bytes(request: FetchRequest, *, fetch_max_bytes: int) -> int:
-    """The bytes needed for an early answer: `min_bytes`, but never more than an answer can have."""
-    return min(request.min_bytes, _at_most(request.max_bytes, fetch_max_bytes))
-
-
-def wait_ms(request: FetchRequest) -> int:
-    """The longest wait of the fetch for `wanted_bytes`."""
-    return _at_most(request.max_wait_ms, MAX_WAIT_MS)
-
-
-def _at_most(number: int, limit: int) -> int:
-    """The number, but at least 0 and at most the limit. Comparisons: `min` and `max` take three times as long."""
-    if number <= 0:
-        return 0
-    return number if number < limit else limit

@@ -24,23 +24,36 @@ nothing of key ranges.
 A follower reads to the log end, and its fetch offset is an acknowledgement (`server.fetch.follower_readers`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
-from tailrace.fetch_session.epochs import NO_SESSION, is_full
+from tailrace.fetch_session.epochs import FULL_EPOCHS, INITIAL_EPOCH, NO_SESSION
 from tailrace.fetch_session.session import FetchSession
 from tailrace.model.errors import KafkaError
 from tailrace.model.ids import NO_LEADER
-from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse, NodeEndpoint, PartitionData
+from tailrace.protocol.messages.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    NodeEndpoint,
+    PartitionData,
+)
+from tailrace.protocol.schema import positional
 from tailrace.server.callbacks import WAITS
 from tailrace.server.context import RequestContext
-from tailrace.server.fetch.budget import wait_ms
 from tailrace.server.fetch.follower_readers import FollowerReaders
 from tailrace.server.fetch.long_answers import respond_in_steps
-from tailrace.server.fetch.params import CONSUMER, FetchingConsumer, FetchParams, FetchSender, sender_of
+from tailrace.server.fetch.params import (
+    CONSUMER,
+    FetchingConsumer,
+    FetchParams,
+    FetchSender,
+    SentBytes,
+    sender_of,
+)
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
 from tailrace.server.fetch.replica_choice import ReplicaChoices
-from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.sessions import FEW, FetchSessions
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.fetch.waiting import WaitingFetch, WaitingSession, answer_fault
@@ -50,6 +63,10 @@ from tailrace.server.slices import Slices
 from tailrace.server.waiters import LongPolls
 
 FIRST_WITH_ENDPOINTS: Final = 16
+
+_full: Final[Callable[[int, Sequence[FetchableTopicResponse], tuple[NodeEndpoint, ...]], FetchResponse]] = positional(
+    FetchResponse, "session_id", "responses", "node_endpoints"
+)
 
 
 class FetchHandler:
@@ -90,7 +107,7 @@ class FetchHandler:
             self._polls.end_of_replica(context.connection, sender.replica_id)
         reader = self._consumer(sender, request, context) if is_consumer else self._followers.reader(sender)
         params = FetchParams(request, context, sender, reader, table, self._fetch_max_bytes, self._views)
-        if is_full(request.session_epoch):
+        if request.session_epoch in FULL_EPOCHS:
             return self._answer_full(params)
         try:
             session = self._sessions.find(params)
@@ -103,8 +120,10 @@ class FetchHandler:
         return self._answer_incremental(params, session)
 
     def _consumer(self, sender: FetchSender, request: FetchRequest, context: RequestContext) -> FetchingConsumer:
-        """The reader of a consumer's fetch. One that is never sent elsewhere has no state: there is one per version."""
-        version, choice = context.api_version, self._choices.of_consumer(request, context)
+        """The reader of a consumer's fetch. While no consumer is sent elsewhere a reader has no state, and serves all
+        fetches of its version."""
+        version = context.api_version
+        choice = self._choices.of_consumer(request, context) if self._choices.may_redirect else None
         if choice is not None or sender.replica_id != CONSUMER:
             return FetchingConsumer(version, self._sent, replica_id=sender.replica_id, choice=choice)
         consumer = self._consumers.get(version)
@@ -115,31 +134,31 @@ class FetchHandler:
     # Full fetches
 
     def _answer_full(self, params: FetchParams) -> FetchResponse | None:
-        context = params.context
-        params.name_each_once()
-        self._sessions.close_named(params)
-        timeout_ms = wait_ms(params.request)
-        may_wait = timeout_ms > 0 and params.wanted_bytes > 0
-        if params.reader.is_replica and self._sessions.will_open(params):
+        count, may_wait, is_replica = params.name_each_once(), params.limits.may_wait, params.reader.is_replica
+        if params.request.session_id != NO_SESSION:
+            self._sessions.close_named(params)
+        if is_replica and self._sessions.will_open(params):
             may_wait = False  # a follower's first fetch of a session does not wait: it learns the high watermarks
-        if sum(len(topic.partitions) for topic in params.topics) > FEW:
+        if count > FEW:
             waiting = self._waiting_fetch(params, None)
-            is_parked = may_wait and self._polls.park(waiting, context.connection, timeout_ms)
+            is_parked = may_wait and self._park(waiting, params)
             waiting.read_in_slices(is_last=not is_parked)
             return None
         reading = FullReading(params, is_last=not may_wait).read()
-        params.reader.mark_recorded()
-        if may_wait and not reading.ends_wait:
-            waiting = self._waiting_fetch(params, reading)
-            if self._polls.park(waiting, context.connection, timeout_ms):
-                return None
-        return self._full_response(reading, self._sessions.open(reading))
+        if is_replica:
+            params.reader.mark_recorded()
+        if may_wait and not reading.ends_wait and self._park(self._waiting_fetch(params, reading), params):
+            return None
+        return self._full_response(reading)
+
+    def _park(self, waiting: WaitingFetch | WaitingSession, params: FetchParams) -> bool:
+        return self._polls.park(waiting, params.context.connection, params.limits.wait_ms)
 
     def _waiting_fetch(self, params: FetchParams, first: FullReading | None) -> WaitingFetch:
         return WaitingFetch(
             params,
             first,
-            answer=lambda last: params.context.respond(self._full_response(last, self._sessions.open(last))),
+            answer=lambda last: params.context.respond(self._full_response(last)),
             answer_in_steps=self._full_answer_in_steps,
             slices=self._slices,
         )
@@ -151,30 +170,37 @@ class FetchHandler:
             yield
         yield from respond_in_steps(reading.params.context, self._full_response(reading, opened))
 
-    def _full_response(self, reading: FullReading, session_id: int) -> FetchResponse:
-        """The response of a reading, whose bytes count as sent."""
-        reading.params.reader.mark_sent(reading.given, has_session=session_id != NO_SESSION)
-        endpoints = self._leader_endpoints(reading, (answer for topic in reading.topics for answer in topic.partitions))
-        return FetchResponse(session_id=session_id, responses=reading.topics, node_endpoints=endpoints)
+    def _full_response(self, reading: FullReading, session_id: int | None = None) -> FetchResponse:
+        """The response of a reading, whose bytes count as sent. `session_id`: the session that it begins; without it
+        the session is begun now, if the request asks for one."""
+        params = reading.params
+        if session_id is None:
+            asks = params.request.session_epoch == INITIAL_EPOCH
+            session_id = self._sessions.open(reading) if asks else NO_SESSION
+        params.reader.mark_sent(reading.given, has_session=session_id != NO_SESSION)
+        endpoints: tuple[NodeEndpoint, ...] = ()
+        if reading.is_urgent:
+            endpoints = self._leader_endpoints(
+                reading, chain.from_iterable(topic.partitions for topic in reading.topics)
+            )
+        return _full(session_id, reading.topics, endpoints)
 
     # Incremental fetches
 
     def _answer_incremental(self, params: FetchParams, session: FetchSession) -> FetchResponse | None:
-        sessions, request, context = self._sessions, params.request, params.context
-        timeout_ms = wait_ms(request)
-        may_wait = timeout_ms > 0 and params.wanted_bytes > 0 and session.is_open
+        sessions = self._sessions
+        may_wait = params.limits.may_wait and session.is_open
         reading = sessions.read(params, session, is_last=not may_wait)
         if params.reader.is_replica:
             params.reader.mark_recorded()
             sessions.fetched(session, sessions.now_ms())
-        if may_wait and not sessions.may_answer(session, reading):
-            waiting = self._waiting_session(params, reading, session)
-            if self._polls.park(waiting, context.connection, timeout_ms):
-                return None
+        must_wait = may_wait and not sessions.may_answer(session, reading)
+        if must_wait and self._park(self._waiting_session(params, reading, session), params):
+            return None
         return self._incremental_response(session, reading)
 
     def _incremental_steps(self, params: FetchParams) -> Iterator[object]:
-        """An incremental fetch that concerns many partitions, or one behind it."""
+        """Carry out an incremental fetch that concerns many partitions, or one behind it."""
         sessions, connection = self._sessions, params.context.connection
         connection.suspend()
         try:
@@ -199,9 +225,7 @@ class FetchHandler:
         if not connection.is_open:
             return
         waiting = self._waiting_session(params, None, session)
-        timeout_ms = wait_ms(params.request)
-        may_wait = timeout_ms > 0 and params.wanted_bytes > 0 and session.is_open
-        is_parked = may_wait and self._polls.park(waiting, connection, timeout_ms)
+        is_parked = params.limits.may_wait and session.is_open and self._park(waiting, params)
         yield from waiting.read_in_steps(is_last=not is_parked)
 
     def _waiting_session(
@@ -238,7 +262,7 @@ class FetchHandler:
     def _leader_endpoints(self, reading: Reading, answers: Iterable[PartitionData]) -> tuple[NodeEndpoint, ...]:
         """The addresses of the leaders that are named in errors."""
         context = reading.params.context
-        if not reading.is_urgent or context.api_version < FIRST_WITH_ENDPOINTS:
+        if context.api_version < FIRST_WITH_ENDPOINTS:
             return ()
         named = (answer.current_leader.leader_id for answer in answers)
         leaders = [leader for leader in named if leader != NO_LEADER]

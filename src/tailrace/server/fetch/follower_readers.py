@@ -19,8 +19,7 @@ from tailrace.replication.outcomes import PartitionRead
 from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import FollowerFetch, SessionVisits
 from tailrace.server.fetch.broker_proofs import BrokerProofs
-from tailrace.server.fetch.params import FetchSender, WantedPartition
-from tailrace.server.fetch.sent_bytes import SentBytes
+from tailrace.server.fetch.params import FetchSender, SentBytes, WantedPartition
 from tailrace.server.replicas.in_sync_keeper import InSyncKeeper
 from tailrace.server.replicas.replication_throttles import ReplicationThrottles
 from tailrace.storage import ReadLimits

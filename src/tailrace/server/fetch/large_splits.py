@@ -1,8 +1,8 @@
 """Splits by key of batches that are too large for one turn of the event loop (KIP-X; decision 0054). Pure.
 
 Such a batch is unpacked and split in steps: each fetch that needs it takes some, until its time is over, and is
-answered without records; its reader asks again. Few are on their way at once, since each holds its batch in plain form.
-One that no fetch goes on with makes room for others.
+answered without records; its reader asks again. Few splits are on their way at once, since each holds its batch in
+plain form. A split that no fetch goes on with makes room for others.
 """
 
 from collections.abc import Callable, Generator, Hashable, Sequence
@@ -15,6 +15,8 @@ from tailrace.protocol.records.batch import HEADER_SIZE, BatchHeader, set_end_of
 from tailrace.protocol.records.compression import MAX_DECOMPRESSED, decompress_in_steps
 from tailrace.protocol.records.kernels import SteppedSplit
 from tailrace.protocol.records.split import Split
+from tailrace.replication.partition import Partition
+from tailrace.replication.watchers import Change
 from tailrace.server.fetch.key_splits import Ranges
 from tailrace.server.ports import Clock
 from tailrace.storage.keys.batch_slots import IS_COMPILED
@@ -58,17 +60,19 @@ class LargeSplits:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._running: list[LargeSplit] = []
+        self._waiting: dict[Partition, None] = {}
+        """The partitions that have a batch for which there is no room."""
 
     def __len__(self) -> int:
         return len(self._running)
 
     def find(self, key: Hashable, offset: int) -> LargeSplit | None:
         """The split of the batch with this offset."""
-        return next((one for one in self._running if one.has(key, offset)), None)
+        return next((large for large in self._running if large.has(key, offset)), None)
 
     @property
     def has_room(self) -> bool:
-        """Whether another one may begin."""
+        """Whether another split may begin."""
         return len(self._running) < MOST_RUNNING
 
     def begin(self, key: Hashable, stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> LargeSplit:
@@ -91,12 +95,22 @@ class LargeSplits:
                 if is_over():
                     return None
         except StopIteration as end:
-            self._running.remove(large)
+            self._leave([large])
             split: Split = end.value
             return split
         except CorruptRecords:
-            self._running.remove(large)
+            self._leave([large])
             raise
+
+    def wait(self, partition: Partition) -> None:
+        """Notify the partition's watchers when there is room: a read of it is pending."""
+        self._waiting[partition] = None
+
+    def _leave(self, gone: list[LargeSplit]) -> None:
+        self._running = [large for large in self._running if large not in gone]
+        waiting, self._waiting = self._waiting, {}
+        for partition in waiting:
+            partition.notify(Change.AVAILABLE)
 
     def _look_later(self) -> None:
         self._clock.call_at(self._clock.monotonic_ms() + IDLE_MS, self._drop_idle)
@@ -104,14 +118,16 @@ class LargeSplits:
     def _drop_idle(self) -> None:
         """Give up the splits that no fetch goes on with, and their memory."""
         oldest_ms = self._clock.monotonic_ms() - IDLE_MS
-        self._running = [one for one in self._running if one.used_ms > oldest_ms]
+        idle = [large for large in self._running if large.used_ms <= oldest_ms]
+        if idle:
+            self._leave(idle)
         if self._running:
             self._look_later()
 
 
-def _is_aligned(one: KeyRange) -> bool:
+def _is_aligned(key_range: KeyRange) -> bool:
     """Whether the range has whole slots."""
-    return one.first % SLOT_HASHES == 0 and (one.last + 1) % SLOT_HASHES == 0
+    return key_range.first % SLOT_HASHES == 0 and (key_range.last + 1) % SLOT_HASHES == 0
 
 
 def _steps(stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> Generator[object, None, Split]:
@@ -129,10 +145,10 @@ def _steps(stored: Buffer, header: BatchHeader, readers: Sequence[Ranges]) -> Ge
     if not header.is_control:
         for place, (part, ranges) in enumerate(zip(split.parts, readers, strict=True)):
             if part:
-                split.ends[place] = 1 + max(_last_offset(split, one) for one in ranges)
+                split.ends[place] = 1 + max(_last_offset(split, key_range) for key_range in ranges)
                 set_end_offset(memoryview(part), split.ends[place])
     return split
 
 
-def _last_offset(split: Split, one: KeyRange) -> int:
-    return max(split.last_offsets[slot_of(one.first) : slot_of(one.last) + 1])
+def _last_offset(split: Split, key_range: KeyRange) -> int:
+    return max(split.last_offsets[slot_of(key_range.first) : slot_of(key_range.last) + 1])

@@ -1,11 +1,11 @@
 """The partitions and limits of one Fetch, and its sender: a consumer or a follower."""
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import groupby
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
-from tailrace.metadata.views import ViewImage
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.key_ranges import KeyRange
 from tailrace.model.proofs import NO_SECRET
 from tailrace.protocol.messages.fetch import FetchPartition, FetchRequest, FetchTopic, WireKeyRange
 from tailrace.protocol.rows import pick
@@ -15,9 +15,8 @@ from tailrace.replication.partition import Partition
 from tailrace.replication.replica_progress import SessionVisits
 from tailrace.replication.watchers import Change
 from tailrace.server.context import RequestContext
-from tailrace.server.fetch.budget import wanted_bytes
+from tailrace.server.fetch.budget import FetchLimits
 from tailrace.server.fetch.replica_choice import ReplicaChoice
-from tailrace.server.fetch.sent_bytes import SentBytes
 from tailrace.server.fetch.views import ReadableViews
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.storage import ReadLimits
@@ -34,7 +33,7 @@ DEBUGGING_REPLICA: Final = -2
 
 
 class WantedPartition(Protocol):
-    """One partition as its reader names it: `FetchPartition`, or that of a session, which has the same fields."""
+    """A partition as its reader names it: a `FetchPartition`, or the partition of a session with the same fields."""
 
     @property
     def partition(self) -> int: ...
@@ -62,12 +61,12 @@ class Reader(Protocol):
 
     @property
     def is_proven(self) -> bool:
-        """Whether a registered broker asks, and has proved it. A consumer is none."""
+        """Whether a registered broker asks, and has proved it."""
         ...
 
     @property
     def is_registered(self) -> bool:
-        """The same, and whether it asks in its present registration."""
+        """Whether it also asks in its present registration."""
         ...
 
     must_check: bool
@@ -79,7 +78,7 @@ class Reader(Protocol):
         ...
 
     def check(self, partition: Partition, wanted: WantedPartition) -> None:
-        """Raises KafkaError if the reader may not read the partition, of those of `Partition.check_replica` too."""
+        """Raises KafkaError if the reader may not read the partition, also as `Partition.check_replica`."""
         ...
 
     def read(self, partition: Partition, wanted: WantedPartition, limits: ReadLimits) -> PartitionRead:
@@ -87,15 +86,15 @@ class Reader(Protocol):
         ...
 
     def is_behind(self, partition: Partition, wanted: WantedPartition) -> bool:
-        """Whether the reader's high watermark is behind the partition's: then a full fetch must not wait (KIP-392)."""
+        """Whether a follower's high watermark is behind the partition's: then a full fetch must not wait (KIP-392)."""
         ...
 
     def mark_recorded(self) -> None:
-        """All partitions that the request names were read once: another reading records nothing."""
+        """Called after the first pass. A retry of the same request must not record a follower's fetch offsets again."""
         ...
 
     def acknowledge(self, known: Iterable[tuple[Partition, int]]) -> None:
-        """The reader has these high watermarks, each of a partition, from the last answer of its session."""
+        """Note that the reader has these high watermarks of partitions from the last answer of its session."""
         ...
 
     def new_visits(self) -> SessionVisits | None:
@@ -103,11 +102,11 @@ class Reader(Protocol):
         ...
 
     def rest(self, partition: Partition, visits: SessionVisits | None) -> bool:
-        """The reader has all of the partition; returns whether the session's next fetch need not read it."""
+        """Note that the reader has all of the partition; returns whether the session's next fetch need not read it."""
         ...
 
     def end_rest(self, partition: Partition, visits: SessionVisits | None) -> None:
-        """The partition cannot be read, or leaves the session: later fetches say nothing of it."""
+        """Note that later fetches say nothing of the partition: it cannot be read, or leaves the session."""
         ...
 
     @property
@@ -116,7 +115,7 @@ class Reader(Protocol):
         ...
 
     def mark_sent(self, given: Sequence[tuple[Partition, int]], *, has_session: bool) -> None:
-        """These partitions, which were read in this turn, leave in an answer, with the bytes of each: they count."""
+        """Count partitions that were read in this turn and leave in an answer, with the bytes of each."""
         ...
 
 
@@ -124,11 +123,11 @@ class FetchSender(NamedTuple):
     """The sender of a fetch, as the request states it."""
 
     replica_id: int
-    """Of a follower; negative for a consumer."""
+    """The id of a follower; negative for a consumer."""
     broker_epoch: int
-    """Of the registration in which the follower asks; -1 if it does not say."""
+    """The epoch of the registration in which the follower asks; -1 if it does not say."""
     secret: bytes = NO_SECRET
-    """Of the incarnation of a follower."""
+    """The secret of a follower's incarnation."""
 
 
 _CONSUMER_SENDER: Final = FetchSender(CONSUMER, -1)
@@ -144,10 +143,35 @@ def sender_of(request: FetchRequest, version: int) -> FetchSender:
     return FetchSender(state.replica_id, state.replica_epoch, request.secret)
 
 
+class SentBytes:
+    """The bytes sent since the start of the broker. Plain numbers, read at a scrape."""
+
+    __slots__ = ("to_consumers_by_follower", "to_consumers_by_leader", "to_followers")
+
+    def __init__(self) -> None:
+        self.to_followers = 0
+        self.to_consumers_by_leader = 0
+        """To consumers, of partitions that this broker led."""
+        self.to_consumers_by_follower = 0
+        """To consumers, of partitions that another broker led (KIP-392)."""
+
+    def count(self, given: Iterable[tuple[Partition, int]], *, is_replica: bool) -> None:
+        """Count an answer: its partitions, with the bytes of each."""
+        for partition, size_bytes in given:
+            if size_bytes:
+                partition.sent_bytes += size_bytes
+                if is_replica:
+                    self.to_followers += size_bytes
+                elif partition.is_leader:
+                    self.to_consumers_by_leader += size_bytes
+                else:
+                    self.to_consumers_by_follower += size_bytes
+
+
 class FetchingConsumer:
     """A consumer: it reads up to the high watermark, or for read_committed up to the last stable offset.
 
-    From Fetch v11 on it may read from followers; so may one of any version that says so by its replica id.
+    From Fetch v11 on it may read from followers; before that, if it says so by its replica id.
     """
 
     is_replica = False
@@ -201,23 +225,23 @@ class FetchingConsumer:
 
 
 class FetchParams:
-    """One request: its reader, its partitions in order, and its limits."""
+    """A request: its reader, its partitions in order, and its limits."""
 
     __slots__ = (
         "_conditions",
         "_kinds",
-        "_table",
         "context",
-        "fetch_max_bytes",
+        "find",
         "isolation",
         "key_reads",
+        "limits",
         "reader",
         "request",
         "sender",
         "topics",
+        "uses_topic_ids",
         "version",
         "views",
-        "wanted_bytes",
     )
 
     def __init__(
@@ -234,24 +258,31 @@ class FetchParams:
         self.views = views
         self.key_reads = views.key_reads
         self.sender = sender
-        self._table = table
-        self.fetch_max_bytes = fetch_max_bytes
         self.context = context
         self.version = context.api_version
+        self.uses_topic_ids = self.version >= FIRST_WITH_TOPIC_IDS
+        self.find: Final[Callable[[Any, int], Partition]] = table.get_by_id if self.uses_topic_ids else table.get
+        """The partition of a topic, by its id or its name as the version has it. Raises KafkaError as
+        `PartitionTable.get`."""
         self.reader = reader
         self.topics = request.topics
         """The partitions that the request names; of a full fetch each once."""
         self.isolation = request.isolation_level
-        self.wanted_bytes = wanted_bytes(request, fetch_max_bytes=fetch_max_bytes)
-        """The bytes that the request waits for; 0 or less: it does not wait."""
+        self.limits: Final = FetchLimits(request, fetch_max_bytes)
         self._kinds = 0
         self._conditions: Hashable = None
 
-    def name_each_once(self) -> None:
-        """Leave out what a full fetch says twice: a partition has the place that comes first, and what is said last."""
-        by_id = self.version >= FIRST_WITH_TOPIC_IDS
-        if _names_twice(self.topics, by_id=by_id):
-            self.topics = _each_once(self.topics, by_id=by_id)
+    def name_each_once(self) -> int:
+        """Leave out what a full fetch says twice: a partition has the place that comes first, and what is said last.
+
+        Returns the number of partitions.
+        """
+        topics = self.topics
+        if len(topics) == 1 and len(topics[0].partitions) == 1:
+            return 1
+        if _names_twice(topics, by_id=self.uses_topic_ids):
+            self.topics = _each_once(topics, by_id=self.uses_topic_ids)
+        return sum(len(topic.partitions) for topic in self.topics)
 
     @property
     def watched_kinds(self) -> int:
@@ -260,23 +291,19 @@ class FetchParams:
             self._kinds = _watched_kinds(self.reader, self.isolation, self.version)
         return self._kinds
 
-    def partition(self, topic: str, topic_id: bytes, index: int) -> Partition:
-        """The partition, by topic name or by topic id as the version has it. Raises KafkaError as
-        `PartitionTable.get`."""
-        if self.version < FIRST_WITH_TOPIC_IDS:
-            return self._table.get(topic, index)
-        return self._table.get_by_id(topic_id, index)
-
-    def view(self, topic: str, topic_id: bytes) -> ViewImage | None:
-        """The view of this name or id. A follower reads none."""
-        if self.reader.is_replica:
-            return None
-        return self.views.named(topic) if self.version < FIRST_WITH_TOPIC_IDS else self.views.with_id(topic_id)
+    def find_in_view(self, topic: Any, index: int, absence: KafkaError) -> tuple[Partition, KeyRange]:
+        """The partition and the key range of a view partition, for a consumer. `topic`: the name or id that no topic
+        has, as `absence` says, which is raised if no view has it either."""
+        view = None
+        if not self.reader.is_replica:
+            view = self.views.with_id(topic) if self.uses_topic_ids else self.views.named(topic)
+        if view is None:
+            raise absence
+        return self.views.partition(view, index), view.key_range(index)
 
     def no_view(self) -> KafkaError:
         """The error of a view that is not served any more."""
-        by_id = self.version >= FIRST_WITH_TOPIC_IDS
-        code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        code = ErrorCode.UNKNOWN_TOPIC_ID if self.uses_topic_ids else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         return KafkaError(code, "the topic is not shared by key ranges any more")
 
     @property
@@ -309,16 +336,16 @@ def _each_once(topics: Sequence[FetchTopic], *, by_id: bool) -> tuple[FetchTopic
     wanted: dict[tuple[str | bytes, int], tuple[FetchTopic, FetchPartition]] = {}
     for topic in topics:
         key = bytes(topic.topic_id) if by_id else topic.topic
-        for one in topic.partitions:
-            first, _ = wanted.get((key, one.partition), (topic, one))
-            wanted[key, one.partition] = first, one
+        for named in topic.partitions:
+            first, _ = wanted.get((key, named.partition), (topic, named))
+            wanted[key, named.partition] = first, named
     in_order = groupby(wanted.values(), key=lambda entry: id(entry[0]))
     groups = [tuple(group) for _, group in in_order]
-    return tuple(replace(group[0][0], partitions=tuple(one for _, one in group)) for group in groups)
+    return tuple(replace(group[0][0], partitions=tuple(named for _, named in group)) for group in groups)
 
 
 def _watched_kinds(reader: Reader, isolation: int, version: int) -> int:
-    kinds = Change.HIGH_WATERMARK | Change.LOG_START | Change.ROLE | Change.ERROR
+    kinds = Change.HIGH_WATERMARK | Change.LOG_START | Change.ROLE | Change.ERROR | Change.AVAILABLE
     if reader.is_replica:
         return kinds | Change.LOG_END | Change.IN_SYNC
     if reader.choice is not None:

@@ -1,4 +1,7 @@
-"""The reading of one partition of a fetch: its answer, and the facts by which a fetch waits or ends its wait."""
+"""The read of one partition of a fetch: its answer, and the facts by which a fetch waits or ends its wait.
+
+A plain read, a read of key ranges and a read of a view have the same outcomes (`replication.outcomes`), and one ending.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -13,11 +16,11 @@ from tailrace.protocol.messages.fetch import (
     PartitionData,
     WireKeyRange,
 )
-from tailrace.protocol.schema import positional
-from tailrace.replication.outcomes import READ_COMMITTED, NotLeader
+from tailrace.protocol.schema import Buffer, positional
+from tailrace.replication.outcomes import READ_COMMITTED, NotLeader, PartitionRead, PendingRead
 from tailrace.replication.partition import Partition
 from tailrace.server.fetch.budget import FetchBudget
-from tailrace.server.fetch.key_reads import KeyRangeRead, ScanBudget, checked_ranges
+from tailrace.server.fetch.key_reads import ScanBudget, checked_ranges
 from tailrace.server.fetch.params import FetchParams, WantedPartition
 from tailrace.server.fetch.replica_choice import NO_OTHER
 from tailrace.storage import AbortedTxn, ReadLimits
@@ -39,65 +42,53 @@ _read_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_RE
 """The answer of a partition that was read."""
 _vouched_data: Final[Callable[..., PartitionData]] = positional(PartitionData, *_READ, "checked_from")
 """The same, with records for a follower."""
+_ranges_data: Final[Callable[..., PartitionData]] = positional(
+    PartitionData, *_READ, "applied_key_ranges", "scanned_to"
+)
+"""The same, of key ranges."""
 
 
-class FetchedPartition:
-    """The answer of one partition, and what it means for the fetch. Plain slots, since one is made for each."""
+class FetchOutcome:
+    """The outcome of a partition's read: an answer, and what it means for the fetch."""
 
-    __slots__ = ("available_bytes", "data", "has_all", "has_scanned", "is_urgent", "size_bytes")
+    __slots__ = ("available_bytes", "data", "is_urgent", "read")
 
-    def __init__(
-        self,
-        data: PartitionData,
-        is_urgent: bool,
-        size_bytes: int = 0,
-        available_bytes: int = 0,
-        *,
-        has_all: bool = False,
-        has_scanned: bool = False,
-    ) -> None:
+    def __init__(self, data: PartitionData, read: PartitionRead | None = None, available_bytes: int = 0) -> None:
         self.data: Final = data
-        self.is_urgent: Final = is_urgent
-        """Whether the fetch must not wait: there is an error, a divergence, or a better replica for the consumer. If
-        not, the partition was read."""
-        self.size_bytes: Final = size_bytes
-        """The bytes of its records."""
+        self.read: Final = read
+        """None: there is an error, a divergence, or a better replica for the consumer."""
+        self.is_urgent: Final = read is None
+        """Whether the fetch must not wait. If not, the partition was read."""
         self.available_bytes: Final = available_bytes
-        """The readable bytes within the limits. Bytes beyond the limits end no wait: they will not fit later either."""
-        self.has_all: Final = has_all
-        """Of a view partition: whether the reader has all there is, although its offset does not say so."""
-        self.has_scanned: Final = has_scanned
-        """Of a view partition: whether it has had a part of the scan of this fetch."""
+        """The readable bytes that count towards min.bytes. Bytes beyond the limits are left out: a later answer could
+        not hold them either."""
 
 
 class PartitionReader:
-    """Reads partitions for one request, one at a time. It keeps nothing of them."""
+    """Reads partitions for one request, one at a time, within the bytes of its answer. It keeps nothing of them."""
 
-    __slots__ = ("_isolation", "_key_ranges", "_params", "_reader", "_scan")
+    __slots__ = ("_isolation", "_key_ranges", "_params", "_reader", "_scan", "budget")
 
     def __init__(self, params: FetchParams) -> None:
         self._params = params
         self._reader = params.reader
         self._isolation = params.isolation
         self._key_ranges = params.request.key_ranges
-        """Those of partitions that have none of their own."""
+        """The key ranges of partitions that have none of their own."""
         self._scan: ScanBudget | None = None
+        self.budget: Final = FetchBudget(params.limits.max_bytes)
 
     def read(
-        self,
-        partition: Partition,
-        wanted: WantedPartition,
-        budget: FetchBudget,
-        view: KeyRange | None = None,
-        *,
-        is_last: bool,
-    ) -> FetchedPartition:
+        self, partition: Partition, wanted: WantedPartition, view: KeyRange | None = None, *, is_last: bool
+    ) -> FetchOutcome:
         """Read within the budget, which is spent; an error is an answer too.
 
-        `view`: the key range of a view partition, which `wanted` is then. `is_last`: the answer is sent now, if need be
+        `view`: the key range of a view partition, if `wanted` is one. `is_last`: the answer is sent now, if need be
         with OFFSET_NOT_AVAILABLE (78).
         """
-        reader, isolation, offset = self._reader, self._isolation, wanted.fetch_offset
+        reader, isolation, offset, budget = self._reader, self._isolation, wanted.fetch_offset, self.budget
+        is_replica = reader.is_replica
+        ranges: Sequence[WireKeyRange] = ()
         try:
             is_led = partition.leads_in(wanted.current_leader_epoch)
             if reader.must_check or not is_led:
@@ -105,24 +96,24 @@ class PartitionReader:
             if is_led:
                 # Only the leader knows where a log diverges, and whether another replica can serve the offset.
                 if wanted.last_fetched_epoch >= 0 and (diverging := _divergence(partition, wanted)) is not None:
-                    return FetchedPartition(diverging, is_urgent=True)
+                    return FetchOutcome(diverging)
                 choice = reader.choice
                 if choice is not None and (preferred := choice.preferred(partition, offset)) != NO_OTHER:
-                    return FetchedPartition(self._redirection(partition, wanted, preferred), is_urgent=True)
+                    return FetchOutcome(self._redirection(partition, wanted, preferred))
             limit_bytes = budget.limit_for(wanted.partition_max_bytes)
             limits = ReadLimits(offset, limit_bytes, isolation, wanted.current_leader_epoch, budget.min_one_message)
             key_ranges = wanted.key_ranges or self._key_ranges
+            got: PartitionRead | None = None
             if view is not None:
-                if key_ranges:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "key ranges of a view, whose partitions are key ranges")
-                return self._read_view(partition, wanted, budget, limits, view, is_last=is_last)
-            if key_ranges and self._serves_ranges(partition, offset):
-                of_ranges = self._read_ranges(partition, wanted, budget, limits, key_ranges)
-                if of_ranges is not None:
-                    return of_ranges
-            got = reader.read(partition, wanted, limits)
-            if is_last and offset > got.high_watermark and not reader.is_replica:
-                _refuse(partition.unavailable(offset), self._params.version)
+                got = self._read_view(partition, wanted, limits, view, key_ranges)
+            elif key_ranges and self._serves_ranges(partition, offset):
+                got = self._read_ranges(partition, wanted, limits, key_ranges)
+                if got is not None:
+                    ranges = key_ranges
+            if got is None:
+                got = reader.read(partition, wanted, limits) if is_replica else partition.read(limits)
+            if is_last and not is_replica and (got.is_pending or offset > got.high_watermark):
+                self._check_available(partition, offset, got)
         except KafkaError as error:
             return self.refuse(wanted, error, partition)
         size_bytes = got.size_bytes
@@ -130,22 +121,32 @@ class PartitionReader:
             budget.spend(size_bytes)
         elif not got.reaches_end:
             budget.leave_out(limit_bytes)
-        vouched = (partition.log.checked_from,) if reader.is_replica and size_bytes else ()
-        data = (_vouched_data if vouched else _read_data)(
+        answer = (
             wanted.partition,
             got.high_watermark,
             got.last_stable_offset,
             got.log_start_offset,
             _aborted(got.aborted) if isolation == READ_COMMITTED else None,
             got.records,
-            *vouched,
         )
-        return FetchedPartition(
-            data,
-            False,
-            size_bytes,
-            size_bytes if got.reaches_end else max(size_bytes, limit_bytes),
-        )
+        if ranges:
+            data = _ranges_data(*answer, tuple(ranges), got.next_offset)
+        elif is_replica and size_bytes:
+            data = _vouched_data(*answer, partition.log.checked_from)
+        else:
+            data = _read_data(*answer)
+        return FetchOutcome(data, got, size_bytes if got.reaches_end else max(size_bytes, limit_bytes))
+
+    def _check_available(self, partition: Partition, offset: int, got: PartitionRead) -> None:
+        """Raises the KafkaError of a reader that has waited in vain. An old client retries after an empty answer
+        (KIP-207)."""
+        error = partition.unavailable(offset) if offset > partition.high_watermark else None
+        if error is None and isinstance(got, PendingRead):
+            error = got.fault
+        if error is None:
+            return
+        if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or self._params.version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
+            raise error
 
     @property
     def has_key_ranges(self) -> bool:
@@ -156,46 +157,21 @@ class PartitionReader:
         self,
         partition: Partition,
         wanted: WantedPartition,
-        budget: FetchBudget,
         limits: ReadLimits,
         view: KeyRange,
-        *,
-        is_last: bool,
-    ) -> FetchedPartition:
-        """The records of a view partition (decision 0057). While its end is not known, the fetch waits."""
-        params, offset = self._params, limits.offset
+        key_ranges: Sequence[WireKeyRange],
+    ) -> PartitionRead:
+        """The records of a view partition (decision 0057)."""
+        params = self._params
+        if key_ranges:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "key ranges of a view, whose partitions are key ranges")
         if not (params.key_reads.is_enabled and partition.config.key_sharing_enable):
             raise params.no_view()
-        if self._scan is None:
-            self._scan = params.key_reads.new_scan()
         got = params.views.reads.read(
-            partition, view, limits, lambda part: self._reader.read(partition, wanted, part), self._scan
+            partition, view, limits, lambda part: self._reader.read(partition, wanted, part), self._begin_scan()
         )
-        if is_last and offset > partition.high_watermark:
-            _refuse(partition.unavailable(offset), params.version)
-        if got is None and is_last:
-            _refuse(_end_is_unknown(partition), params.version)
-        size_bytes = 0 if got is None else len(got.batches)
-        if size_bytes:
-            budget.spend(size_bytes)
-        elif got is not None and not got.reaches_end:
-            budget.leave_out(limits.max_bytes)
-        aborted: Sequence[AbortedTxn] = ()
-        if got is not None and size_bytes and self._isolation == READ_COMMITTED:
-            aborted = partition.log.aborted_transactions(offset, got.scanned_to)
-        data = _read_data(
-            wanted.partition,
-            _UNKNOWN if got is None else got.high_watermark,
-            _UNKNOWN if got is None else got.last_stable_offset,
-            partition.log.log_start_offset,
-            _aborted(aborted) if self._isolation == READ_COMMITTED else None,
-            b"" if got is None else got.batches,
-        )
-        reaches_end = got is None or got.reaches_end
-        available_bytes = size_bytes if reaches_end else max(size_bytes, limits.max_bytes)
-        has_all = got is not None and reaches_end and offset <= partition.high_watermark
-        has_scanned = got is not None and got.has_scanned
-        return FetchedPartition(data, False, size_bytes, available_bytes, has_all=has_all, has_scanned=has_scanned)
+        self._add_aborted(partition, limits, got)
+        return got
 
     def _serves_ranges(self, partition: Partition, offset: int) -> bool:
         """Whether a read at this offset is one of key ranges. At others nothing is read, or there is an error."""
@@ -206,53 +182,46 @@ class PartitionReader:
         )
 
     def _read_ranges(
-        self,
-        partition: Partition,
-        wanted: WantedPartition,
-        budget: FetchBudget,
-        limits: ReadLimits,
-        key_ranges: Sequence[WireKeyRange],
-    ) -> FetchedPartition | None:
+        self, partition: Partition, wanted: WantedPartition, limits: ReadLimits, key_ranges: Sequence[WireKeyRange]
+    ) -> PartitionRead | None:
         """The records of these key ranges alone (KIP-X); None if the first batch cannot be split.
 
         Raises KafkaError INVALID_REQUEST (42) for bad ranges.
         """
-        if self._scan is None:
-            self._scan = self._params.key_reads.new_scan()
-        got: KeyRangeRead | None = KeyRangeRead((), limits.offset, None, limits.offset)
-        if not self._scan.is_over:
-            got = self._params.key_reads.read(
+        scan, scanned_to, reaches_end = self._begin_scan(), limits.offset, False
+        batches: Buffer = b""
+        if not scan.is_over:
+            found = self._params.key_reads.read(
                 partition,
                 checked_ranges(key_ranges, self._params.request.hash_scheme),
                 limits,
                 lambda part: self._reader.read(partition, wanted, part),
-                self._scan,
+                scan,
             )
-        if got is None:
-            return None
-        batches = got.batches
-        size_bytes = len(batches)
-        if size_bytes:
-            budget.spend(size_bytes)
-        elif not got.reaches_end:
-            budget.leave_out(limits.max_bytes)
-        is_committed = self._isolation == READ_COMMITTED
-        aborted: Sequence[AbortedTxn] = ()
-        if is_committed and size_bytes:
-            aborted = partition.log.aborted_transactions(limits.offset, got.scanned_to)
-        data = PartitionData(
-            partition_index=wanted.partition,
-            high_watermark=partition.high_watermark,
-            last_stable_offset=partition.last_stable_offset,
-            log_start_offset=partition.log.log_start_offset,
-            aborted_transactions=_aborted(aborted) if is_committed else None,
-            records=batches,
-            applied_key_ranges=tuple(key_ranges),
-            scanned_to=got.scanned_to,
+            if found is None:
+                return None
+            batches, scanned_to, reaches_end = found.batches, found.scanned_to, found.reaches_end
+        got = PartitionRead(
+            batches,
+            len(batches),
+            scanned_to,
+            reaches_end,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log.log_start_offset,
         )
-        return FetchedPartition(
-            data, False, size_bytes, size_bytes if got.reaches_end else max(size_bytes, limits.max_bytes)
-        )
+        self._add_aborted(partition, limits, got)
+        return got
+
+    def _begin_scan(self) -> ScanBudget:
+        """The scan of this fetch, which all its partitions share."""
+        if self._scan is None:
+            self._scan = self._params.key_reads.new_scan()
+        return self._scan
+
+    def _add_aborted(self, partition: Partition, limits: ReadLimits, got: PartitionRead) -> None:
+        if got.size_bytes and self._isolation == READ_COMMITTED:
+            got.aborted = partition.log.aborted_transactions(limits.offset, got.next_offset)
 
     def _redirection(self, partition: Partition, wanted: WantedPartition, preferred: int) -> PartitionData:
         return PartitionData(
@@ -265,23 +234,9 @@ class PartitionReader:
             records=b"",
         )
 
-    def refuse(
-        self, wanted: WantedPartition, error: KafkaError, partition: Partition | None = None
-    ) -> FetchedPartition:
-        """The result of a partition that cannot be read; `partition` if it exists here."""
-        return FetchedPartition(_error_data(wanted.partition, error, partition, self._params.version), is_urgent=True)
-
-
-def _refuse(error: KafkaError, version: int) -> None:
-    """Raise the error of an offset above the high watermark. An old client retries after an empty answer (KIP-207)."""
-    if error.code is not ErrorCode.OFFSET_NOT_AVAILABLE or version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
-        raise error
-
-
-def _end_is_unknown(partition: Partition) -> KafkaError:
-    return KafkaError(
-        ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being looked at; ask again"
-    )
+    def refuse(self, wanted: WantedPartition, error: KafkaError, partition: Partition | None = None) -> FetchOutcome:
+        """The outcome of a partition that cannot be read; `partition` if it exists here."""
+        return FetchOutcome(_error_data(wanted.partition, error, partition, self._params.version))
 
 
 def _divergence(partition: Partition, wanted: WantedPartition) -> PartitionData | None:

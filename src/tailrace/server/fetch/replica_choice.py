@@ -38,6 +38,7 @@ class ReplicaChoices:
         self.controller: Final = controller
         self.broker_id: Final = broker_id
         self.clock: Final = clock
+        self.may_redirect: Final = type(selector) is not LeaderSelector
         self.redirects = 0
         """The reads that were answered with another replica."""
         self.failures = 0
@@ -45,9 +46,9 @@ class ReplicaChoices:
         self._failed = BoundedLines("replica-selector-failed", clock=clock, level=logging.WARNING)
 
     def of_consumer(self, request: FetchRequest, context: RequestContext) -> "ReplicaChoice | None":
-        """The choice for the consumer that has sent this; None if it is the leader in any case."""
+        """The choice for the consumer that has sent a request; None if it is the leader in any case."""
         selector, rack_id = self.selector, request.rack_id
-        if context.api_version < FIRST_WITH_RACK or type(selector) is LeaderSelector:
+        if context.api_version < FIRST_WITH_RACK or not self.may_redirect:
             return None
         if not rack_id and type(selector) is RackAwareReplicaSelector:
             return None
@@ -105,7 +106,7 @@ class ReplicaChoice:
         return self._select(partition, view)
 
     def _endpoint(self, broker_id: BrokerId, *, must_live: bool) -> ReplicaNode | None:
-        """The broker's address for this consumer; None if it has none, or does not live."""
+        """The broker's address for this consumer; None without an address, or if the broker does not live."""
         broker = self._choices.controller.image.brokers.get(broker_id)
         if broker is None or (must_live and not broker.is_alive):
             return None
@@ -118,7 +119,7 @@ class ReplicaChoice:
             chosen = choices.selector.select(partition.topic_partition, self.client, view)
             if chosen is None:
                 return NO_OTHER
-            known = next((one for one in view.replicas if one is chosen or one == chosen), None)
+            known = next((replica for replica in view.replicas if replica is chosen or replica == chosen), None)
         except BaseException as fault:  # noqa: BLE001 - code of users, which ends neither this request nor the node
             choices.note_failure(partition, fault)
             return NO_OTHER

@@ -41,7 +41,7 @@ from tailrace.protocol.schema import positional, replace
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change
 from tailrace.server.callbacks import run_in_slices
-from tailrace.server.fetch.params import FIRST_WITH_TOPIC_IDS, FetchParams
+from tailrace.server.fetch.params import FetchParams
 from tailrace.server.fetch.reading import FullReading, SessionReading
 from tailrace.server.ports import Clock
 
@@ -139,7 +139,7 @@ class FetchSessions:
         session = self.cache.open(
             SessionOwner(*_owner(params)),
             Newcomer(_client(params), len(codes) - missing, missing, _is_privileged(params)),
-            uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
+            uses_topic_ids=params.uses_topic_ids,
             client_id=context.client_id or "",
             client_host=context.connection.peer_host.lstrip("/"),
             now_ms=self._clock.monotonic_ms(),
@@ -172,7 +172,7 @@ class FetchSessions:
             request.session_id,
             request.session_epoch,
             _owner(params),
-            uses_topic_ids=params.version >= FIRST_WITH_TOPIC_IDS,
+            uses_topic_ids=params.uses_topic_ids,
         )
 
     def is_long(self, session: FetchSession, params: FetchParams) -> bool:
@@ -265,7 +265,7 @@ class FetchSessions:
         """Make a pass over the session. A pass that breaks off closes the session: its reader must not go on without
         what was read."""
         try:
-            reading = SessionReading(params, session, is_last).read()
+            reading = SessionReading(params, session, is_last=is_last).read()
         except Exception:
             self.cache.remove(session)
             raise

@@ -1,51 +1,139 @@
 """Reads of view partitions: a partition's records of one key range, for readers that know nothing of key ranges
 (KIP-X; decision 0057).
 
-A read is one of a key range (`server.fetch.key_reads`), and more:
+A read of a view is a read of a key range (`server.fetch.key_reads`), and more:
 
 1. It goes on where the last one ended that found nothing, although its reader names the same offset again. A reader
    that stands at the end of the view costs no scan, whatever others write.
-2. A batch that is too large to be split among others is split all the same, in steps (`server.fetch.large_splits`). One
-   whose records are not as its header says is CORRUPT_MESSAGE (2): its reader cannot filter it.
+2. A batch that is too large to be split among others is split all the same, in steps (`server.fetch.large_splits`). A
+   batch whose records are not as its header says is CORRUPT_MESSAGE (2): its reader cannot filter it.
 3. A first batch whose records are all below the reader's offset is left out: it would be sent again and again.
-4. A last batch ends where the view does. A reader that has it stands at the end of the view, neither behind it nor,
-   where the end is only known by batches that were too large to be looked at, before it.
+4. The last batch ends exactly at the view's end, so the reader's lag is 0: also where the end is known only by batches
+   that were too large to be looked at.
 """
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Final, NamedTuple
 
 from tailrace.model.errors import CorruptRecords, ErrorCode, KafkaError
 from tailrace.model.key_ranges import KeyRange, slot_of
 from tailrace.protocol.primitives import Buffer
 from tailrace.protocol.records.batch import iter_batches, read_header, set_end_offset
 from tailrace.protocol.records.kernels import split_by_key
-from tailrace.replication.outcomes import PartitionRead
+from tailrace.replication.outcomes import PartitionRead, PendingRead, ScannedRead
 from tailrace.replication.partition import Partition
+from tailrace.replication.watchers import Change
+from tailrace.server.callbacks import run_in_slices
 from tailrace.server.fetch.key_reads import KeyRangeRead, KeyRangeReads, ScanBudget, as_one, key_of
-from tailrace.server.fetch.scanned_offsets import ScannedOffsets
-from tailrace.server.fetch.view_ends import ViewEnds
 from tailrace.server.ports import Clock
 from tailrace.storage import ReadLimits
 from tailrace.storage.keys.batch_slots import plain_batch
 
+MOST_STRETCHES: Final = 4
+"""Stretches of a view partition."""
+MOST_VIEW_PARTITIONS: Final = 50_000
+"""View partitions with stretches."""
+
 Read = Callable[[ReadLimits], PartitionRead]
 
 
-class ViewRead(NamedTuple):
-    """The result of a read of a view partition."""
+class ViewEnds:
+    """The ends of all view partitions of this broker, and the work on indexes that are not complete.
 
-    batches: Buffer
-    scanned_to: int
-    """There are no records but those in the batches below this offset, from the offset of the read on."""
-    reaches_end: bool
-    """Whether the read ended at the readable end."""
-    has_scanned: bool
-    """Whether it looked at any record, or unpacked some: the next read goes on behind these."""
-    high_watermark: int
-    """1 + the offset of the last record below the high watermark of the partition."""
-    last_stable_offset: int
-    """Likewise."""
+    The end is 1 + the offset of the last record of the view partition, so that a reader that has all of them shows no
+    lag, whatever else is written to the partition. It is known when the key index is complete. Until then the index is
+    built in slices between other work.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._incomplete: dict[Partition, None] = {}
+        """The partitions whose index is being built, each a step in turn."""
+
+    def end(self, partition: Partition, key_range: KeyRange, end_offset: int, budget: ScanBudget) -> int | None:
+        """1 + the offset of the last record with such a hash below `end_offset`, a readable end of the partition.
+
+        The log start if there is none. The index goes on until the time of the budget is over. None: the end is not
+        known yet; the partition's watchers of `Change.AVAILABLE` are notified when the index is complete. Raises
+        KafkaError as a read of the log.
+        """
+        has_more = True
+        while has_more:
+            found = partition.key_end(key_range.first, key_range.last, end_offset)
+            if found is not None:
+                return max(found, partition.log.log_start_offset)
+            if partition in self._incomplete:
+                return None
+            if budget.is_over:
+                self._complete_later(partition)
+                return None
+            has_more = partition.index_keys_on()
+        found = partition.key_end(key_range.first, key_range.last, end_offset)
+        return None if found is None else max(found, partition.log.log_start_offset)
+
+    def _complete_later(self, partition: Partition) -> None:
+        is_first = not self._incomplete
+        self._incomplete[partition] = None
+        if is_first:
+            self._clock.call_soon(lambda: run_in_slices(self._steps(), self._clock))
+
+    def _steps(self) -> Iterator[None]:
+        while self._incomplete:
+            partition = next(iter(self._incomplete))
+            del self._incomplete[partition]
+            if _goes_on(partition):
+                self._incomplete[partition] = None
+            else:
+                partition.notify(Change.AVAILABLE)
+            yield
+
+
+def _goes_on(partition: Partition) -> bool:
+    """Do one step, and return whether there are more."""
+    try:
+        return not partition.is_closed and partition.index_keys_on()
+    except KafkaError:
+        return False  # a reader gets the error of its own read
+
+
+class ScannedOffsets:
+    """Stretches without records of all view partitions: where readers may go on.
+
+    A reader that knows nothing of key ranges names the offset behind its last record again and again, while nothing is
+    found. Few readers share a view partition, so a few stretches of each are enough; a forgotten one is scanned again.
+    View partitions are known by a key that a log which is cut does not keep.
+    """
+
+    def __init__(self) -> None:
+        self._stretches: OrderedDict[Hashable, OrderedDict[int, int]] = OrderedDict()
+        """The ends of stretches by their starts; both levels in the order of their use."""
+
+    def __len__(self) -> int:
+        """The number of view partitions."""
+        return len(self._stretches)
+
+    def after(self, where: Hashable, offset: int) -> int:
+        """The offset up to which there are no records from this one on, as far as is known."""
+        stretches = self._stretches.get(where)
+        if stretches is None or offset not in stretches:
+            return offset
+        stretches.move_to_end(offset)
+        self._stretches.move_to_end(where)
+        return stretches[offset]
+
+    def keep(self, where: Hashable, start: int, end: int) -> None:
+        """Note that there are no records from `start` up to, not including, `end`."""
+        if end <= start:
+            return
+        stretches = self._stretches.setdefault(where, OrderedDict())
+        stretches[start] = max(end, stretches.get(start, end))
+        stretches.move_to_end(start)
+        self._stretches.move_to_end(where)
+        if len(stretches) > MOST_STRETCHES:
+            stretches.popitem(last=False)
+        if len(self._stretches) > MOST_VIEW_PARTITIONS:
+            self._stretches.popitem(last=False)
 
 
 class ViewReads:
@@ -58,11 +146,12 @@ class ViewReads:
 
     def read(
         self, partition: Partition, key_range: KeyRange, limits: ReadLimits, read: Read, budget: ScanBudget
-    ) -> ViewRead | None:
+    ) -> PartitionRead:
         """The batches of the view partition within the limits, with `read` for what is not at hand.
 
-        None: its end is not known yet, or its next batch waits until others are split. Raises KafkaError as `read`, and
-        CORRUPT_MESSAGE (2).
+        The high watermark and the last stable offset are those of the view: 1 + the offset of its last record below the
+        partition's. Pending while the end of the view is not known, or its next batch waits until others are split.
+        Raises KafkaError as `read`, and CORRUPT_MESSAGE (2).
         """
         end_offset = partition.readable_end(limits.isolation)
         high_watermark = self.ends.end(partition, key_range, partition.high_watermark, budget)
@@ -70,7 +159,8 @@ class ViewReads:
         if partition.last_stable_offset != partition.high_watermark:
             stable_end = self.ends.end(partition, key_range, partition.last_stable_offset, budget)
         if high_watermark is None or stable_end is None:
-            return None
+            return _pending(partition, limits)
+        ends = high_watermark, stable_end, partition.log.log_start_offset
         where = (
             partition.topic_id,
             partition.topic_partition.partition,
@@ -81,27 +171,23 @@ class ViewReads:
         start = min(self.scanned.after(where, limits.offset), max(end_offset, limits.offset))
         if not partition.log.log_start_offset <= start <= partition.high_watermark:
             outside = read(_at(limits, start))  # raises, or is empty
-            return ViewRead(b"", start, outside.reaches_end, False, high_watermark, stable_end)
+            return PartitionRead(b"", 0, start, outside.reaches_end, *ends)
         view_end = high_watermark if end_offset == partition.high_watermark else stable_end
         if limits.offset >= view_end and not partition.log.is_offline:
             self._key_reads.note_reader(partition, (key_range,), limits)
             self.scanned.keep(where, limits.offset, end_offset)
-            return ViewRead(b"", max(start, end_offset), True, False, high_watermark, stable_end)
+            return PartitionRead(b"", 0, max(start, end_offset), True, *ends)
         got = self._scan(_ViewScan(partition, key_range, limits, read, budget), start)
         if got is None:
-            return None
+            self._key_reads.large.wait(partition)
+            return _pending(partition, limits)
         found, records_end = got.found, got.records_end
         if found and (records_end > view_end or got.scanned_to >= view_end > records_end):
             found, records_end = _ended_at(found, view_end), view_end
         self.scanned.keep(where, records_end if found else limits.offset, got.scanned_to)
-        return ViewRead(
-            as_one(found),
-            got.scanned_to,
-            got.reaches_end,
-            got.scanned_to > start or got.has_more_steps,
-            high_watermark,
-            stable_end,
-        )
+        batches = as_one(found)
+        result = ScannedRead if got.scanned_to > start or got.has_more_steps else PartitionRead
+        return result(batches, len(batches), got.scanned_to, got.reaches_end, *ends)
 
     def _scan(self, scan: "_ViewScan", start: int) -> KeyRangeRead | None:
         """The batches from `start` on, until there are some, or the limits or the readable end are reached.
@@ -155,6 +241,13 @@ class _ViewScan(NamedTuple):
     budget: ScanBudget
 
 
+def _pending(partition: Partition, limits: ReadLimits) -> PendingRead:
+    fault = KafkaError(
+        ErrorCode.OFFSET_NOT_AVAILABLE, f"the keys of {partition.topic_partition} are being looked at; ask again"
+    )
+    return PendingRead(limits.offset, partition.log.log_start_offset, fault)
+
+
 def _at(limits: ReadLimits, offset: int) -> ReadLimits:
     return ReadLimits(offset, limits.max_bytes, limits.isolation, limits.leader_epoch, limits.min_one_message)
 
@@ -186,13 +279,13 @@ def _last_offset(stored: memoryview, key_range: KeyRange) -> int:
 
 
 def _ended_at(found: Sequence[Buffer], end_offset: int) -> Sequence[Buffer]:
-    """The batches, of which the last one gets this end: there are no records between its last one and the offset.
+    """The batches, of which the last gets this end: there are no records between its last record and the offset.
 
-    As they are if the last one begins there or later, which the end of the view then does not know yet.
+    Unchanged if the last batch begins at the offset or later: the end of the view does not know the batch yet.
     """
     *before, last_buffer = found
     view = memoryview(last_buffer)
-    position, header = max(iter_batches(view), key=lambda one: one[0])
+    position, header = max(iter_batches(view), key=lambda place: place[0])
     if header.base_offset >= end_offset:
         return found
     batch = bytearray(view[position:])

@@ -63,7 +63,7 @@ class _Gain:
                 return True  # within one write, or before the start of this node: not counted
             self._available_bytes += gained
             self._readable_bytes[partition] = readable_bytes
-        return self._available_bytes >= self._params.wanted_bytes
+        return self._available_bytes >= self._params.limits.wanted_bytes
 
 
 R = TypeVar("R", FullReading, SessionReading)
@@ -159,7 +159,7 @@ class _WaitingRequest(Generic[R]):
         try:
             while True:
                 reading = self._new_reading(is_last=is_last)
-                for _ in reading.steps():
+                for _ in self._steps(reading):
                     if not connection.is_open:
                         return
                     yield
@@ -189,6 +189,9 @@ class _WaitingRequest(Generic[R]):
         raise NotImplementedError
 
     def _new_reading(self, *, is_last: bool) -> R:
+        raise NotImplementedError
+
+    def _steps(self, reading: R) -> Iterator[None]:
         raise NotImplementedError
 
     def _is_long(self) -> bool:
@@ -256,8 +259,11 @@ class WaitingFetch(_WaitingRequest[FullReading]):
     def _new_reading(self, *, is_last: bool) -> FullReading:
         self._end_pass()  # the pass before
         self._registered = None if is_last else self._watched_by
-        self._reading = FullReading(self._params, is_last=is_last, watcher=self._registered)
+        self._reading = FullReading(self._params, is_last=is_last)
         return self._reading
+
+    def _steps(self, reading: FullReading) -> Iterator[None]:
+        return reading.steps(self._registered)
 
     def _is_long(self) -> bool:
         return _count(self._params) > FEW
@@ -326,7 +332,10 @@ class WaitingSession(_WaitingRequest[SessionReading]):
         return self._sessions.read(self._params, self._session, is_last=is_last)
 
     def _new_reading(self, *, is_last: bool) -> SessionReading:
-        return SessionReading(self._params, self._session, is_last)
+        return SessionReading(self._params, self._session, is_last=is_last)
+
+    def _steps(self, reading: SessionReading) -> Iterator[None]:
+        return reading.steps()
 
     def _is_long(self) -> bool:
         return len(self._session.due) > FEW

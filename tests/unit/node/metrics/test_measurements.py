@@ -14,7 +14,7 @@ from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
 from tailrace.node.metrics import measurements
 from tailrace.node.metrics.measurements import BrokerMeasurements, measure_broker
-from tailrace.server.fetch.sent_bytes import SentBytes
+from tailrace.server.fetch.params import SentBytes
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.testing.disk import SimulatedDisk
 from testkit.data_path import BROKER, DataPath

@@ -1,4 +1,4 @@
-from tailrace.server.fetch.sent_bytes import SentBytes
+from tailrace.server.fetch.params import SentBytes
 from testkit.replica_reads import FollowingBroker, LeadingBroker
 
 

@@ -30,7 +30,7 @@ from tailrace.protocol.records.kernels import SteppedSplit
 from tailrace.protocol.records.record import Record, build_batch
 from tailrace.replication.outcomes import READ_COMMITTED, PartitionRead
 from tailrace.replication.partition import Partition
-from tailrace.server.fetch import key_reads, large_splits, scanned_offsets
+from tailrace.server.fetch import key_reads, large_splits, view_reads
 from tailrace.storage import Log, ReadLimits
 from tailrace.storage.keys import batch_slots
 from tailrace.storage.keys.batch_slots import BatchLimits
@@ -611,6 +611,16 @@ def test_a_large_batch_waits_until_others_are_split(many_large: ViewNode) -> Non
     assert reader.offsets == offsets_of(KEYS, 0, 4, first=next_batch)
 
 
+def test_a_large_batch_that_waits_wakes_when_a_split_is_over(many_large: ViewNode) -> None:
+    waiting = many_large.fetch_views(VIEW, {0: large_splits.MOST_RUNNING * len(KEYS)}, max_wait_ms=20_000)
+    first = ViewReader(many_large, VIEW, 0)
+    while not first.position:
+        assert not waiting.is_answered
+        first.fetch()
+    assert running(many_large) == large_splits.MOST_RUNNING, "the split of the batch that waited has begun"
+    assert waiting.fetched.error_code == ErrorCode.NONE
+
+
 def test_splits_that_no_fetch_goes_on_with_are_given_up(many_large: ViewNode) -> None:
     assert running(many_large) == large_splits.MOST_RUNNING
     many_large.clock.advance(2 * large_splits.IDLE_MS + 100)
@@ -748,7 +758,7 @@ def test_an_open_transaction_holds_the_end_of_committed_records_back(node: ViewN
 
 
 def test_stretches_are_few(node: ViewNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanned_offsets, "MOST_VIEW_PARTITIONS", 3)
+    monkeypatch.setattr(view_reads, "MOST_VIEW_PARTITIONS", 3)
     node.write(key_in(0))
     for number in range(256):
         node.fetch_views("orders.shared-256", {number: 0})

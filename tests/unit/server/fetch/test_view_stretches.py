@@ -2,8 +2,8 @@
 
 import pytest
 
-from tailrace.server.fetch import scanned_offsets
-from tailrace.server.fetch.scanned_offsets import MOST_STRETCHES, ScannedOffsets
+from tailrace.server.fetch import view_reads
+from tailrace.server.fetch.view_reads import MOST_STRETCHES, ScannedOffsets
 
 
 def test_a_stretch_is_remembered_by_its_start() -> None:
@@ -32,7 +32,7 @@ def test_the_stretch_that_was_used_least_recently_is_forgotten() -> None:
 
 
 def test_the_view_partition_that_was_used_least_recently_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanned_offsets, "MOST_VIEW_PARTITIONS", 2)
+    monkeypatch.setattr(view_reads, "MOST_VIEW_PARTITIONS", 2)
     scanned = ScannedOffsets()
     for where in ("a", "b"):
         scanned.keep(where, 0, 9)
