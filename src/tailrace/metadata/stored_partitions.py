@@ -10,7 +10,6 @@ from struct import Struct
 from typing import Final, NamedTuple, cast
 
 from tailrace.metadata.records import (
-    FRAME_VERSION,
     KINDS,
     MetadataRecord,
     PartitionChangeRecord,
@@ -21,14 +20,8 @@ from tailrace.metadata.records import (
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState
 
-
-def _frame(record_type: type[MetadataRecord]) -> bytes:
-    kind = KINDS.by_class[record_type]
-    return bytes((FRAME_VERSION, kind.number, kind.version))
-
-
-_FRAME: Final = _frame(PartitionRecord)
-_CHANGE_FRAME: Final = _frame(PartitionChangeRecord)
+_FRAME: Final = KINDS.by_class[PartitionRecord].frame
+_CHANGE_FRAME: Final = KINDS.by_class[PartitionChangeRecord].frame
 _HEAD: Final = Struct(">i16s")
 _EPOCHS: Final = Struct(">iii")
 _LISTS_AT: Final = len(_FRAME) + _HEAD.size

@@ -63,7 +63,8 @@ def folded_id(topic_id: bytes, shares: int) -> TopicId:
 
 def family_of(topic_id: bytes) -> tuple[TopicId, ...]:
     """The id, the ids of the topic's views, and some more: the controller gives no second topic one of these."""
-    return tuple(_folded(topic_id, number) for number in range(_MOST_FOLDED + 1))
+    first, last = topic_id[:_LAST_BYTE], topic_id[_LAST_BYTE]
+    return tuple([TopicId(first + bytes((last ^ number,))) for number in range(_MOST_FOLDED + 1)])
 
 
 def _folded(topic_id: bytes, number: int) -> TopicId:

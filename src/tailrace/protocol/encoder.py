@@ -11,7 +11,7 @@ from struct import pack
 from typing import Any, cast
 
 from tailrace.protocol.declaration import Array, Field, Fixed, Nested, RecordBytes, Schema, Text
-from tailrace.protocol.primitives import Buffer, uvarint, write_tag_section
+from tailrace.protocol.primitives import ONE_BYTE_UVARINTS, Buffer, uvarint, write_tag_section
 from tailrace.protocol.rows import Rows, stride_of
 from tailrace.protocol.source import Layout, Source, length_code
 
@@ -100,7 +100,12 @@ class _EncoderBody:
         """The one value is a tagged field."""
         self.run: list[tuple[str, str]] = []
         self.source = Source(
-            Rows=Rows, pack=pack, uvarint=uvarint, refer_to=refer_to, write_tag_section=write_tag_section
+            Rows=Rows,
+            one_byte=ONE_BYTE_UVARINTS,
+            pack=pack,
+            refer_to=refer_to,
+            uvarint=uvarint,
+            write_tag_section=write_tag_section,
         )
 
     def flush(self) -> None:
@@ -221,7 +226,7 @@ class _EncoderBody:
         run, self.run = self.run, []
         line(f"{n} = len({source}) + 1")
         if not run:
-            line(f"append(uvarint({n}))")
+            line(f"append(one_byte[{n}] if {n} < 128 else uvarint({n}))")
             return
         with block(f"if {n} < 128:"):
             line(f"append({self.packed([*run, (n, 'B')])})")

@@ -21,13 +21,13 @@ MAX_TAGS = 32
 MAX_UNKNOWN_TAG_BYTES = 64 * 1024
 """Bytes that all unknown tagged fields of a struct may have together: they are copied, and live with the message."""
 
-_ONE_BYTE_UVARINTS = tuple(bytes((n,)) for n in range(128))
+ONE_BYTE_UVARINTS = tuple(bytes((n,)) for n in range(128))
 
 
 def uvarint(value: int) -> bytes:
     """An unsigned number in base 128, lowest seven bits first: 1 to 5 bytes for lengths, counts and tags."""
     if value < 128:
-        return _ONE_BYTE_UVARINTS[value]
+        return ONE_BYTE_UVARINTS[value]
     encoded = bytearray()
     while value > 127:
         encoded.append(value & 127 | 128)

@@ -10,7 +10,7 @@ state has a table of the image (`metadata.image_draft.ImageTable`).
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from tailrace.metadata.derive import Derived, Steps
@@ -42,6 +42,8 @@ class RecordKind(Generic[R]):
     record: type[R]
     version: int = 0
     """The version to write, and the highest that can be read."""
+    frame: bytes = field(init=False)
+    """The bytes before the record itself."""
     apply: Callable[[ImageDraft, R], None] | None
     """Changes the draft as the record says. None: the record frames others, see `metadata.replay`."""
     derived: Callable[[ImageDraft, R], Steps[Derived]] | None = None
@@ -55,6 +57,10 @@ class RecordKind(Generic[R]):
     """The snapshot records of this kind."""
     place: int = 0
     """The place of the kind's records in a snapshot; equal places: in the order of the rows."""
+
+    def __post_init__(self) -> None:
+        frame = uvarint(FRAME_VERSION) + uvarint(self.number) + uvarint(self.version)
+        object.__setattr__(self, "frame", frame)
 
 
 class RecordKinds:
@@ -93,7 +99,7 @@ def key_of(record: MetadataRecord) -> RecordKey:
 def encode_record(record: MetadataRecord) -> bytes:
     """The value of the log record, frame included, in the version this release writes."""
     kind = KINDS.by_class[type(record)]
-    return uvarint(FRAME_VERSION) + uvarint(kind.number) + uvarint(kind.version) + encode_bytes(record, kind.version)
+    return kind.frame + encode_bytes(record, kind.version)
 
 
 def decode_record(value: Buffer) -> MetadataRecord:

@@ -10,6 +10,8 @@ from tailrace.model.ids import NO_LEADER, BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, accepts_loss_after, unclean_epoch_after
 from tailrace.protocol.schema import Int8, Int32, Uuid, field, message
 
+_BrokerIds = tuple[BrokerId, ...]
+
 UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
 """A replica whose log directory its broker has not chosen yet (KIP-858)."""
 NO_LEADER_CHANGE = -2
@@ -75,15 +77,15 @@ def created_partition(topic_id: TopicId, record: PartitionRecord) -> PartitionSt
     is_known_by_state = is_recovering and record.unclean_epoch < 0 and record.leader != NO_LEADER
     return PartitionState(
         topic_id=topic_id,
-        replicas=_broker_ids(record.replicas),
-        in_sync_replicas=_broker_ids(record.isr),
+        replicas=cast(_BrokerIds, record.replicas),
+        in_sync_replicas=cast(_BrokerIds, record.isr),
         leader=BrokerId(record.leader),
         leader_epoch=LeaderEpoch(record.leader_epoch),
         partition_epoch=record.partition_epoch,
-        eligible_leader_replicas=_broker_ids(record.eligible_leader_replicas or ()),
-        last_known_leaders=_broker_ids(record.last_known_elr or ()),
-        adding_replicas=_broker_ids(record.adding_replicas),
-        removing_replicas=_broker_ids(record.removing_replicas),
+        eligible_leader_replicas=cast(_BrokerIds, record.eligible_leader_replicas or ()),
+        last_known_leaders=cast(_BrokerIds, record.last_known_elr or ()),
+        adding_replicas=cast(_BrokerIds, record.adding_replicas),
+        removing_replicas=cast(_BrokerIds, record.removing_replicas),
         is_recovering=is_recovering,
         unclean_epoch=record.leader_epoch if is_known_by_state else record.unclean_epoch,
         accepts_loss=record.accepts_loss and is_recovering and record.leader != NO_LEADER,
@@ -147,8 +149,8 @@ class PartitionChangeRecord(MetadataRecord):
 def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> PartitionState:
     """The partition after a change; both epochs rise as Kafka has it."""
 
-    def new(ids: tuple[int, ...] | None, before: tuple[BrokerId, ...]) -> tuple[BrokerId, ...]:
-        return before if ids is None else _broker_ids(ids)
+    def new(ids: tuple[int, ...] | None, before: _BrokerIds) -> _BrokerIds:
+        return before if ids is None else cast(_BrokerIds, ids)
 
     elected = record.leader != NO_LEADER_CHANGE
     leader = BrokerId(record.leader) if elected else state.leader
@@ -173,10 +175,6 @@ def changed_partition(state: PartitionState, record: PartitionChangeRecord) -> P
         accepts_loss=is_named or accepts_loss_after(state, leader, is_recovering=is_recovering),
         directories=state.directories if record.directories is None else record.directories,
     )
-
-
-def _broker_ids(ids: tuple[int, ...]) -> tuple[BrokerId, ...]:
-    return cast("tuple[BrokerId, ...]", ids)
 
 
 KINDS.add(

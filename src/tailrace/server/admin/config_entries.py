@@ -83,6 +83,7 @@ class LiveSettings:
         self._resources = tuple(ConfigResource(ResourceType.BROKER, name) for name in ("", str(configured.node_id)))
         self._overrides = self._overrides_in(EMPTY_IMAGE)
         self._in_force: BrokerSettings = configured
+        self._inherited = InheritedEntries(configured)
 
     def at(self, image: ClusterImage) -> BrokerSettings:
         """The settings in force under this image. Cheap while they do not change."""
@@ -90,8 +91,14 @@ class LiveSettings:
         if overrides != self._overrides:
             of_all, of_this = overrides
             self._in_force = self._configured.with_dynamic(of_all=of_all, of_this=of_this)
+            self._inherited = InheritedEntries(self._in_force)
             self._overrides = overrides
         return self._in_force
+
+    def inherited_at(self, image: ClusterImage) -> "InheritedEntries":
+        """The settings that topics and groups inherit under this image."""
+        self.at(image)
+        return self._inherited
 
     def concerns(self, resource: ConfigResource) -> bool:
         """Whether this resource is this broker, or all brokers."""
@@ -192,18 +199,18 @@ _BROKER_NAMES_OF_GROUPS: Final = {
 
 
 class InheritedEntries:
-    """The settings that topics and groups inherit from this broker, looked up once for all resources of a request."""
+    """The settings that topics and groups inherit from this broker, looked up when they are first asked for."""
 
     def __init__(self, broker: BrokerSettings) -> None:
         self._broker = broker
 
-    def topic(self, overrides: Mapping[str, str], keys: Container[str] = ()) -> Iterator[DescribedConfig]:
+    def topic(self, overrides: Mapping[str, str], keys: Container[str] = ()) -> list[DescribedConfig]:
         """Every setting of a topic that has these overrides, by name, if it is to be shown; `keys` are named."""
         hidden = {name for name in OWN_TOPIC_SETTINGS if name not in overrides and name not in keys}
         shown = (entry for entry in self._of_topics if entry.setting.name not in hidden)
         return _under(overrides, shown, ConfigSource.DYNAMIC_TOPIC_CONFIG)
 
-    def group(self, overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
+    def group(self, overrides: Mapping[str, str]) -> list[DescribedConfig]:
         """Every setting of a group that has these overrides, by name."""
         return _under(overrides, self._of_groups, ConfigSource.DYNAMIC_GROUP_CONFIG)
 
@@ -238,7 +245,7 @@ class InheritedEntries:
         return _default_entry(setting, next(_synonyms(self._broker.entry(broker_name))).value)
 
 
-def client_metrics_entries(overrides: Mapping[str, str]) -> Iterator[DescribedConfig]:
+def client_metrics_entries(overrides: Mapping[str, str]) -> list[DescribedConfig]:
     """Every setting of a subscription to client metrics that has these overrides, by name."""
     return _under(overrides, _OF_CLIENT_METRICS, ConfigSource.DYNAMIC_CLIENT_METRICS_CONFIG)
 
@@ -257,15 +264,15 @@ _OF_CLIENT_METRICS: Final = tuple(
 
 def _under(
     overrides: Mapping[str, str], inherited: Iterable[DescribedConfig], source: ConfigSource
-) -> Iterator[DescribedConfig]:
+) -> list[DescribedConfig]:
     """The entries with these overrides, which come first among their synonyms."""
-    for entry in inherited:
+    entries = list(inherited)
+    for place, entry in enumerate(entries):
         name = entry.setting.name
         if name in overrides:
             own = Synonym(name=name, value=overrides[name], source=source)
-            yield replace(entry, value=own.value, source=source, synonyms=(own, *entry.synonyms))
-        else:
-            yield entry
+            entries[place] = replace(entry, value=own.value, source=source, synonyms=(own, *entry.synonyms))
+    return entries
 
 
 _BROKER_ID: Final = Setting(

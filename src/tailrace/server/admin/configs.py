@@ -48,7 +48,7 @@ class DescribeConfigsHandler:
 
     def handle(self, request: DescribeConfigsRequest, context: RequestContext) -> Stepwise[DescribeConfigsResponse]:
         times = yield from once((resource.resource_type, resource.resource_name) for resource in request.resources)
-        inherited = InheritedEntries(self._settings.at(self._controller.image))
+        inherited = self._settings.inherited_at(self._controller.image)
         # A resource has a hundred settings, so that a step has few.
         results = yield from mapped(
             lambda resource: self._describe(resource, request, times, inherited), request.resources, step=2

@@ -72,7 +72,7 @@ class CreateTopicsHandler:
         self._controller.submit(command, answer)
 
     def _response(self, outcome: TopicsCreated) -> Stepwise[CreateTopicsResponse]:
-        inherited = InheritedEntries(self._settings.at(self._controller.image))
+        inherited = self._settings.inherited_at(self._controller.image)
         topics = yield from mapped(lambda result: _result(result, inherited), outcome.results)
         return CreateTopicsResponse(topics=topics)
 
