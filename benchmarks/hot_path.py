@@ -26,6 +26,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
+from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import TopicId
 from tailrace.protocol.headers import encode_request
 from tailrace.protocol.messages.produce import MAX_FORMS, PartitionProduceData, ProduceRequest, TopicProduceData
@@ -43,9 +44,7 @@ class Sink:
     """A connection that forgets its answers."""
 
     is_open = True
-    peer_host = "/127.0.0.1"
-    listener_name = "PLAINTEXT"
-    principal = "User:ANONYMOUS"
+    identity = ClientIdentity("PLAINTEXT", "127.0.0.1")
 
     last: Sequence[Buffer] = ()
 

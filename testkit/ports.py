@@ -9,6 +9,7 @@ from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.feature_levels import METADATA_VERSION, METADATA_VERSION_FEATURE
 from tailrace.metadata.image import EMPTY_IMAGE, BrokerImage, ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.identity import ANONYMOUS, ClientIdentity
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import TopicPartition
 from tailrace.model.proofs import id_of_secret
@@ -294,11 +295,9 @@ class ScriptedHandler:
 class RecordingConnection:
     """A `server.ports.ServerConnection` that keeps what it is given, by slot."""
 
-    def __init__(self, *, principal: str = "User:ANONYMOUS") -> None:
+    def __init__(self, *, principal: str = ANONYMOUS, listener: str = "PLAINTEXT") -> None:
         self.is_open = True
-        self.peer_host = "/127.0.0.1"
-        self.listener_name = "PLAINTEXT"
-        self.principal = principal
+        self.identity = ClientIdentity(listener, "127.0.0.1", principal)
         self.answers: dict[int, bytes | None] = {}
         self.close_reason: str | None = None
         self._on_close: list[Callable[[], None]] = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from simulation.harness.network import Network
 from simulation.harness.world import Action, World
 from tailrace.fetch_session.epochs import INITIAL_EPOCH, is_full
+from tailrace.model.identity import ClientIdentity
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.headers import decode_response, encode_request
 from tailrace.protocol.messages.fetch import FetchRequest, FetchResponse
@@ -27,9 +28,7 @@ class OneRequest:
     """A `server.ports.ServerConnection` of one request."""
 
     is_open = True
-    peer_host = "/10.0.0.1"
-    listener_name = LISTENER
-    principal = "User:ANONYMOUS"
+    identity = ClientIdentity(LISTENER, "10.0.0.1")
 
     def __init__(self, on_answer: Callable[[bytes | None], None]) -> None:
         self._on_answer = on_answer

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from tailrace.fetch_session.session import FetchSession, SessionOwner
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import BrokerId, LeaderEpoch, TopicId
 from tailrace.model.partitions import PartitionState, TopicPartition
 from tailrace.model.proofs import id_of_secret
@@ -269,9 +270,7 @@ class _Context:
     """A `RequestContext` whose answers stay objects."""
 
     def __init__(self, broker: "SessionBroker", sender: Sender, version: int) -> None:
-        self.connection = SimpleNamespace(
-            principal=f"User:{sender.reader}", listener_name="PLAINTEXT", peer_host="/10.0.0.1"
-        )
+        self.connection = SimpleNamespace(identity=ClientIdentity("PLAINTEXT", "10.0.0.1", f"User:{sender.reader}"))
         self.api_version = version
         self.client_id = "reader"
         self.sender = sender

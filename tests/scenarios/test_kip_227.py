@@ -359,14 +359,8 @@ def test_a_session_has_its_topics_by_name_or_by_id_for_its_whole_life() -> None:
 
 OTHERS: dict[str, Callable[[], RecordingConnection]] = {
     "another principal": lambda: RecordingConnection(principal="User:mallory"),
-    "another listener": lambda: _on_listener("INTERNAL"),
+    "another listener": lambda: RecordingConnection(listener="INTERNAL"),
 }
-
-
-def _on_listener(name: str) -> RecordingConnection:
-    connection = RecordingConnection()
-    connection.listener_name = name
-    return connection
 
 
 @pytest.mark.parametrize("other", OTHERS)

@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
+from tailrace.model.identity import ClientIdentity
 from tailrace.net.buffers import BufferPool, ReceiveBuffer
 from tailrace.net.fair_turns import FairTurns
 from tailrace.net.limits import LONGEST_FRAME, SHORTEST_FRAME, IdleTimes, ListenerLimits, describe_bad_length
@@ -89,8 +90,8 @@ class InboundConnection(asyncio.BufferedProtocol):
         "_received",
         "_suspensions",
         "_transport",
+        "identity",
         "is_trusted",
-        "peer_address",
         "turn_ended",
         "turn_seconds",
     )
@@ -98,8 +99,8 @@ class InboundConnection(asyncio.BufferedProtocol):
     def __init__(self, listener: Host) -> None:
         self._listener = listener
         self._transport: asyncio.Transport | None = None
-        self.peer_address = ""
-        """The client's IP address, without the port."""
+        self.identity = ClientIdentity(listener.name, "")
+        """The client, as far as it is known: a handshake makes a new one."""
         self.is_trusted = False
         """Whether the client runs on this machine."""
         self.turn_ended = 0.0
@@ -127,18 +128,6 @@ class InboundConnection(asyncio.BufferedProtocol):
     @property
     def is_open(self) -> bool:
         return not self._pauses & Pause.CLOSED
-
-    @property
-    def peer_host(self) -> str:
-        return f"/{self.peer_address}"
-
-    @property
-    def listener_name(self) -> str:
-        return self._listener.name
-
-    @property
-    def principal(self) -> str:
-        return "User:ANONYMOUS"
 
     def awaits_answer(self, slot: int) -> bool:
         """Whether `answer` has not been called for this slot yet."""
@@ -242,7 +231,7 @@ class InboundConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         peer = transport.get_extra_info("peername")
-        self.peer_address = peer[0] if peer else "unknown"
+        self.identity = ClientIdentity(self._listener.name, peer[0] if peer else "unknown")
         self._listener.admit(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

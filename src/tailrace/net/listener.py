@@ -212,7 +212,7 @@ class Listener:
 
     def admit(self, connection: InboundConnection) -> None:
         """Count a new connection, or abort it if there are too many."""
-        address = connection.peer_address
+        address = connection.identity.address
         connection.is_trusted = is_loopback(address)
         self._connections.add(connection)
         self._per_ip[address] += 1
@@ -248,9 +248,9 @@ class Listener:
         """Remove a closed connection."""
         if connection in self._connections:
             self._connections.remove(connection)
-            self._per_ip[connection.peer_address] -= 1
-            if not self._per_ip[connection.peer_address]:
-                del self._per_ip[connection.peer_address]
+            self._per_ip[connection.identity.address] -= 1
+            if not self._per_ip[connection.identity.address]:
+                del self._per_ip[connection.identity.address]
         if not self._connections and self._all_gone is not None and not self._all_gone.done():
             self._all_gone.set_result(None)
 
@@ -259,7 +259,7 @@ class Listener:
         self._closed_by_us += 1
         if reason:
             self._closing_log.warning(
-                f"event=connection-closed listener={self.name} peer={connection.peer_address} reason={reason!r}"
+                f"event=connection-closed listener={self.name} peer={connection.identity.address} reason={reason!r}"
             )
 
     def _now_ms(self) -> int:

@@ -2,7 +2,8 @@
 
 The key and the versions of a row stand in its message's declaration. The rows are read for the listeners that serve an
 API (`node`), the elements a request may have (`server.dispatch`), the length of its frame (`net.limits`), forwarding to
-the active controller (`server.controller_link`), and the connection to a peer that it takes (`node.peers`).
+the active controller (`server.controller_link`), the connection to a peer that it takes (`node.peers`), and the access
+that a client needs.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +12,23 @@ from sys import modules
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from tailrace.model.access import Operation
+from tailrace.protocol.access import (
+    EVERYONE,
+    Accesses,
+    on_added_partitions,
+    on_cluster,
+    on_configured,
+    on_coordinated,
+    on_fetched_groups,
+    on_fetched_topics,
+    on_groups,
+    on_producer,
+    on_token_owner,
+    on_token_owners,
+    on_topics,
+    on_transactional_ids,
+)
 from tailrace.protocol.declaration import schema_of
 from tailrace.protocol.messages import (
     acls,
@@ -99,6 +117,8 @@ class Api(NamedTuple):
     """The elements that all arrays of one request may have together."""
     forwarding: ForwardingKind
     connection: PeerConnection
+    access: Accesses
+    """The accesses that a request needs (decision 0089)."""
 
     def serves(self, version: int) -> bool:
         return self.min_version <= version <= self.max_version
@@ -118,6 +138,7 @@ _FIRST_FOR_LIBRDKAFKA: Final = 0
 
 def _api(
     request: type[Any],
+    access: Accesses,
     *,
     listeners: Listeners = Listeners.CLIENTS,
     frame_class: FrameClass = FrameClass.OTHER,
@@ -147,93 +168,146 @@ def _api(
         max_elements=max_elements,
         forwarding=forwarding,
         connection=connection,
+        access=access,
     )
 
 
+READ, WRITE, CREATE, DELETE = Operation.READ, Operation.WRITE, Operation.CREATE, Operation.DELETE
+ALTER, DESCRIBE = Operation.ALTER, Operation.DESCRIBE
+
+_DESCRIBED: Final = on_cluster(DESCRIBE)
+_ALTERED: Final = on_cluster(ALTER)
+_PEER: Final = on_cluster(Operation.CLUSTER_ACTION)
+"""The access of a broker or a controller to another node."""
+_MEMBER: Final = on_groups(READ, "group_id")
+_TRANSACTION: Final = on_transactional_ids(WRITE, "transactional_id")
+_SINK: Final = on_transactional_ids(WRITE, "sink_id")
+
 _ROWS: Final = (
-    _api(produce.ProduceRequest, frame_class=FrameClass.LARGE, advertised_min=_FIRST_FOR_LIBRDKAFKA),
+    _api(
+        produce.ProduceRequest,
+        on_topics(WRITE, "topic_data") + on_transactional_ids(WRITE, "transactional_id"),
+        frame_class=FrameClass.LARGE,
+        advertised_min=_FIRST_FOR_LIBRDKAFKA,
+    ),
     _api(
         fetch.FetchRequest,
+        on_fetched_topics(),
         listeners=_BOTH,
         frame_class=FrameClass.FETCH,
         max_elements=_OF_FETCH,
         connection=PeerConnection.FETCH,
     ),
-    _api(list_offsets.ListOffsetsRequest),
-    _api(metadata.MetadataRequest),
-    _api(offsets.OffsetCommitRequest, frame_class=FrameClass.LARGE),
-    _api(offsets.OffsetFetchRequest),
-    _api(groups.FindCoordinatorRequest, max_elements=_COSTLY),
-    _api(membership.JoinGroupRequest, frame_class=FrameClass.LARGE),
-    _api(membership.HeartbeatRequest),
-    _api(membership.LeaveGroupRequest, max_elements=_COSTLY),
-    _api(membership.SyncGroupRequest, frame_class=FrameClass.LARGE),
-    _api(groups.DescribeGroupsRequest, max_elements=_COSTLY),
-    _api(groups.ListGroupsRequest),
-    _api(api_versions.SaslHandshakeRequest, listeners=_BOTH),
-    _api(api_versions.ApiVersionsRequest, listeners=_BOTH),
-    _api(topics.CreateTopicsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
-    _api(topics.DeleteTopicsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
-    _api(topics.DeleteRecordsRequest, max_elements=_COSTLY),
-    _api(transactions.InitProducerIdRequest),
-    _api(list_offsets.OffsetForLeaderEpochRequest),
-    _api(transactions.AddPartitionsToTxnRequest, max_elements=_COSTLY),
-    _api(transactions.AddOffsetsToTxnRequest),
-    _api(transactions.EndTxnRequest),
-    _api(transactions.WriteTxnMarkersRequest, max_elements=_COSTLY, connection=PeerConnection.MARKERS),
-    _api(transactions.TxnOffsetCommitRequest, frame_class=FrameClass.LARGE),
-    _api(acls.DescribeAclsRequest, listeners=_BOTH),
-    _api(acls.CreateAclsRequest, listeners=_BOTH, max_elements=_COSTLY),
-    _api(acls.DeleteAclsRequest, listeners=_BOTH, max_elements=_COSTLY),
-    _api(configs.DescribeConfigsRequest, listeners=_BOTH, max_elements=_COSTLY),
-    _api(configs.AlterConfigsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE_OF_BROKER),
-    _api(log_dirs.AlterReplicaLogDirsRequest),
-    _api(log_dirs.DescribeLogDirsRequest),
-    _api(api_versions.SaslAuthenticateRequest, listeners=_BOTH),
-    _api(topics.CreatePartitionsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
-    _api(delegation_tokens.CreateDelegationTokenRequest, listeners=_BOTH),
-    _api(delegation_tokens.RenewDelegationTokenRequest, listeners=_BOTH),
-    _api(delegation_tokens.ExpireDelegationTokenRequest, listeners=_BOTH),
-    _api(delegation_tokens.DescribeDelegationTokenRequest),
-    _api(groups.DeleteGroupsRequest, max_elements=_COSTLY),
-    _api(replicas.ElectLeadersRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
-    _api(configs.IncrementalAlterConfigsRequest, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE_OF_BROKER),
-    _api(replicas.AlterPartitionReassignmentsRequest, forwarding=ForwardingKind.CHANGE),
-    _api(replicas.ListPartitionReassignmentsRequest, forwarding=ForwardingKind.QUESTION),
-    _api(offsets.OffsetDeleteRequest, max_elements=_COSTLY),
-    _api(quotas.DescribeClientQuotasRequest, max_elements=_COSTLY),
-    _api(quotas.AlterClientQuotasRequest, listeners=_BOTH, max_elements=_COSTLY),
-    _api(scram_users.DescribeUserScramCredentialsRequest, listeners=_BOTH, max_elements=_COSTLY),
-    _api(scram_users.AlterUserScramCredentialsRequest, listeners=_BOTH, max_elements=_COSTLY),
-    _api(quorum.VoteRequest, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
-    _api(quorum.BeginQuorumEpochRequest, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
-    _api(quorum.EndQuorumEpochRequest, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
-    _api(quorum.DescribeQuorumRequest, forwarding=ForwardingKind.QUESTION),
-    _api(replicas.AlterPartitionRequest, listeners=_CONTROLLERS),
-    _api(features.UpdateFeaturesRequest, forwarding=ForwardingKind.CHANGE),
-    _api(envelope.EnvelopeRequest, listeners=_CONTROLLERS, connection=PeerConnection.ENVELOPE),
-    _api(quorum.FetchSnapshotRequest, listeners=_CONTROLLERS, connection=PeerConnection.SNAPSHOT),
-    _api(metadata.DescribeClusterRequest, listeners=_BOTH),
-    _api(transactions.DescribeProducersRequest, max_elements=_COSTLY),
-    _api(registrations.BrokerRegistrationRequest, listeners=_CONTROLLERS),
-    _api(registrations.BrokerHeartbeatRequest, listeners=_CONTROLLERS, connection=PeerConnection.HEARTBEAT),
-    _api(registrations.UnregisterBrokerRequest, forwarding=ForwardingKind.CHANGE),
-    _api(transactions.DescribeTransactionsRequest, max_elements=_COSTLY),
-    _api(transactions.ListTransactionsRequest),
-    _api(transactions.AllocateProducerIdsRequest, listeners=_CONTROLLERS),
-    _api(consumer_groups.ConsumerGroupHeartbeatRequest),
-    _api(consumer_groups.ConsumerGroupDescribeRequest, max_elements=_COSTLY),
-    _api(registrations.ControllerRegistrationRequest, listeners=_CONTROLLERS),
-    _api(log_dirs.AssignReplicasToDirsRequest, listeners=_CONTROLLERS),
-    _api(configs.ListConfigResourcesRequest),
-    _api(metadata.DescribeTopicPartitionsRequest),
-    _api(quorum.AddRaftVoterRequest, forwarding=ForwardingKind.CHANGE),
-    _api(quorum.RemoveRaftVoterRequest, forwarding=ForwardingKind.CHANGE),
-    _api(quorum.UpdateRaftVoterRequest, listeners=_CONTROLLERS),
-    _api(fetch_sessions.DescribeFetchSessionsRequest),
-    _api(sinks.CommitSinkRequest),
-    _api(sinks.DescribeSinksRequest, max_elements=_COSTLY),
-    _api(sinks.RenewSinkRunRequest),
+    _api(list_offsets.ListOffsetsRequest, on_topics(DESCRIBE, "topics")),
+    _api(metadata.MetadataRequest, on_topics(DESCRIBE, "topics")),
+    _api(offsets.OffsetCommitRequest, _MEMBER + on_topics(READ, "topics"), frame_class=FrameClass.LARGE),
+    _api(
+        offsets.OffsetFetchRequest,
+        on_fetched_groups() + on_topics(DESCRIBE, "topics") + on_topics(DESCRIBE, "groups", "topics"),
+    ),
+    _api(groups.FindCoordinatorRequest, on_coordinated(), max_elements=_COSTLY),
+    _api(membership.JoinGroupRequest, _MEMBER, frame_class=FrameClass.LARGE),
+    _api(membership.HeartbeatRequest, _MEMBER),
+    _api(membership.LeaveGroupRequest, _MEMBER, max_elements=_COSTLY),
+    _api(membership.SyncGroupRequest, _MEMBER, frame_class=FrameClass.LARGE),
+    _api(groups.DescribeGroupsRequest, on_groups(DESCRIBE, "groups"), max_elements=_COSTLY),
+    _api(groups.ListGroupsRequest, _DESCRIBED),
+    _api(api_versions.SaslHandshakeRequest, EVERYONE, listeners=_BOTH),
+    _api(api_versions.ApiVersionsRequest, EVERYONE, listeners=_BOTH),
+    _api(
+        topics.CreateTopicsRequest, on_topics(CREATE, "topics"), max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE
+    ),
+    _api(
+        topics.DeleteTopicsRequest,
+        on_topics(DELETE, "topics") + on_topics(DELETE, "topic_names"),
+        max_elements=_COSTLY,
+        forwarding=ForwardingKind.CHANGE,
+    ),
+    _api(topics.DeleteRecordsRequest, on_topics(DELETE, "topics"), max_elements=_COSTLY),
+    _api(transactions.InitProducerIdRequest, on_producer()),
+    _api(list_offsets.OffsetForLeaderEpochRequest, on_topics(DESCRIBE, "topics")),
+    _api(transactions.AddPartitionsToTxnRequest, on_added_partitions(), max_elements=_COSTLY),
+    _api(transactions.AddOffsetsToTxnRequest, _TRANSACTION + _MEMBER),
+    _api(transactions.EndTxnRequest, _TRANSACTION),
+    _api(transactions.WriteTxnMarkersRequest, _PEER, max_elements=_COSTLY, connection=PeerConnection.MARKERS),
+    _api(
+        transactions.TxnOffsetCommitRequest,
+        _TRANSACTION + _MEMBER + on_topics(READ, "topics"),
+        frame_class=FrameClass.LARGE,
+    ),
+    _api(acls.DescribeAclsRequest, _DESCRIBED, listeners=_BOTH),
+    _api(acls.CreateAclsRequest, _ALTERED, listeners=_BOTH, max_elements=_COSTLY),
+    _api(acls.DeleteAclsRequest, _ALTERED, listeners=_BOTH, max_elements=_COSTLY),
+    _api(
+        configs.DescribeConfigsRequest, on_configured(Operation.DESCRIBE_CONFIGS), listeners=_BOTH, max_elements=_COSTLY
+    ),
+    _api(
+        configs.AlterConfigsRequest,
+        on_configured(Operation.ALTER_CONFIGS),
+        max_elements=_COSTLY,
+        forwarding=ForwardingKind.CHANGE_OF_BROKER,
+    ),
+    _api(log_dirs.AlterReplicaLogDirsRequest, _ALTERED),
+    _api(log_dirs.DescribeLogDirsRequest, _DESCRIBED),
+    _api(api_versions.SaslAuthenticateRequest, EVERYONE, listeners=_BOTH),
+    _api(
+        topics.CreatePartitionsRequest,
+        on_topics(ALTER, "topics"),
+        max_elements=_COSTLY,
+        forwarding=ForwardingKind.CHANGE,
+    ),
+    _api(delegation_tokens.CreateDelegationTokenRequest, on_token_owner(), listeners=_BOTH),
+    _api(delegation_tokens.RenewDelegationTokenRequest, EVERYONE, listeners=_BOTH),
+    _api(delegation_tokens.ExpireDelegationTokenRequest, EVERYONE, listeners=_BOTH),
+    _api(delegation_tokens.DescribeDelegationTokenRequest, on_token_owners()),
+    _api(groups.DeleteGroupsRequest, on_groups(DELETE, "groups_names"), max_elements=_COSTLY),
+    _api(replicas.ElectLeadersRequest, _ALTERED, max_elements=_COSTLY, forwarding=ForwardingKind.CHANGE),
+    _api(
+        configs.IncrementalAlterConfigsRequest,
+        on_configured(Operation.ALTER_CONFIGS),
+        max_elements=_COSTLY,
+        forwarding=ForwardingKind.CHANGE_OF_BROKER,
+    ),
+    _api(replicas.AlterPartitionReassignmentsRequest, _ALTERED, forwarding=ForwardingKind.CHANGE),
+    _api(replicas.ListPartitionReassignmentsRequest, _DESCRIBED, forwarding=ForwardingKind.QUESTION),
+    _api(offsets.OffsetDeleteRequest, on_groups(DELETE, "group_id") + on_topics(READ, "topics"), max_elements=_COSTLY),
+    _api(quotas.DescribeClientQuotasRequest, on_cluster(Operation.DESCRIBE_CONFIGS), max_elements=_COSTLY),
+    _api(quotas.AlterClientQuotasRequest, on_cluster(Operation.ALTER_CONFIGS), listeners=_BOTH, max_elements=_COSTLY),
+    _api(scram_users.DescribeUserScramCredentialsRequest, _DESCRIBED, listeners=_BOTH, max_elements=_COSTLY),
+    _api(scram_users.AlterUserScramCredentialsRequest, _ALTERED, listeners=_BOTH, max_elements=_COSTLY),
+    _api(quorum.VoteRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
+    _api(quorum.BeginQuorumEpochRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
+    _api(quorum.EndQuorumEpochRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.QUORUM),
+    _api(quorum.DescribeQuorumRequest, _DESCRIBED, forwarding=ForwardingKind.QUESTION),
+    _api(replicas.AlterPartitionRequest, _PEER, listeners=_CONTROLLERS),
+    _api(features.UpdateFeaturesRequest, _ALTERED, forwarding=ForwardingKind.CHANGE),
+    _api(envelope.EnvelopeRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.ENVELOPE),
+    _api(quorum.FetchSnapshotRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.SNAPSHOT),
+    _api(metadata.DescribeClusterRequest, EVERYONE, listeners=_BOTH),
+    _api(transactions.DescribeProducersRequest, on_topics(READ, "topics"), max_elements=_COSTLY),
+    _api(registrations.BrokerRegistrationRequest, _PEER, listeners=_CONTROLLERS),
+    _api(registrations.BrokerHeartbeatRequest, _PEER, listeners=_CONTROLLERS, connection=PeerConnection.HEARTBEAT),
+    _api(registrations.UnregisterBrokerRequest, _ALTERED, forwarding=ForwardingKind.CHANGE),
+    _api(
+        transactions.DescribeTransactionsRequest,
+        on_transactional_ids(DESCRIBE, "transactional_ids"),
+        max_elements=_COSTLY,
+    ),
+    _api(transactions.ListTransactionsRequest, EVERYONE),
+    _api(transactions.AllocateProducerIdsRequest, _PEER, listeners=_CONTROLLERS),
+    _api(consumer_groups.ConsumerGroupHeartbeatRequest, _MEMBER + on_topics(DESCRIBE, "subscribed_topic_names")),
+    _api(consumer_groups.ConsumerGroupDescribeRequest, on_groups(DESCRIBE, "group_ids"), max_elements=_COSTLY),
+    _api(registrations.ControllerRegistrationRequest, _PEER, listeners=_CONTROLLERS),
+    _api(log_dirs.AssignReplicasToDirsRequest, _PEER, listeners=_CONTROLLERS),
+    _api(configs.ListConfigResourcesRequest, on_cluster(Operation.DESCRIBE_CONFIGS)),
+    _api(metadata.DescribeTopicPartitionsRequest, on_topics(DESCRIBE, "topics")),
+    _api(quorum.AddRaftVoterRequest, _ALTERED, forwarding=ForwardingKind.CHANGE),
+    _api(quorum.RemoveRaftVoterRequest, _ALTERED, forwarding=ForwardingKind.CHANGE),
+    _api(quorum.UpdateRaftVoterRequest, _PEER, listeners=_CONTROLLERS),
+    _api(fetch_sessions.DescribeFetchSessionsRequest, _DESCRIBED),
+    _api(sinks.CommitSinkRequest, _SINK + on_transactional_ids(WRITE, "members", "transactional_id")),
+    _api(sinks.DescribeSinksRequest, on_transactional_ids(DESCRIBE, "sink_ids"), max_elements=_COSTLY),
+    _api(sinks.RenewSinkRunRequest, _SINK),
 )
 
 

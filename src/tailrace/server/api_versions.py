@@ -106,7 +106,8 @@ class NoSaslHandler:
     """
 
     def handle(self, request: SaslHandshakeRequest | SaslAuthenticateRequest, context: RequestContext) -> NoReturn:
+        listener_name = context.identity.listener_name
         raise KafkaError(
             ErrorCode.ILLEGAL_SASL_STATE,
-            f"listener {context.connection.listener_name} has no SASL; connect with security.protocol=PLAINTEXT",
+            f"listener {listener_name} has no SASL; connect with security.protocol=PLAINTEXT",
         )

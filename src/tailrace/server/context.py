@@ -2,9 +2,12 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from tailrace.model.access import Operation, SecuredResource
+from tailrace.model.identity import ClientIdentity
 from tailrace.protocol.headers import encode_response, encode_response_in_steps
+from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.ports import Buffer, ServerConnection
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.slices import LongRequests, Steps, Stepwise
@@ -23,9 +26,7 @@ class _AnsweredConnection:
     """The connection of a request that is over: a late answer is dropped."""
 
     is_open = False
-    peer_host = ""
-    listener_name = ""
-    principal = ""
+    identity = ClientIdentity(listener_name="", address="")
 
     def awaits_answer(self, slot: int) -> bool:
         return False
@@ -49,13 +50,32 @@ class _AnsweredConnection:
 _ANSWERED: Final = _AnsweredConnection()
 
 
+class RequestServices(NamedTuple):
+    """The parts that all requests of a dispatcher share."""
+
+    errors: ResponseErrors
+    """Counts the error codes of answers."""
+    long: LongRequests | None = None
+    """Carries out work of more than a step; None: it is carried out at once."""
+    authorizer: Authorizer = PERMIT_ALL
+
+
 class RequestContext:
     """The connection and version of a request, and the way to answer it.
 
     A handler either returns its response or keeps the context and calls `respond` once, later.
     """
 
-    __slots__ = ("api_key", "api_version", "client_id", "connection", "correlation_id", "errors", "long", "slot")
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "identity",
+        "services",
+        "slot",
+    )
 
     def __init__(
         self,
@@ -65,19 +85,25 @@ class RequestContext:
         api_version: int,
         correlation_id: int,
         client_id: str | None,
-        errors: ResponseErrors,
-        long: LongRequests | None = None,
+        services: RequestServices,
     ) -> None:
-        """`errors` counts the error codes of the answer. `long` carries out what takes more than a step; None: it is
-        carried out at once."""
         self.connection: ServerConnection = connection
+        self.identity = connection.identity
+        """The client. A later authentication of the connection does not change it."""
         self.slot = slot
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        self.errors = errors
-        self.long = long
+        self.services = services
+
+    def authorize(self, operation: Operation, resource: SecuredResource) -> bool:
+        """Whether the client may do this to the resource; `protocol.access` has the accesses of each request."""
+        return self.services.authorizer.permits(self.identity, operation, resource)
+
+    def intercepted(self, take: Callable[[Any], None]) -> "RequestContext":
+        """A context for another handler: `take` gets the handler's response, which the client does not get."""
+        return _InterceptedContext(self, take)
 
     @property
     def requested_by(self) -> str:
@@ -85,7 +111,7 @@ class RequestContext:
 
         At most LONGEST_REQUESTED_BY characters there: a client id may have 32,767 bytes.
         """
-        return _cut(f"{self.connection.peer_host.lstrip('/')} {self.client_id or ''}".rstrip())
+        return _cut(f"{self.identity.address} {self.client_id or ''}".rstrip())
 
     def respond(self, response: Any) -> None:
         """Send the response message, in the version of the request.
@@ -109,7 +135,7 @@ class RequestContext:
     def send(self, response: Any) -> None:
         """As `respond`, but raises KafkaError if the response cannot be encoded."""
         if self.connection.is_open:
-            self.errors.count(self.api_key, response)
+            self.services.errors.count(self.api_key, response)
             self.connection.answer(self.slot, encode_response(response, self.api_version, self.correlation_id))
 
     def respond_in_steps(self, response: Stepwise[Any]) -> None:
@@ -140,14 +166,15 @@ class RequestContext:
         """As `send`, in steps."""
         connection = self.connection
         if connection.is_open:
-            yield from self.errors.counted_in_steps(self.api_key, response)
+            yield from self.services.errors.counted_in_steps(self.api_key, response)
             chunks = yield from encode_response_in_steps(response, self.api_version, self.correlation_id)
             connection.answer(self.slot, chunks)
 
     def go_on_with(self, steps: Steps, *, is_large: bool = False) -> None:
         """Carry out the rest of this request."""
-        if self.long is not None:
-            self.long.begin(self.connection, steps, is_large=is_large)
+        long = self.services.long
+        if long is not None:
+            long.begin(self.connection, steps, is_large=is_large)
         else:
             for _ in steps:
                 pass
@@ -167,6 +194,34 @@ class RequestContext:
     def settle(self) -> None:
         """End the request. Later answers of its callbacks have no effect."""
         self.connection = _ANSWERED
+
+
+class _InterceptedContext(RequestContext):
+    """A request that a handler passes on to another handler of the same node."""
+
+    __slots__ = ("_passed_on", "_take")
+
+    def __init__(self, passed_on: RequestContext, take: Callable[[Any], None]) -> None:
+        super().__init__(
+            passed_on.connection,
+            passed_on.slot,
+            passed_on.api_key,
+            passed_on.api_version,
+            passed_on.correlation_id,
+            passed_on.client_id,
+            passed_on.services,
+        )
+        self._passed_on = passed_on
+        self._take = take
+
+    def respond(self, response: Any) -> None:
+        self._take(response)
+
+    def respond_in_steps(self, response: Stepwise[Any]) -> None:
+        self._passed_on.respond_in_steps(self._taken(response))
+
+    def _taken(self, response: Stepwise[Any]) -> Stepwise[None]:
+        self._take((yield from response))
 
 
 def _cut(text: str) -> str:

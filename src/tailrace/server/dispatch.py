@@ -25,7 +25,8 @@ from tailrace.protocol.headers import API_VERSIONS, decode_client_id, encode_res
 from tailrace.protocol.registry import APIS, Api, api_of
 from tailrace.protocol.schema import decode_from, decode_in_steps
 from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
-from tailrace.server.context import RequestContext
+from tailrace.server.authorizer import PERMIT_ALL, Authorizer
+from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.errors import error_response, error_response_in_steps
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import ResponseErrors
@@ -125,9 +126,10 @@ class Dispatcher:
         on_broken_invariant: Callable[[BaseException], None],
         finalized: Callable[[], FinalizedFeatures] = lambda: NOTHING_FINALIZED,
         long: LongRequests | None = None,
+        authorizer: Authorizer = PERMIT_ALL,
     ) -> None:
         """`finalized`: the feature levels of the cluster, for clients. `long` carries out requests of many elements;
-        None: they are carried out at once."""
+        None: they are carried out at once. `authorizer` decides on the access of requests."""
         own = APIS[API_VERSIONS]
         self._api_versions = ApiVersionsHandler({*handlers, own}, finalized)
         everything: HandlerTable = {**handlers, own: self._api_versions}
@@ -135,10 +137,10 @@ class Dispatcher:
         self._routes = {api.key: _Route(api, handler) for api, handler in by_key}
         self._write_staged = write_staged
         self._on_broken_invariant = on_broken_invariant
-        self._long = long
         self._known_faults: set[tuple[str, str, int]] = set()
         self.errors = ResponseErrors()
         """Error codes of the answers. This and the next two are read by the metrics."""
+        self._services = RequestServices(self.errors, long, authorizer)
         self.unsupported = 0
         """The number of requests of an API or a version that this node does not serve."""
         self.malformed = 0
@@ -177,9 +179,7 @@ class Dispatcher:
                 self._close_unread(connection, route.api, api_version, fault)
                 return
             request = None
-        context = RequestContext(
-            connection, slot, api_key, api_version, correlation_id, client_id, self.errors, self._long
-        )
+        context = RequestContext(connection, slot, api_key, api_version, correlation_id, client_id, self._services)
         if request is None:  # it has many elements, or is malformed
             context.go_on_with(self._decoded_in_steps(route, context, frame, position), is_large=True)
             return

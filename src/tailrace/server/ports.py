@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import KafkaError
+from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages import fetch, quorum
 from tailrace.storage import Log
@@ -114,16 +115,8 @@ class ServerConnection(Protocol):
     def is_open(self) -> bool: ...
 
     @property
-    def peer_host(self) -> str:
-        """The client's address, as groups report it: `/127.0.0.1`."""
-        ...
-
-    @property
-    def listener_name(self) -> str: ...
-
-    @property
-    def principal(self) -> str:
-        """The client's principal: `User:ANONYMOUS` without authentication."""
+    def identity(self) -> ClientIdentity:
+        """The client, as far as it is known."""
         ...
 
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:

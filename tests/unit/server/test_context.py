@@ -1,9 +1,12 @@
-"""The name of a request in the log of the node is bounded, however long the name of its client is."""
+"""The context of a request: its name in the log, the access of its client, and the way to another handler."""
 
 import pytest
 
-from tailrace.server.context import LONGEST_REQUESTED_BY, RequestContext
+from tailrace.model.access import CLUSTER, Operation, SecuredResource
+from tailrace.model.identity import ClientIdentity
+from tailrace.server.context import LONGEST_REQUESTED_BY, RequestContext, RequestServices
 from tailrace.server.response_errors import ResponseErrors
+from tailrace.server.slices import Stepwise
 from testkit.ports import RecordingConnection
 
 
@@ -15,7 +18,7 @@ def requested_by(client_id: str | None) -> str:
         api_version=2,
         correlation_id=7,
         client_id=client_id,
-        errors=ResponseErrors(),
+        services=RequestServices(ResponseErrors()),
     )
     return context.requested_by
 
@@ -38,3 +41,60 @@ def test_a_name_that_just_fits_is_whole() -> None:
     name = "x" * (LONGEST_REQUESTED_BY - len(repr("127.0.0.1 ")))
     assert requested_by(name) == f"127.0.0.1 {name}"
     assert requested_by(name + "x").endswith("x...")
+
+
+class ScriptedAuthorizer:
+    """Permits reads, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[ClientIdentity, Operation, SecuredResource]] = []
+
+    def permits(self, identity: ClientIdentity, operation: Operation, resource: SecuredResource) -> bool:
+        self.asked.append((identity, operation, resource))
+        return operation is Operation.READ
+
+
+def test_access_is_decided_by_the_authorizer_for_the_identity_of_the_connection() -> None:
+    authorizer, connection = ScriptedAuthorizer(), RecordingConnection(principal="User:alice")
+    context = RequestContext(connection, 0, 3, 12, 1, "client", RequestServices(ResponseErrors(), None, authorizer))
+    assert context.authorize(Operation.READ, CLUSTER)
+    assert not context.authorize(Operation.ALTER, CLUSTER)
+    assert [identity.principal for identity, *_ in authorizer.asked] == ["User:alice"] * 2
+
+
+def test_a_node_without_security_permits_everything() -> None:
+    context = RequestContext(RecordingConnection(), 0, 3, 12, 1, "client", RequestServices(ResponseErrors()))
+    assert all(context.authorize(operation, CLUSTER) for operation in Operation)
+
+
+def taken_by_another_handler() -> tuple[RequestContext, list[object], RecordingConnection]:
+    connection, taken = RecordingConnection(), list[object]()
+    context = RequestContext(connection, 0, 3, 12, 1, "client", RequestServices(ResponseErrors()))
+    return context.intercepted(taken.append), taken, connection
+
+
+def test_the_response_to_a_context_that_is_passed_on_goes_to_its_first_handler() -> None:
+    context, taken, connection = taken_by_another_handler()
+    assert (context.identity, context.client_id, context.api_version) == (connection.identity, "client", 12)
+    context.respond("response")
+    assert taken == ["response"]
+    assert connection.answers == {}
+
+
+def test_the_response_in_steps_goes_to_the_first_handler_when_it_is_whole() -> None:
+    def steps() -> Stepwise[str]:
+        assert taken == []
+        yield
+        return "response"
+
+    context, taken, connection = taken_by_another_handler()
+    context.respond_in_steps(steps())
+    assert taken == ["response"]
+    assert connection.answers == {}
+
+
+def test_a_request_keeps_its_identity_when_its_connection_gets_another() -> None:
+    connection = RecordingConnection(principal="User:alice")
+    context = RequestContext(connection, 0, 3, 12, 1, "client", RequestServices(ResponseErrors()))
+    connection.identity = connection.identity._replace(principal="User:bob")
+    assert context.identity.principal == "User:alice"

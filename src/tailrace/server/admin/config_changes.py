@@ -7,7 +7,6 @@ applied it.
 """
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from tailrace.metadata.commands import (
@@ -20,7 +19,6 @@ from tailrace.metadata.commands import (
 )
 from tailrace.metadata.image import ConfigResource, ResourceType
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.steps import result_of
 from tailrace.protocol.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResource,
@@ -34,7 +32,6 @@ from tailrace.protocol.schema import replace
 from tailrace.server.context import RequestContext
 from tailrace.server.dispatch import Handler
 from tailrace.server.ports import Controller
-from tailrace.server.slices import Stepwise
 
 _Request = AlterConfigsRequest | IncrementalAlterConfigsRequest
 _Resource = AlterConfigsResource | IncrementalAlterConfigsResource
@@ -77,30 +74,6 @@ class AlterConfigsHandler:
         self._controller.submit(command, answer)
 
 
-class _Completed(RequestContext):
-    """The context of a request without its refused resources, which are added to the answer again."""
-
-    __slots__ = ("complete",)
-
-    def __init__(self, context: RequestContext, complete: Callable[[Any], Any]) -> None:
-        super().__init__(
-            connection=context.connection,
-            slot=context.slot,
-            api_key=context.api_key,
-            api_version=context.api_version,
-            correlation_id=context.correlation_id,
-            client_id=context.client_id,
-            errors=context.errors,
-        )
-        self.complete = complete
-
-    def respond(self, response: Any) -> None:
-        super().respond(self.complete(response))
-
-    def respond_in_steps(self, response: Stepwise[Any]) -> None:
-        self.respond(result_of(response))
-
-
 class OwnBrokerConfigs:
     """Refuses changes of the settings of other brokers, and passes the rest on to `handler`."""
 
@@ -123,7 +96,8 @@ class OwnBrokerConfigs:
             both = tuple(one if place in refusals else next(others) for place, one in enumerate(refused.responses))
             return replace(response, responses=both)
 
-        response = self._handler.handle(rest, _Completed(context, complete))
+        passed_on = context.intercepted(lambda response: context.respond(complete(response)))
+        response = self._handler.handle(rest, passed_on)
         return None if response is None else complete(response)
 
     def _is_of_another(self, resource: _Resource) -> bool:

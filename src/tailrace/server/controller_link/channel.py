@@ -41,6 +41,7 @@ from tailrace.metadata.commands import (
 )
 from tailrace.metadata.image import ClusterImage
 from tailrace.model.errors import ErrorCode, KafkaError
+from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import BrokerId
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
@@ -296,5 +297,5 @@ class ControllerChannel:
         self._quorum.submit(command, done)
 
     def _sealed(self, command: CreateTopics) -> Sealed:
-        client = Client(f"broker-{self._node_id}", 0, "User:ANONYMOUS", "")
+        client = Client(f"broker-{self._node_id}", 0, ClientIdentity("", ""))
         return self._envelopes.seal(create_topics_request(command), CREATE_TOPICS_VERSION, client)

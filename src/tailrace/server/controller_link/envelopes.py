@@ -22,6 +22,7 @@ from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError, MalformedMessage
+from tailrace.model.identity import ClientIdentity
 from tailrace.protocol.headers import RequestHeader, decode_request_header, decode_response, encode_request
 from tailrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse, PrincipalData
 from tailrace.protocol.registry import APIS, FORWARDED_APIS, api_of
@@ -53,10 +54,7 @@ class Client(NamedTuple):
 
     client_id: str | None
     correlation_id: int
-    principal: str
-    """As `User:name`."""
-    host: str
-    """As groups report it: `/127.0.0.1`."""
+    identity: ClientIdentity
 
 
 class Sealed:
@@ -79,8 +77,8 @@ class Sealed:
             self._data = b"".join(encode_request(self.request, self.version, client.correlation_id, client.client_id))
         return EnvelopeRequest(
             request_data=self._data,
-            request_principal=encode_principal(client.principal),
-            client_host_address=encode_address(client.host),
+            request_principal=encode_principal(client.identity.principal),
+            client_host_address=encode_address(client.identity.address),
             leader_epoch=leader_epoch,
             sender_id=self.sender_id,
             request_number=self.number,
@@ -141,9 +139,9 @@ def decode_principal(data: bytes | None) -> str:
     return f"{found.type}:{found.name}"
 
 
-def encode_address(host: str) -> bytes:
-    """The bytes of an address like `/127.0.0.1` or `/::1%lo`."""
-    text = host.removeprefix("/").partition("%")[0]
+def encode_address(address: str) -> bytes:
+    """The bytes of an address like `127.0.0.1` or `::1%lo`."""
+    text = address.partition("%")[0]
     try:
         return ip_address(text or _NOWHERE).packed
     except ValueError:
@@ -154,7 +152,7 @@ def decode_address(data: bytes) -> str:
     """Raises KafkaError INVALID_REQUEST."""
     if len(data) not in _ADDRESS_SIZES:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"an address of {len(data)} bytes")
-    return f"/{ip_address(data)}"
+    return str(ip_address(data))
 
 
 MAX_SENDERS: Final = 1_000
@@ -173,11 +171,9 @@ class _Request:
     """The connection of a request from an envelope: the client's, by the data of the sender."""
 
     is_open = True
-    listener_name = ""
 
-    def __init__(self, *, principal: str, peer_host: str, on_answer: Callable[[bytes | None], None]) -> None:
-        self.principal = principal
-        self.peer_host = peer_host
+    def __init__(self, identity: ClientIdentity, *, on_answer: Callable[[bytes | None], None]) -> None:
+        self.identity = identity
         self._on_answer: Callable[[bytes | None], None] | None = on_answer
 
     def answer(self, slot: int, chunks: Sequence[Buffer] | None) -> None:
@@ -271,7 +267,7 @@ class EnvelopeHandler:
         if not self._quorum.is_active or request.leader_epoch not in (-1, epoch):
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "this node is not the active controller that is meant")
         header = _checked_header(request.request_data)
-        principal, host = decode_principal(request.request_principal), decode_address(request.client_host_address)
+        principal, address = decode_principal(request.request_principal), decode_address(request.client_host_address)
         on_answer = self._once(request, context.respond)
         if on_answer is None:
             return
@@ -279,7 +275,8 @@ class EnvelopeHandler:
         def answered(data: bytes | None) -> None:
             on_answer(self._response(header, data, epoch))
 
-        connection = _Request(principal=principal, peer_host=host, on_answer=answered)
+        client = ClientIdentity(listener_name="", address=address, principal=principal)
+        connection = _Request(client, on_answer=answered)
         self._dispatcher.on_frame(connection, 0, memoryview(request.request_data))
 
     def _response(self, header: RequestHeader, data: bytes | None, epoch: int) -> EnvelopeResponse:

@@ -51,34 +51,6 @@ def _log_once(api_key: int, fault: Exception) -> None:
         _logger.error("event=forwarding-failed api=%d (reported once)", api_key, exc_info=fault)
 
 
-class _Intercepted(RequestContext):
-    """The context of a request that is carried out on this node: the answer may still be NOT_CONTROLLER."""
-
-    __slots__ = ("_sender", "on_response")
-
-    def __init__(self, context: RequestContext, on_response: Callable[[Any], None]) -> None:
-        super().__init__(
-            connection=context.connection,
-            slot=context.slot,
-            api_key=context.api_key,
-            api_version=context.api_version,
-            correlation_id=context.correlation_id,
-            client_id=context.client_id,
-            errors=context.errors,
-        )
-        self.on_response = on_response
-        self._sender = context
-
-    def respond(self, response: Any) -> None:
-        self.on_response(response)
-
-    def respond_in_steps(self, response: Stepwise[Any]) -> None:
-        self._sender.respond_in_steps(self._intercepted(response))
-
-    def _intercepted(self, response: Stepwise[Any]) -> Stepwise[None]:
-        self.on_response((yield from response))
-
-
 def _step_before(response: Any) -> Stepwise[Any]:
     """The response behind a step, so that its bytes are made in steps too."""
     yield
@@ -108,7 +80,7 @@ class _Forwarded:
             on_outcome(None if moved else Outcome(APPLIED_MEANWHILE, lambda: self._respond(response)))
 
         try:
-            response = self._handler.handle(self._request, _Intercepted(self.context, on_response_here))
+            response = self._handler.handle(self._request, self.context.intercepted(on_response_here))
         except KafkaError as refusal:
             response = self._refusal(refusal)
         except AssertionError:
@@ -179,7 +151,7 @@ class Forwarding:
                 ErrorCode.REQUEST_TIMED_OUT, f"{self._count} requests wait for the active controller; try again later"
             )
         connection = context.connection
-        client = Client(context.client_id, context.correlation_id, connection.principal, connection.peer_host)
+        client = Client(context.client_id, context.correlation_id, context.identity)
         sealed = self._envelopes.seal(request, context.api_version, client)
         forwarded = _Forwarded(handler, request, context, sealed, lambda: self._over(connection, forwarded))
         waiting = self._by_connection.get(connection)

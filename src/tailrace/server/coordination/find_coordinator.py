@@ -93,7 +93,7 @@ class FindCoordinatorHandler:
     def _response(
         self, topic: str, request: FindCoordinatorRequest, context: RequestContext
     ) -> Stepwise[FindCoordinatorResponse]:
-        listener_name = context.connection.listener_name
+        listener_name = context.identity.listener_name
         if context.api_version >= _FIRST_WITH_MANY_KEYS:
             found = yield from mapped(lambda key: self._find(topic, key, listener_name), request.coordinator_keys)
             return FindCoordinatorResponse(coordinators=found)

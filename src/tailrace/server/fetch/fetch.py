@@ -266,4 +266,4 @@ class FetchHandler:
             return ()
         named = (answer.current_leader.leader_id for answer in answers)
         leaders = [leader for leader in named if leader != NO_LEADER]
-        return self._endpoints.of(leaders, context.connection.listener_name, NodeEndpoint) if leaders else ()
+        return self._endpoints.of(leaders, context.identity.listener_name, NodeEndpoint) if leaders else ()

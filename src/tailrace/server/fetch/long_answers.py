@@ -27,7 +27,7 @@ def respond_in_steps(context: RequestContext, response: FetchResponse) -> Iterat
     at = len(nothing) - (2 if flexible else 4)
     chunks: list[Buffer] = []
     parts: list[Buffer] = [nothing[:at], _count(len(response.responses), flexible=flexible)]
-    context.errors.count(context.api_key, replace(response, responses=()))
+    context.services.errors.count(context.api_key, replace(response, responses=()))
     for topic in response.responses:
         head: list[Buffer] = []
         encode_topic(replace(topic, partitions=()), head, [])
@@ -37,7 +37,7 @@ def respond_in_steps(context: RequestContext, response: FetchResponse) -> Iterat
             for partition in portion:
                 encode_partition(partition, parts, chunks)
             part = replace(topic, partitions=portion)
-            context.errors.count(context.api_key, FetchResponse(responses=(part,)))
+            context.services.errors.count(context.api_key, FetchResponse(responses=(part,)))
             yield
         if flexible:
             parts.append(b"\0")

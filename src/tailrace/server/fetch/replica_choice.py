@@ -52,13 +52,13 @@ class ReplicaChoices:
             return None
         if not rack_id and type(selector) is RackAwareReplicaSelector:
             return None
-        connection = context.connection
+        identity = context.identity
         client = ClientMetadata(
             rack_id=rack_id,
             client_id=context.client_id or "",
-            client_address=connection.peer_host.lstrip("/"),
-            principal=connection.principal,
-            listener_name=connection.listener_name,
+            client_address=identity.address,
+            principal=identity.principal,
+            listener_name=identity.listener_name,
         )
         return ReplicaChoice(self, client)
 

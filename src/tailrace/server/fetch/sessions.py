@@ -141,7 +141,7 @@ class FetchSessions:
             Newcomer(_client(params), len(codes) - missing, missing, _is_privileged(params)),
             uses_topic_ids=params.uses_topic_ids,
             client_id=context.client_id or "",
-            client_host=context.connection.peer_host.lstrip("/"),
+            client_host=context.identity.address,
             now_ms=self._clock.monotonic_ms(),
         )
         if session is None:
@@ -333,12 +333,12 @@ def _forget(session: FetchSession, params: FetchParams, topics: Sequence[Forgott
 
 def _owner(params: FetchParams) -> tuple[str, str, int]:
     """The fields of the `SessionOwner`, which would take longer to make than to compare."""
-    connection, replica_id = params.context.connection, params.sender.replica_id
+    identity, replica_id = params.context.identity, params.sender.replica_id
     if replica_id < 0:
         replica_id = UNKNOWN
     elif not params.reader.is_proven:
         replica_id = UNPROVEN  # a client that imitates a follower must not use, nor close, the follower's sessions
-    return connection.principal, connection.listener_name, replica_id
+    return identity.principal, identity.listener_name, replica_id
 
 
 def _client(params: FetchParams) -> Hashable:
@@ -346,10 +346,9 @@ def _client(params: FetchParams) -> Hashable:
 
     On this machine it is the connection: all clients have one address there, behind a proxy too.
     """
-    connection = params.context.connection
-    host = connection.peer_host.lstrip("/")
-    is_local = host.startswith("127.") or host == "::1"
-    return connection.principal, id(connection) if is_local else host
+    identity = params.context.identity
+    is_local = identity.address.startswith("127.") or identity.address == "::1"
+    return identity.principal, id(params.context.connection) if is_local else identity.address
 
 
 def _is_privileged(params: FetchParams) -> bool:

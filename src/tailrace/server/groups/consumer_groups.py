@@ -64,7 +64,7 @@ class ConsumerGroupHeartbeatHandler:
         command = ConsumerHeartbeat(
             request=request,
             client_id=context.client_id or "",
-            client_host=context.connection.peer_host,
+            client_host=context.identity.host,
         )
 
         def resolved(fault: KafkaError | None) -> None:

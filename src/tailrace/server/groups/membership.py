@@ -69,7 +69,7 @@ class JoinGroupHandler:
                 request_id=request_id,
                 request=request,
                 client_id=context.client_id or "",
-                client_host=context.connection.peer_host,
+                client_host=context.identity.host,
                 must_know_its_id=version >= _FIRST_JOIN_WITH_GIVEN_ID,
                 may_skip_assignment=version >= _FIRST_JOIN_WITHOUT_ASSIGNING,
             ),

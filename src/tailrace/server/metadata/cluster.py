@@ -97,7 +97,7 @@ class DescribeClusterHandler:
 
     def handle(self, request: DescribeClusterRequest, context: RequestContext) -> DescribeClusterResponse:
         _check_endpoint_type(request.endpoint_type)
-        listener_name = context.connection.listener_name
+        listener_name = context.identity.listener_name
         image = self._controller.image
         return DescribeClusterResponse(
             endpoint_type=request.endpoint_type,

@@ -231,7 +231,7 @@ class MetadataHandler:
         return MetadataResponse(
             brokers=view.brokers(),
             cluster_id=self._cluster_id,
-            controller_id=broker_for_administration(image, self._broker_id, context.connection.listener_name),
+            controller_id=broker_for_administration(image, self._broker_id, context.identity.listener_name),
             topics=topics,
             cluster_authorized_operations=ALL_CLUSTER_OPERATIONS if with_cluster_operations else NOT_ASKED,
         )
@@ -280,7 +280,7 @@ class _View:
             (ALL_TOPIC_OPERATIONS, VIEW_OPERATIONS) if with_operations else (NOT_ASKED, NOT_ASKED)
         )
         self._left = MAX_VIEW_PARTITIONS
-        self._listener_name = context.connection.listener_name
+        self._listener_name = context.identity.listener_name
         self._reachable = reachable_brokers(image, self._listener_name)
 
     def brokers(self) -> tuple[MetadataResponseBroker, ...]:

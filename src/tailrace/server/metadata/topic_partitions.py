@@ -50,7 +50,7 @@ class DescribeTopicPartitionsHandler:
         if cursor is not None:
             names = names[bisect_left(names, cursor.topic_name) :]
         limit = max(min(request.response_partition_limit, MAX_PARTITIONS), 1)
-        page = _Page(image, self._views, context.connection.listener_name, limit, self._offline_replica)
+        page = _Page(image, self._views, context.identity.listener_name, limit, self._offline_replica)
         next_cursor = yield from page.fill(names, cursor)
         return DescribeTopicPartitionsResponse(topics=tuple(page.topics), next_cursor=next_cursor)
 

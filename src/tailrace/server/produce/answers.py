@@ -413,5 +413,5 @@ def _response(
     )
     node_endpoints: tuple[NewerLeaderEndpoint, ...] = ()
     if leaders and context.api_version >= FIRST_WITH_ENDPOINTS:
-        node_endpoints = endpoints.of(leaders, context.connection.listener_name, NewerLeaderEndpoint)
+        node_endpoints = endpoints.of(leaders, context.identity.listener_name, NewerLeaderEndpoint)
     return ProduceResponse(responses=topics, node_endpoints=node_endpoints)

@@ -32,14 +32,13 @@ from tailrace.replication.admission import LargeBatch, Unfolded
 from tailrace.replication.partition import Partition
 from tailrace.replication.verification import UNNAMED, Verification
 from tailrace.server.callbacks import SLICE_MS
-from tailrace.server.context import RequestContext
+from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.metadata.cluster import LeaderEndpoints
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock, ServerConnection
 from tailrace.server.produce.answers import FIRST_WITH_TOPIC_IDS, PartitionAnswer, SeveralAnswers, SoleAnswer
 from tailrace.server.produce.large_batches import LargeBatches
 from tailrace.server.produce.transactional_appends import TransactionalAppends, TransactionVerifier
-from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.waiters import Deadlines
 
 ADMIN_CLIENT: Final = "__admin_client"
@@ -178,7 +177,7 @@ class ProduceHandler:
             if form is None or form.version != version or (sole := form.read(frame)) is None:
                 return False
         lane.misses_left = _MOST_MISSES
-        context = RequestContext(connection, slot, _API_KEY, version, correlation_id, form.client_id, lane.errors)
+        context = RequestContext(connection, slot, _API_KEY, version, correlation_id, form.client_id, lane.services)
         self._handle_sole(form.request, form.topic, sole[0], sole[1], context)
         return True
 
@@ -187,7 +186,7 @@ class ProduceHandler:
         connection = context.connection
         lane = self._lanes.get(connection)
         if lane is None:
-            lane = self._lanes[connection] = _Lane(context.errors)
+            lane = self._lanes[connection] = _Lane(context.services)
             connection.on_close(lambda: self._forget(connection))
         if lane.misses_left > 0:
             lane.misses_left -= 1
@@ -293,10 +292,10 @@ class ProduceHandler:
 class _Lane:
     """The known forms of the requests of one connection, and how many more may be without a known form."""
 
-    __slots__ = ("errors", "forms", "misses_left")
+    __slots__ = ("forms", "misses_left", "services")
 
-    def __init__(self, errors: ResponseErrors) -> None:
-        self.errors = errors
+    def __init__(self, services: RequestServices) -> None:
+        self.services = services
         self.forms = ProduceForms()
         self.misses_left = _MOST_MISSES
         """The number of requests in a row that may differ from all forms; at 0 no more forms are kept."""

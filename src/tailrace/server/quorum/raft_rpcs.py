@@ -59,7 +59,7 @@ class RaftRpcHandler:
             return
         received = request_from_wire(request)
         check_sender(self._host.node, received, request.secret)
-        listener_name = context.connection.listener_name
+        listener_name = context.identity.listener_name
 
         def answer(response: Response) -> None:
             leader = self._host.leader_endpoint(listener_name, response.leader_id)
@@ -72,7 +72,7 @@ class RaftRpcHandler:
         for one in wanted:
             check_sender(self._host.node, one, request.secret)
         shares = self._host.node.snapshot_shares([(one.snapshot_id, one.position) for one in wanted], request.max_bytes)
-        listener_name = context.connection.listener_name
+        listener_name = context.identity.listener_name
         answers: dict[int, FetchSnapshotReply] = {}
 
         def answered(place: int, response: Response) -> None:
@@ -152,7 +152,7 @@ class UpdateRaftVoterHandler:
             versions.min_supported_version,
             versions.max_supported_version,
         )
-        listener_name = context.connection.listener_name
+        listener_name = context.identity.listener_name
         epoch = self.host.node.epoch
         if request.current_leader_epoch != epoch:
             is_old = request.current_leader_epoch < epoch

@@ -11,7 +11,7 @@ from tailrace.protocol.messages.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from tailrace.server.context import RequestContext
+from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.fetch.long_answers import STEP, respond_in_steps
 from tailrace.server.response_errors import ResponseErrors
 from testkit.ports import RecordingConnection
@@ -51,7 +51,7 @@ def test_the_bytes_and_the_counts_are_the_same(version: int, topics: int, partit
         node_endpoints=(NodeEndpoint(node_id=2, host="h", port=3),) if version >= 16 else (),
     )
     connection, errors, expected = RecordingConnection(), ResponseErrors(), ResponseErrors()
-    context = RequestContext(connection, connection.next_slot(), FETCH, version, 9, "reader", errors)
+    context = RequestContext(connection, connection.next_slot(), FETCH, version, 9, "reader", RequestServices(errors))
     steps = sum(1 for _ in respond_in_steps(context, response))
     assert steps == topics * -(-partitions // STEP)
     assert connection.answers[0] == b"".join(encode_response(response, version, 9))

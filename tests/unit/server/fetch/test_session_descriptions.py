@@ -10,7 +10,7 @@ from tailrace.protocol.messages.fetch_sessions import (
     DescribeFetchSessionsResponse,
 )
 from tailrace.protocol.registry import api_of
-from tailrace.server.context import RequestContext
+from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.fetch import session_descriptions
 from tailrace.server.fetch.session_descriptions import MAX_SIGNS, DescribeFetchSessionsHandler
 from tailrace.server.response_errors import ResponseErrors
@@ -30,7 +30,7 @@ def describe(cache: FetchSessionCache, *, first: int = 0, now_ms: int = 0) -> De
         api_version=0,
         correlation_id=1,
         client_id="test",
-        errors=ResponseErrors(),
+        services=RequestServices(ResponseErrors()),
     )
     return handler.handle(DescribeFetchSessionsRequest(first_session_id=first), context)
 

@@ -56,8 +56,7 @@ def ask(
     replica_id: int = -1,
 ) -> Any:
     """A fetch of a replica must reach the leader; a consumer may read from any replica (KIP-392)."""
-    connection = RecordingConnection()
-    connection.listener_name = listener
+    connection = RecordingConnection(listener=listener)
     name, topic_id = "shared", node.topic_id("shared")
     if api == PRODUCE:
         data = tuple(

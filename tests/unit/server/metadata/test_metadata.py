@@ -27,7 +27,7 @@ from tailrace.protocol.messages.metadata import (
     MetadataResponse,
     MetadataResponseTopic,
 )
-from tailrace.server.context import RequestContext
+from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.metadata.metadata import (
     MAX_NAMES,
     MAX_TOPICS_ASKED_FOR,
@@ -277,8 +277,7 @@ def test_a_leader_on_another_listener_is_not_named(node: AdminPath, version: int
 
 def test_a_client_sees_the_addresses_of_its_own_listener(node: AdminPath) -> None:
     with_second_broker(node, "PLAINTEXT", "REPLICATION")
-    connection = RecordingConnection()
-    connection.listener_name = "REPLICATION"
+    connection = RecordingConnection(listener="REPLICATION")
     response = node.send(MetadataRequest(topics=()), 12, connection=connection).response
     assert [(broker.node_id, broker.host) for broker in response.brokers] == [(2, "10.0.0.2")]
 
@@ -437,7 +436,7 @@ def test_a_client_may_ask_for_more_topics_than_are_created_at_once() -> None:
         connection = RecordingConnection()
         context = RequestContext(
             connection=connection, slot=connection.next_slot(), api_key=3, api_version=12, correlation_id=1,
-            client_id=None, errors=ResponseErrors(),
+            client_id=None, services=RequestServices(ResponseErrors()),
         )  # fmt: skip
         assert result_of(handler.handle(MetadataRequest(topics=names), context)) is None
     assert [len(command.topics) for command in controller.commands] == [MAX_NAMES]

@@ -17,7 +17,7 @@ from tailrace.protocol.schema import replace
 from tailrace.raft.events import UpdateVoter
 from tailrace.raft.rpc import VoteReply
 from tailrace.raft.voters import Voter, VoterListener
-from tailrace.server.context import RequestContext
+from tailrace.server.context import RequestContext, RequestServices
 from tailrace.server.errors import error_response
 from tailrace.server.quorum.description import WANTED, QuorumDescriptionHandler
 from tailrace.server.quorum.host import OnAnswer, QuorumHost
@@ -74,7 +74,7 @@ class HandledRequest:
             api_version=self._version,
             correlation_id=7,
             client_id=None,
-            errors=ResponseErrors(),
+            services=RequestServices(ResponseErrors()),
         )
         try:
             answer = handler.handle(request, context)
