@@ -259,7 +259,7 @@ class GroupScene:
     @property
     def state(self) -> GroupState:
         """The group's state; Dead if there is none."""
-        if not self.coordinator.reports.has(self.group_id):
+        if not self.coordinator.has_group(self.group_id):
             return GroupState.DEAD
         return self.coordinator.reports.describe(self.group_id).state
 

@@ -626,14 +626,14 @@ class TestDeletion:
         else:
             assert scene.code(scene.join(session_timeout_ms=1)) is E.INVALID_SESSION_TIMEOUT
         assert scene.submit(DeleteOffsets(group_id="g", partitions=(TopicPartition("t", 0),))) is E.NONE
-        assert (scene.state, scene.coordinator.reports.count) == (GroupState.DEAD, 0)
+        assert (scene.state, scene.coordinator.group_count) == (GroupState.DEAD, 0)
 
     def test_a_group_whose_first_offset_was_not_written_is_none(self, scene: GroupScene) -> None:
         scene.holds_writes = True
         scene.commit_offset(7)
         scene.join(session_timeout_ms=1)
         scene.fail_write()
-        assert (scene.state, scene.coordinator.reports.count) == (GroupState.DEAD, 0)
+        assert (scene.state, scene.coordinator.group_count) == (GroupState.DEAD, 0)
 
     def test_a_group_with_a_joining_member_outlives_its_last_offset(self, scene: GroupScene) -> None:
         scene.commit_offset(7)

@@ -435,7 +435,7 @@ class TestRequests:
         monkeypatch.setattr(machine, "_new_member_id", lambda prefix: "m" * 40_000)
         request = ConsumerGroupHeartbeatRequest(**{**VALID, "member_id": ""})
         assert node.send(request, 0).response.error_code == E.INVALID_REQUEST
-        assert not machine.reports.has("g")
+        assert not machine.has_group("g")
         assert (machine._histories, machine._consumers._topics_seen) == ({}, {})
         assert machine.next_deadline_ms is None or machine.tick(machine.next_deadline_ms) == []
 

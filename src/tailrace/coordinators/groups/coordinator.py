@@ -308,7 +308,8 @@ class GroupCoordinator:
         self._upgrading.difference_update(
             each.group_id for each in records if isinstance(each, GroupRecord) and each.value is None
         )
-        self._close_idle(records)
+        if self._memberships:
+            self._close_idle(records)
 
     def discard(self, records: Sequence[GroupLogRecord]) -> None:
         """Staged records are not in the log: their write has failed."""
@@ -350,6 +351,15 @@ class GroupCoordinator:
             membership = self._memberships.get(group_id)
             if membership is not None and membership.is_idle and self._latest.get(group_id) is None:
                 self._close(group_id)
+
+    def has_group(self, group_id: str) -> bool:
+        """Whether clients can see the group."""
+        return group_id in self._memberships or group_id in self.committed.groups
+
+    @property
+    def group_count(self) -> int:
+        """The number of groups, about: groups with members alone, or with committed state alone, may be missing."""
+        return max(len(self._memberships), len(self.committed.groups))
 
     def ends_of(self, producer_id: int, *, is_committed: bool) -> tuple[TransactionEnd, ...]:
         """The records of the end of a producer's transaction, for each group with offsets in it: to be staged."""

@@ -64,36 +64,31 @@ class OffsetCommits:
         return Decision(records=tuple(records), response=tuple(codes))
 
     def check_member(self, command: CommitOffsets) -> None:
-        """Raises KafkaError if the member may not commit now."""
-        fault = self._fault_of_member(command)
-        if fault:
-            raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
-
-    def _fault_of_member(self, command: CommitOffsets) -> ErrorCode:
-        """The error of a member that may not commit now, or NONE.
+        """Raises KafkaError if the member may not commit now.
 
         A request without a member may commit for any group in a transaction, as before KIP-447, and otherwise for a
         group without members: consumers that assign themselves.
         """
         generation_id, member_id, instance_id = command.generation_id, command.member_id, command.group_instance_id
         in_transaction = command.producer_id is not None
+        consumer, membership = self._latest.consumer(command.group_id), self._memberships.get(command.group_id)
+        fault = ErrorCode.NONE
         if in_transaction and generation_id < 0 and not member_id and instance_id is None:
-            return ErrorCode.NONE
-        consumer = self._latest.consumer(command.group_id)
+            return
         if consumer is not None:
-            return consumer.fault_of_commit(
+            fault = consumer.fault_of_commit(
                 member_id, generation_id, knows_epochs=command.knows_epochs, instance_id=instance_id
             )
-        membership = self._memberships.get(command.group_id)
-        if membership is not None:
-            return membership.group.fault_of_commit(
+        elif membership is not None:
+            fault = membership.group.fault_of_commit(
                 member_id, generation_id, instance_id, in_transaction=in_transaction
             )
-        if generation_id < 0:
-            return ErrorCode.NONE
-        if self._latest.get(command.group_id) is not None:
-            return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.GROUP_ID_NOT_FOUND
+        elif generation_id >= 0 and self._latest.get(command.group_id) is not None:
+            fault = ErrorCode.UNKNOWN_MEMBER_ID
+        elif generation_id >= 0:
+            fault = ErrorCode.ILLEGAL_GENERATION if in_transaction else ErrorCode.GROUP_ID_NOT_FOUND
+        if fault:
+            raise KafkaError(fault, f"group {command.group_id} does not take offsets of this member now")
 
     def _after(
         self, command: CommitOffsets, offset: OffsetToCommit, before: OffsetCommitValue | None, now_ms: int
@@ -120,14 +115,9 @@ class OffsetCommits:
                 raise KafkaError(ErrorCode.UNSTABLE_OFFSET_COMMIT, f"a transaction has set the offset of {partition}")
             change = self._shared.with_ranges if offset.ranges.rectangles else self._shared.cut
             return change(before, plain, offset)
-        if before is None or not _needs_rules(before, offset.offset):
+        if before is None or not (before.ranges or before.state_epoch or offset.offset < before.offset):
+            # Also a reader of ranges may have begun at the offset before, though no range was committed beyond it.
             return plain
         # No ranges are committed while a transaction is open, so its offset meets the ranges of now at its end.
         is_member = command.generation_id >= 0 or command.producer_id is not None
         return self._shared.with_offset(before, plain, is_member=is_member)
-
-
-def _needs_rules(before: OffsetCommitValue, offset: int) -> bool:
-    """Whether a plain commit of this offset changes more than the offset of the value: the value has ranges, was reset,
-    or is reset now. A reader of ranges may have begun at an offset that no range was committed beyond."""
-    return bool(before.ranges) or before.state_epoch != 0 or offset < before.offset

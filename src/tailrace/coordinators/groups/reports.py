@@ -109,23 +109,14 @@ class GroupReports:
         self._histories = histories
         self._progress = progress
 
-    def has(self, group_id: str) -> bool:
-        """Whether clients can see the group."""
-        return group_id in self._memberships or group_id in self._committed.groups
-
-    @property
-    def count(self) -> int:
-        """The number of groups, about: groups with members alone, or with committed state alone, may be missing."""
-        return max(len(self._memberships), len(self._committed.groups))
-
     def offsets(self, group_id: str) -> Mapping[TopicPartition, OffsetCommitValue]:
         """The group's committed offsets; empty if it has none."""
-        stored = self._committed.get(group_id)
+        stored = self._committed.groups.get(group_id)
         return _NOTHING if stored is None else stored.offsets
 
     def unstable_partitions(self, group_id: str) -> frozenset[TopicPartition]:
         """Partitions for which an open transaction has set the group's offset (KIP-447)."""
-        stored = self._committed.get(group_id)
+        stored = self._committed.groups.get(group_id)
         return frozenset() if stored is None else stored.pending.partitions
 
     def check_reader(self, group_id: str, member_id: str | None, epoch: int) -> None:
@@ -141,7 +132,7 @@ class GroupReports:
             raise KafkaError(fault, f"group {group_id!r} does not show its offsets to this member now")
 
     def _consumer(self, group_id: str) -> ConsumerGroup | None:
-        stored = self._committed.get(group_id)
+        stored = self._committed.groups.get(group_id)
         return None if stored is None else stored.consumer
 
     def overview(self) -> list[GroupOverview]:
@@ -161,8 +152,7 @@ class GroupReports:
 
     def describe(self, group_id: str) -> GroupReport:
         """The whole group. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
-        if not self.has(group_id):
-            raise no_such_group(group_id)
+        self._check_exists(group_id)
         overview = self._overview(group_id)
         if not isinstance(overview.state, GroupState):
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a classic group")
@@ -186,6 +176,10 @@ class GroupReports:
                 for member in self._members(group_id)
             ),
         )
+
+    def _check_exists(self, group_id: str) -> None:
+        if group_id not in self._memberships and group_id not in self._committed.groups:
+            raise no_such_group(group_id)
 
     def _members(self, group_id: str) -> tuple[Member, ...]:
         """The members of a classic group."""
@@ -217,8 +211,7 @@ class GroupReports:
 
     def insight(self, group_id: str, *, now_ms: int, wall_ms: int) -> GroupInsight:
         """Details beyond `describe`, at the present times. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
-        if not self.has(group_id):
-            raise no_such_group(group_id)
+        self._check_exists(group_id)
         history = self._histories.get(group_id)
         classic = (
             MemberLiveness(

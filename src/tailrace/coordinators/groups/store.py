@@ -120,9 +120,6 @@ class GroupStore:
             if record.is_committed
         ]
 
-    def get(self, group_id: str) -> StoredGroup | None:
-        return self.groups.get(group_id)
-
     def groups_waiting_for(self, producer_id: int) -> frozenset[str]:
         """The groups that have offsets in the producer's transaction."""
         return frozenset(self._in_transactions.get(producer_id, ()))
@@ -222,7 +219,7 @@ class LatestGroups:
 
     def get(self, group_id: str) -> StoredGroup | None:
         """The group with the staged records; None if there is none."""
-        group = self._committed.get(group_id)
+        group = self._committed.groups.get(group_id)
         staged = self._staged.get(group_id)
         if not staged:
             return group
@@ -233,7 +230,7 @@ class LatestGroups:
 
     def offsets(self, group_id: str) -> Callable[[TopicPartition], OffsetCommitValue | None]:
         """Finds the group's offset in a partition, with the staged records. To be used before more are staged."""
-        staged, group = self._staged_offsets.get(group_id), self._committed.get(group_id)
+        staged, group = self._staged_offsets.get(group_id), self._committed.groups.get(group_id)
         if staged is not None and staged.has_ends:
             staged, group = None, self.get(group_id)
         committed = {} if group is None else group.offsets
@@ -248,14 +245,14 @@ class LatestGroups:
 
     def has_pending(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction may have set the group's offset in this partition."""
-        committed, staged = self._committed.get(group_id), self._staged_offsets.get(group_id)
+        committed, staged = self._committed.groups.get(group_id), self._staged_offsets.get(group_id)
         return (committed is not None and committed.pending.has(partition)) or (
             staged is not None and staged.has_pending(partition)
         )
 
     def consumer(self, group_id: str) -> ConsumerGroup | None:
         """The consumer group with the staged records, None if there is none; must not be changed."""
-        stored = self._committed.get(group_id)
+        stored = self._committed.groups.get(group_id)
         group = None if stored is None else stored.consumer
         staged = self._staged.get(group_id, _NOTHING)
         records = [record for record in staged.values() if isinstance(record, ConsumerGroupRecord)]
@@ -270,7 +267,7 @@ class LatestGroups:
         for record in reversed(self._staged.get(group_id, _NOTHING).values()):
             if isinstance(record, GroupRecord):
                 return record.value is not None
-        group = self._committed.get(group_id)
+        group = self._committed.groups.get(group_id)
         return group is not None and group.metadata is not None
 
     def groups_waiting_for(self, producer_id: int) -> frozenset[str]:

@@ -147,22 +147,15 @@ class Coordination:
                 membership.HeartbeatRequest: HeartbeatHandler(coordinators=service),
                 membership.LeaveGroupRequest: LeaveGroupHandler(coordinators=service),
                 offsets.OffsetCommitRequest: OffsetCommitHandler(
-                    coordinators=service,
-                    controller=controller,
-                    ends=self._partition_ends,
-                    shares_keys=self._shares_keys,
+                    coordinators=service, ends=self._partition_ends, shares_keys=self._shares_keys
                 ),
-                offsets.OffsetFetchRequest: OffsetFetchHandler(coordinators=service, controller=controller),
-                offsets.OffsetDeleteRequest: OffsetDeleteHandler(coordinators=service, controller=controller),
+                offsets.OffsetFetchRequest: OffsetFetchHandler(coordinators=service),
+                offsets.OffsetDeleteRequest: OffsetDeleteHandler(coordinators=service),
                 groups.DescribeGroupsRequest: DescribeGroupsHandler(coordinators=service),
                 groups.ListGroupsRequest: ListGroupsHandler(coordinators=service),
                 groups.DeleteGroupsRequest: DeleteGroupsHandler(coordinators=service),
-                consumer_groups.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatHandler(
-                    coordinators=service, controller=controller
-                ),
-                consumer_groups.ConsumerGroupDescribeRequest: ConsumerGroupDescribeHandler(
-                    coordinators=service, controller=controller
-                ),
+                consumer_groups.ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatHandler(coordinators=service),
+                consumer_groups.ConsumerGroupDescribeRequest: ConsumerGroupDescribeHandler(coordinators=service),
             }
         )
 
@@ -181,10 +174,7 @@ class Coordination:
                 ),
                 transactions.EndTxnRequest: EndTxnHandler(coordinators=service),
                 transactions.TxnOffsetCommitRequest: TxnOffsetCommitHandler(
-                    coordinators=self.groups,
-                    controller=controller,
-                    verifier=self.verifier,
-                    is_verified=self._verifies_transactions,
+                    coordinators=self.groups, verifier=self.verifier, is_verified=self._verifies_transactions
                 ),
                 transactions.DescribeTransactionsRequest: DescribeTransactionsHandler(coordinators=service),
                 transactions.ListTransactionsRequest: ListTransactionsHandler(coordinators=service, clock=clock),

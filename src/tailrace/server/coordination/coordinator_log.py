@@ -9,6 +9,8 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Generic, NamedTuple, TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -63,16 +65,14 @@ def coordinator_error(error: KafkaError) -> KafkaError:
     return KafkaError(_COORDINATOR_CODES.get(error.code, ErrorCode.UNKNOWN_SERVER_ERROR), error.detail)
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
     """A callback, called once: with the outcome, or by `expire` when the deadline has passed."""
 
-    __slots__ = ("_outcome",)
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome: Outcome | None = outcome
+    outcome: Outcome | None
 
     def complete(self, error: KafkaError | None) -> None:
-        outcome, self._outcome = self._outcome, None
+        outcome, self.outcome = self.outcome, None
         if outcome is not None:
             outcome(error)
 
@@ -80,16 +80,14 @@ class _Waiting:
         self.complete(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "the records were not committed in time"))
 
 
+@dataclass(slots=True, eq=False)
 class _Write:
-    """One append that is not complete."""
+    """An append that is not complete."""
 
-    __slots__ = ("batches_left", "error", "waiting")
-
-    def __init__(self, batches: int, caller: _Waiting) -> None:
-        self.batches_left = batches
-        self.error: KafkaError | None = None
-        self.waiting = [caller]
-        """First the caller of the append; then the waits of `when_committed` for all appends up to this one."""
+    batches_left: int
+    waiting: list[_Waiting]
+    """First the caller of the append; then the waits of `when_committed` for all appends up to this one."""
+    error: KafkaError | None = None
 
 
 class CoordinatorLog(Generic[R]):
@@ -156,14 +154,15 @@ class CoordinatorLog(Generic[R]):
         KafkaError for a record that cannot be encoded.
         """
         encoded = [self._encode(record) for record in records]
-        batches = [(records, encoded)] if is_atomic else list(_batches(records, encoded))
+        is_one_batch = is_atomic or len(records) == 1
+        batches = [(records, encoded)] if is_one_batch else list(_batches(records, encoded))
         write = self._new_write(len(batches), outcome)
         now_ms = self.clock.now_ms()
         for batch, content in batches:
             self.partition.append_records(
                 content,
                 now_ms=now_ms,
-                on_done=self._on_appended(write, batch),
+                on_done=partial(self._appended, write, batch),
                 producer_id=within.producer_id,
                 producer_epoch=within.producer_epoch,
                 verification=within.verification,
@@ -188,11 +187,11 @@ class CoordinatorLog(Generic[R]):
             producer_epoch=within.producer_epoch,
             transaction_version=transaction_version,
             now_ms=self.clock.now_ms(),
-            on_done=self._on_appended(self._new_write(1, outcome), records),
+            on_done=partial(self._appended, self._new_write(1, outcome), records),
         )
 
     def _new_write(self, batches: int, outcome: Outcome) -> _Write:
-        write = _Write(batches, self._wait(outcome))
+        write = _Write(batches, [self._wait(outcome)])
         self._writes[write] = None
         return write
 
@@ -201,20 +200,17 @@ class CoordinatorLog(Generic[R]):
         self._deadlines.add(waiting, self._timeout_ms)
         return waiting
 
-    def _on_appended(self, write: _Write, batch: Sequence[R]) -> Callable[[Appended | KafkaError], None]:
-        def appended(done: Appended | KafkaError) -> None:
-            if self._is_closed:
-                return
-            if isinstance(done, KafkaError):
-                write.error = write.error or coordinator_error(done)
-                self.on_discarded(batch)
-            else:
-                self.on_committed(batch)
-            write.batches_left -= 1
-            if write.batches_left == 0:
-                self._complete(write)
-
-        return appended
+    def _appended(self, write: _Write, batch: Sequence[R], done: Appended | KafkaError) -> None:
+        if self._is_closed:
+            return
+        if isinstance(done, KafkaError):
+            write.error = write.error or coordinator_error(done)
+            self.on_discarded(batch)
+        else:
+            self.on_committed(batch)
+        write.batches_left -= 1
+        if write.batches_left == 0:
+            self._complete(write)
 
     def _complete(self, write: _Write) -> None:
         del self._writes[write]

@@ -86,7 +86,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         self._timers: list[Timer] = []
         self._log = log
         self._begun_ms = 0
-        log.on_committed, log.on_discarded = self._committed, self._discarded
+        log.on_committed, log.on_discarded = machine.commit, machine.discard
 
     @abstractmethod
     def has(self, key: K) -> bool:
@@ -136,7 +136,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def submit(self, command: C, on_done: Callable[[A | KafkaError], None]) -> None:
         """Decide a command and commit its records; `on_done` is called once, now or later.
 
-        Only for an active coordinator, as `CoordinatorService.host_of` or `check_active` has found.
+        A coordinator that is not active refuses, as `check_active` says.
         """
         self._decide(command, on_done)
 
@@ -144,12 +144,16 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         self, command: C, on_done: Callable[[A | KafkaError], None], *, within: InTransaction = IN_NONE
     ) -> KafkaError | None:
         """As `submit`; returns the refusal if the command is refused."""
-        assert self.is_active, f"{self.partition.topic_partition} is {self.state.name}"
         try:
+            self.check_active()
             decision = self._machine.decide(command, self._clock.now_ms())
             if decision.records:
                 answer = decision.response
-                self._append(decision.records, lambda failure: call_back(on_done, failure or answer), within=within)
+                self._append(
+                    decision.records,
+                    lambda failure: call_safely("answer-failed", on_done, failure or answer),
+                    within=within,
+                )
                 return None
         except KafkaError as refusal:
             self._answer(on_done, refusal)
@@ -160,7 +164,7 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
     def _answer(self, on_done: Callable[[T | KafkaError], None], answer: T | KafkaError) -> None:
         """Send an answer without records, when the records that it may rest on are committed."""
         if self._reads_latest:
-            self._log.when_committed(lambda failure: call_back(on_done, failure or answer))
+            self._log.when_committed(lambda failure: call_safely("answer-failed", on_done, failure or answer))
         else:
             on_done(answer)
 
@@ -170,12 +174,6 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         """Append the records, as `CoordinatorLog.append`, and stage them in the machine."""
         self._log.append(records, outcome, within=within, is_atomic=is_atomic)
         self._machine.stage(records)
-
-    def _committed(self, records: Sequence[R]) -> None:
-        self._machine.commit(records)
-
-    def _discarded(self, records: Sequence[R]) -> None:
-        self._machine.discard(records)
 
     def decide_until_done(self, commands: Iterable[C]) -> None:
         """Decide each command until a decision has no records, one decision per turn of the event loop.
@@ -229,11 +227,6 @@ class CoordinatorHost(ABC, Generic[K, C, R, A]):
         self._closed()
 
 
-def call_back(callback: Callable[[T], None], answer: T) -> None:
-    """Call back with an answer; a failure is logged and does not stop the callbacks after it."""
-    call_safely("answer-failed", callback, answer)
-
-
 H = TypeVar("H", bound=CoordinatorHost[Any, Any, Any, Any])
 
 
@@ -271,7 +264,8 @@ class CoordinatorService(ABC, Generic[K, H]):
         self._find_partition = find_partition
         self._clock = clock
         self._deadlines = Deadlines(clock)
-        self._image = EMPTY_IMAGE
+        self.image = EMPTY_IMAGE
+        """The image by which partitions were last taken over and given up."""
         self._hosts: dict[int, H] = {}
         self._is_closed = False
 
@@ -281,7 +275,7 @@ class CoordinatorService(ABC, Generic[K, H]):
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
         """Take over and give up partitions by the image. To be called when the partitions have their roles."""
-        self._image = image
+        self.image = image
         if self._is_closed:
             return
         led = {partition.topic_partition.partition: partition for partition in self._led_partitions()}
@@ -293,7 +287,7 @@ class CoordinatorService(ABC, Generic[K, H]):
             self._take_over(number, led[number])
 
     def _led_partitions(self) -> Iterator[Partition]:
-        topic = self._image.topics.get(self._topic)
+        topic = self.image.topics.get(self._topic)
         for number, state in topic.partitions.items() if topic is not None else ():
             if state.leader == self._broker_id:
                 partition = self._find_partition(self._topic, number)
@@ -313,8 +307,11 @@ class CoordinatorService(ABC, Generic[K, H]):
         text = self._key_text(key)
         if not text or len(text) > _LONGEST_KEY:
             raise KafkaError(self._invalid_key, f"a {self._noun} is not empty, and not longer than a record's key")
-        topic = self._image.topics.get(self._topic)
-        host = None if topic is None else self._host_at(coordinator_partition(text, len(topic.partitions)))
+        topic = self.image.topics.get(self._topic)
+        host = None
+        if topic is not None:
+            number = coordinator_partition(text, len(topic.partitions))
+            host = self._hosts.get(number) or self._host_at(number)
         if host is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR, f"this broker does not coordinate {self._noun} {text!r}")
         host.check_active()
@@ -331,7 +328,7 @@ class CoordinatorService(ABC, Generic[K, H]):
 
     def _host_at(self, number: int) -> H | None:
         """The coordinator of this partition, in any state; None if it is not here."""
-        if number not in self._hosts and self._topic in self._image.topics and not self._is_closed:
+        if number not in self._hosts and self._topic in self.image.topics and not self._is_closed:
             # A partition may open after `on_image`: a deleted partition of the same name is flushed first.
             partition = self._find_partition(self._topic, number)
             if partition is not None and partition.is_leader:

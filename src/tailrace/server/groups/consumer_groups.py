@@ -23,7 +23,7 @@ from tailrace.server.errors import error_response
 from tailrace.server.groups.groups import ALL_GROUP_OPERATIONS, NOT_ASKED, details_of
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.topic_patterns import OnResolved, TopicPatterns, too_busy
-from tailrace.server.ports import Controller, ServerConnection
+from tailrace.server.ports import ServerConnection
 from tailrace.server.slices import Stepwise, mapped
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
@@ -39,9 +39,8 @@ MAX_VIEW_PARTITIONS: Final = 20_000
 class ConsumerGroupHeartbeatHandler:
     """Answers when the changes by the heartbeat are committed. A regular expression is resolved first."""
 
-    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
-        self._controller = controller
         self._resolutions = _Resolutions(coordinators.patterns)
 
     def handle(self, request: ConsumerGroupHeartbeatRequest, context: RequestContext) -> None:
@@ -68,12 +67,10 @@ class ConsumerGroupHeartbeatHandler:
         )
 
         def resolved(fault: KafkaError | None) -> None:
-            try:
-                if fault is not None:
-                    raise fault
-                coordinators.host_of(request.group_id).heartbeat(command, answer)  # the coordinator may have changed
-            except KafkaError as refusal:
-                answer(refusal)
+            if fault is not None:
+                answer(fault)
+            else:
+                host.heartbeat(command, answer)
 
         if request.subscribed_topic_regex:
             self._resolutions.begin(request.subscribed_topic_regex, context.connection, resolved)
@@ -82,7 +79,7 @@ class ConsumerGroupHeartbeatHandler:
 
     def _check_views(self, names: Iterable[str]) -> None:
         """Raises KafkaError INVALID_REQUEST (42) for views with too many partitions together."""
-        image, views = self._controller.image, self._coordinators.views
+        image, views = self._coordinators.image, self._coordinators.views
         found = (views.named(image, name) for name in dict.fromkeys(names))
         partitions = sum(len(view.partitions) for view in found if view is not None)
         if partitions > MAX_VIEW_PARTITIONS:
@@ -132,9 +129,8 @@ class _Resolutions:
 class ConsumerGroupDescribeHandler:
     """Answers for each group by itself, from its committed state."""
 
-    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
-        self._controller = controller
 
     def handle(
         self, request: ConsumerGroupDescribeRequest, context: RequestContext
@@ -191,7 +187,7 @@ class ConsumerGroupDescribeHandler:
 
     def _named(self, assignment: Assignment) -> DescribedAssignment:
         """The assignment with names of topics; deleted topics are left out."""
-        image, views = self._controller.image, self._coordinators.views
+        image, views = self._coordinators.image, self._coordinators.views
         return DescribedAssignment(
             topic_partitions=tuple(
                 DescribedTopicPartitions(topic_id=topic_id, topic_name=topic.name, partitions=partitions)

@@ -4,9 +4,9 @@ Beside what every coordinator does, the host passes the requests of members and 
 the machine's effects, and writes the markers of transactions that set offsets.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from logging import WARNING
-from typing import Final, Protocol
+from typing import Final
 
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.groups import answers
@@ -16,9 +16,7 @@ from tailrace.coordinators.groups.commands import (
     ExpireOffsets,
     ForgetLostTopics,
 )
-from tailrace.coordinators.groups.consumer.group import SubscribableTopic, Topics
 from tailrace.coordinators.groups.consumer.heartbeat import ConsumerHeartbeat, HeartbeatDecision
-from tailrace.coordinators.groups.consumer_records import RegularExpressionValue
 from tailrace.coordinators.groups.coordinator import GroupCoordinator
 from tailrace.coordinators.groups.events import (
     Answer,
@@ -45,11 +43,11 @@ from tailrace.coordinators.groups.records import (
 )
 from tailrace.coordinators.groups.reports import GroupInsight
 from tailrace.coordinators.groups.shared_offsets import SharedOffsets
-from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.views import Views, id_of
+from tailrace.metadata.image import ClusterImage, ImageDelta
+from tailrace.metadata.views import Views
 from tailrace.model.committed_progress import CommittedProgress
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.model.ids import BrokerId, TopicId
+from tailrace.model.ids import BrokerId
 from tailrace.model.partitions import GROUP_OFFSETS_TOPIC, TopicPartition
 from tailrace.model.views import views_of
 from tailrace.protocol.messages.consumer_groups import ConsumerGroupHeartbeatResponse
@@ -58,10 +56,11 @@ from tailrace.protocol.records.record import Record
 from tailrace.protocol.schema import replace
 from tailrace.replication.partition import Partition
 from tailrace.server.bounded_lines import BoundedLines
-from tailrace.server.callbacks import Alarm
+from tailrace.server.callbacks import Alarm, call_safely
 from tailrace.server.coordination.coordinator_log import IN_NONE, CoordinatorLog, InTransaction
-from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService, call_back
+from tailrace.server.coordination.host import CoordinatorHost, CoordinatorService
 from tailrace.server.groups.topic_patterns import TopicPatterns
+from tailrace.server.groups.topics import GroupTopics
 from tailrace.server.ports import Clock
 from tailrace.server.transactions.markers import TransactionMarker
 from tailrace.server.waiters import Deadlines
@@ -76,14 +75,6 @@ _GROUPS_PER_STEP: Final = 64
 """Groups that one decision of the sweep of expired offsets covers."""
 
 
-class NamedIds(Topics, Protocol):
-    """The present topics of the cluster, also those that no group may subscribe to for now."""
-
-    def id_of(self, name: str) -> TopicId | None:
-        """The id of the topic or view that has this name."""
-        ...
-
-
 class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes]):
     """The coordinator of one partition, by group id."""
 
@@ -93,7 +84,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         *,
         config: GroupConfig,
         new_member_id: NewMemberId,
-        topics: "NamedIds",
+        topics: GroupTopics,
         shared_offsets: SharedOffsets,
         clock: Clock,
         deadlines: Deadlines,
@@ -119,11 +110,11 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         self._alarm = Alarm(clock, self._tick)
 
     def has(self, key: str) -> bool:
-        return self.machine.reports.has(key)
+        return self.machine.has_group(key)
 
     @property
     def key_count(self) -> int:
-        return self.machine.reports.count
+        return self.machine.group_count
 
     def _load_marker(self, producer_id: int, marker: EndTransactionMarker) -> None:
         self.machine.end_transaction(producer_id, is_committed=marker.type is ControlType.COMMIT)
@@ -144,7 +135,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
 
     def forget_lost_topics(self, names: Collection[str]) -> None:
         """Delete the offsets in topics of these names that do not exist any more, as a load does."""
-        self.decide_until_done((ForgetLostTopics(topics=_IdsNow(names, self._topics)),))
+        self.decide_until_done((ForgetLostTopics(topics=self._topics.ids_now(names)),))
 
     def ask(self, group_id: str, event_of: EventOf, respond: Respond) -> None:
         """Pass a member's request to its group; `respond` is called once, now or later."""
@@ -156,6 +147,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
     def heartbeat(self, command: ConsumerHeartbeat, on_done: OnBeat) -> None:
         """Decide a consumer group's heartbeat and commit its records; `on_done` is called once, now or later."""
         try:
+            self.check_active()
             decision, effects = self.machine.heartbeat(command, self._clock.monotonic_ms())
         except KafkaError as refusal:
             self._answer(on_done, refusal)
@@ -173,7 +165,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
             group_id,
             member_id,
             decision.records,
-            lambda failure: call_back(on_done, failure or decision.response),
+            lambda failure: call_safely("answer-failed", on_done, failure or decision.response),
             is_atomic=decision.is_conversion,
         )
 
@@ -207,7 +199,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
 
         def done(failure: KafkaError | None) -> None:
             refused = None if failure is None else answers.refused(effect.event, failure.code)
-            call_back(respond, refused or effect.response)
+            call_safely("answer-failed", respond, refused or effect.response)
 
         if effect.records:
             self._append_decided(
@@ -268,7 +260,7 @@ class GroupCoordinatorHost(CoordinatorHost[str, Command, GroupLogRecord, Codes])
         for effect in effects:
             match effect:
                 case Answer():
-                    call_back(self._waiting.pop(effect.request_id), effect.response)
+                    call_safely("answer-failed", self._waiting.pop(effect.request_id), effect.response)
                 case PersistGroup():
                     self._persist(effect)
                 case Retire():
@@ -322,61 +314,6 @@ def decode_log_record(record: Record, producer_id: int) -> GroupLogRecord | None
     return decoded
 
 
-class _IdsNow(Mapping[str, TopicId | None]):
-    """The ids of some topics at the time of each access; None: there is no topic of that name.
-
-    A sweep has several steps: between two of them a new topic may take the name of a deleted one. Its offsets stay.
-    """
-
-    def __init__(self, names: Collection[str], topics: "NamedIds") -> None:
-        self._names = frozenset(names)
-        self._topics = topics
-
-    def __getitem__(self, name: str) -> TopicId | None:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._topics.id_of(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-class _ImageTopics:
-    """The topics of the image and their views, and the matches of the expressions of groups: topics alone."""
-
-    def __init__(self, patterns: TopicPatterns, views: Views) -> None:
-        self._patterns = patterns
-        self._views = views
-        self._image = EMPTY_IMAGE
-        self._images = 0
-
-    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
-        self._images += 1
-        self._patterns.on_image(image, delta)
-        self._image = image
-
-    @property
-    def version(self) -> int:
-        return self._images + self._patterns.version
-
-    def find(self, name: str) -> SubscribableTopic | None:
-        topic = self._views.topic(self._image, name)
-        return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
-
-    def id_of(self, name: str) -> TopicId | None:
-        return id_of(self._image, name)
-
-    def name_of(self, topic_id: bytes) -> str | None:
-        topic = self._views.topic_by_id(self._image, topic_id)
-        return None if topic is None else topic.name
-
-    def matches(self, expression: str) -> RegularExpressionValue | None:
-        return self._patterns.find(expression)
-
-
 class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
     """The coordinators by group id. Also the `OffsetTransactions` of markers."""
 
@@ -408,7 +345,7 @@ class GroupCoordinatorService(CoordinatorService[str, GroupCoordinatorHost]):
         self.patterns = TopicPatterns(clock=clock, max_bytes=config.group_max_metadata_bytes)
         self.views: Final = views
         """The views that groups may subscribe to, and have offsets in."""
-        self._topics = _ImageTopics(self.patterns, views)
+        self._topics = GroupTopics(self.patterns, views)
         self._new_member_id = new_member_id
 
     def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:

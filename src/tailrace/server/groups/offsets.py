@@ -36,8 +36,6 @@ from tailrace.server.context import RequestContext
 from tailrace.server.errors import error_response
 from tailrace.server.groups.committed_ranges import RangeRoom, WantedRanges
 from tailrace.server.groups.host import GroupCoordinatorService
-from tailrace.server.groups.requested_offsets import NamedTopics
-from tailrace.server.ports import Controller
 from tailrace.server.slices import STEP, Stepwise, mapped, mapped_in, once
 
 _FIRST_WITH_IDS = 10
@@ -49,9 +47,8 @@ _NO_OFFSET = -1
 class OffsetFetchHandler:
     """Answers from the committed offsets."""
 
-    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
-        self._controller = controller
 
     def handle(self, request: OffsetFetchRequest, context: RequestContext) -> Stepwise[OffsetFetchResponse]:
         if context.api_version >= _FIRST_FETCH_OF_MANY_GROUPS:
@@ -109,7 +106,7 @@ class OffsetFetchHandler:
             WantedRanges(self._coordinators.shared_offsets, group.key_ranges, room) if group.include_ranges else None,
         )
         if group.topics is None:
-            topics = yield from _all_topics(view, self._topics)
+            topics = yield from _all_topics(view, self._coordinators)
         else:
             wanted = yield from _once(group.topics)
             topics = yield from mapped_in(
@@ -122,15 +119,11 @@ class OffsetFetchHandler:
             )
         return OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)
 
-    @property
-    def _topics(self) -> "NamedTopics":
-        return NamedTopics(self._controller.image, self._coordinators.views)
-
     def _named(self, topic: "_TopicKey", *, by_id: bool) -> "_NameOrCode":
         name, topic_id = topic
         if not by_id:
             return _NameOrCode(name, ErrorCode.NONE)
-        found = self._topics.with_id(topic_id)
+        found = self._coordinators.views.topic_by_id(self._coordinators.image, topic_id)
         if found is None:
             return _NameOrCode("", ErrorCode.UNKNOWN_TOPIC_ID)
         return _NameOrCode(found.name, ErrorCode.NONE)
@@ -192,7 +185,9 @@ class _OffsetsView(NamedTuple):
         )
 
 
-def _all_topics(view: _OffsetsView, topics: NamedTopics) -> Stepwise[tuple[OffsetFetchResponseTopics, ...]]:
+def _all_topics(
+    view: _OffsetsView, coordinators: GroupCoordinatorService
+) -> Stepwise[tuple[OffsetFetchResponseTopics, ...]]:
     partitions: dict[str, list[OffsetFetchResponsePartitions]] = {}
     for number, (name, index) in enumerate(tuple(view.offsets), 1):
         if not number % STEP:
@@ -201,7 +196,7 @@ def _all_topics(view: _OffsetsView, topics: NamedTopics) -> Stepwise[tuple[Offse
     return tuple(
         OffsetFetchResponseTopics(name=name, topic_id=topic.topic_id, partitions=tuple(found))
         for name, found in partitions.items()
-        if (topic := topics.named(name)) is not None
+        if (topic := coordinators.views.topic(coordinators.image, name)) is not None
     )
 
 
@@ -230,16 +225,14 @@ class OffsetDeleteHandler:
     A partition that does not exist has error 3, one of a topic that a member subscribes to error 86.
     """
 
-    def __init__(self, *, coordinators: GroupCoordinatorService, controller: Controller) -> None:
+    def __init__(self, *, coordinators: GroupCoordinatorService) -> None:
         self._coordinators = coordinators
-        self._controller = controller
 
     def handle(self, request: OffsetDeleteRequest, context: RequestContext) -> Stepwise[None]:
-        topics = NamedTopics(self._controller.image, self._coordinators.views)
         requested = yield from once(
             TopicPartition(topic.name, each.partition_index) for topic in request.topics for each in topic.partitions
         )
-        is_there = yield from mapped(topics.has, requested)
+        is_there = yield from mapped(self._is_there, requested)
         there = tuple(compress(requested, is_there))
 
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
@@ -250,6 +243,10 @@ class OffsetDeleteHandler:
 
         host = self._coordinators.host_of(request.group_id)
         host.submit(DeleteOffsets(group_id=request.group_id, partitions=there), answer)
+
+    def _is_there(self, partition: TopicPartition) -> bool:
+        topic = self._coordinators.views.topic(self._coordinators.image, partition.topic)
+        return topic is not None and partition.partition in topic.partitions
 
 
 def _response(request: OffsetDeleteRequest, codes: dict[TopicPartition, ErrorCode]) -> Stepwise[OffsetDeleteResponse]:

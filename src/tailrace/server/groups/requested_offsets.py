@@ -1,15 +1,14 @@
-"""The offsets of one commit: those that can be committed, and the codes of the others."""
+"""The offsets of a commit request: the offsets that can be committed, and the codes of the others."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from tailrace.coordinators.groups.commands import OffsetToCommit, RangesToCommit
-from tailrace.metadata.image import ClusterImage, TopicImage
-from tailrace.metadata.views import Views
+from tailrace.metadata.image import TopicImage
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.server.slices import Stepwise, mapped
+from tailrace.server.slices import STEP, Stepwise
 
 
 class RequestedPartition(Protocol):
@@ -26,79 +25,63 @@ class RequestedPartition(Protocol):
 
 
 P = TypeVar("P", bound=RequestedPartition)
-
-
-class NamedTopics(NamedTuple):
-    """The topics and views that a group may have offsets in."""
-
-    image: ClusterImage
-    views: Views
-
-    def named(self, name: str) -> TopicImage | None:
-        return self.views.topic(self.image, name)
-
-    def with_id(self, topic_id: bytes) -> TopicImage | None:
-        return self.views.topic_by_id(self.image, topic_id)
-
-    def has(self, partition: TopicPartition) -> bool:
-        """Whether the topic or view has this partition."""
-        topic = self.named(partition.topic)
-        return topic is not None and partition.partition in topic.partitions
+RangesOf = Callable[[TopicImage, P], RangesToCommit | None]
+"""Returns the ranges of a partition that has ranges; raises KafkaError for bad ones."""
 
 
 class RequestedOffsets:
-    """The offsets of a request: those that can be committed, and the error codes of the others.
+    """The offsets of a request: the offsets that can be committed, and the error codes of the others.
 
-    The last offset of a partition replaces the earlier ones of the same request. With ranges that would lose what the
+    The last offset of a partition replaces earlier ones of the same request. With ranges that would lose what the
     earlier ones say, so a partition with ranges is named once.
     """
 
     def __init__(self) -> None:
         self._offsets: dict[TopicPartition, OffsetToCommit] = {}
         self._refused: dict[TopicPartition, ErrorCode] = {}
-        self._codes: list[tuple[ErrorCode | TopicPartition, ...]] = []
+        self._codes: list[list[ErrorCode | TopicPartition]] = []
         """By topic and partition of the request: an error, or the key in `_offsets` or `_refused`."""
+        self.ends_of_ranges: dict[TopicPartition, int] = {}
+        """The offset behind the last range of each partition with ranges: the partition's leader has to confirm it."""
 
     @property
     def offsets(self) -> tuple[OffsetToCommit, ...]:
         """The offsets that can be committed."""
         return tuple(self._offsets.values())
 
-    def add_topic(
+    def add(
         self,
-        topic: TopicImage | None,
-        partitions: Sequence[P],
+        topics: Iterable[tuple[TopicImage | None, Sequence[P]]],
         *,
         code_if_absent: ErrorCode,
-        ranges_of: Callable[[TopicImage, P], RangesToCommit | None] = lambda _topic, _partition: None,
+        ranges_of: RangesOf[P] = lambda _topic, _partition: None,
     ) -> Stepwise[None]:
-        """Add the partitions of the next topic; None: the topic does not exist.
+        """Add the partitions of all topics of the request; None for a topic that does not exist."""
+        count = 0
+        for topic, partitions in topics:
+            codes = []
+            for partition in partitions:
+                count += 1
+                if not count % STEP:
+                    yield
+                codes.append(code_if_absent if topic is None else self._add(topic, partition, ranges_of))
+            count += 1
+            if not count % STEP:
+                yield
+            self._codes.append(codes)
 
-        `ranges_of` returns the ranges of a partition that has some, and raises KafkaError for bad ones.
-        """
-        codes = yield from mapped(lambda partition: self._add(topic, partition, code_if_absent, ranges_of), partitions)
-        self._codes.append(codes)
-
-    def _add(
-        self,
-        topic: TopicImage | None,
-        partition: P,
-        code_if_absent: ErrorCode,
-        ranges_of: Callable[[TopicImage, P], RangesToCommit | None],
-    ) -> ErrorCode | TopicPartition:
-        if topic is None:
-            return code_if_absent
+    def _add(self, topic: TopicImage, partition: P, ranges_of: RangesOf[P]) -> ErrorCode | TopicPartition:
         if partition.partition_index not in topic.partitions:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         where = TopicPartition(topic.name, partition.partition_index)
         try:
             ranges = ranges_of(topic, partition)
         except KafkaError as fault:
-            self.refuse(where, fault.code)
+            self._refuse(where, fault.code)
             return where
         before = self._offsets.get(where)
         if where in self._refused or (before is not None and (before.ranges or ranges)):
-            self.refuse(where, ErrorCode.INVALID_REQUEST)
+            self._refuse(where, ErrorCode.INVALID_REQUEST)
             return where
         self._offsets[where] = OffsetToCommit(
             topic=topic.name,
@@ -109,31 +92,23 @@ class RequestedOffsets:
             metadata=partition.committed_metadata or "",
             ranges=ranges,
         )
+        if ranges is not None and ranges.rectangles:
+            self.ends_of_ranges[where] = max(rectangle.last_offset for rectangle in ranges.rectangles) + 1
         return where
 
-    def refuse(self, partition: TopicPartition, code: ErrorCode) -> None:
-        """Do not commit this partition, which was added."""
+    def _refuse(self, partition: TopicPartition, code: ErrorCode) -> None:
         self._offsets.pop(partition, None)
+        self.ends_of_ranges.pop(partition, None)
         self._refused[partition] = code
 
-    def ends_of_ranges(self) -> dict[TopicPartition, int]:
-        """The offset behind the last one of the ranges of each partition that has ranges."""
-        return {
-            partition: max(one.last_offset for one in offset.ranges.rectangles) + 1
-            for partition, offset in self._offsets.items()
-            if offset.ranges is not None and offset.ranges.rectangles
-        }
-
     def take_ends(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Have the ends of partitions with ranges; one without an end is refused, with a code to try again."""
-        for partition in self.ends_of_ranges():
-            end = ends.get(partition)
+        """Take the ends of partitions with ranges. A partition without an end is refused, with a code to try again."""
+        for partition in tuple(self.ends_of_ranges):
+            end, offset = ends.get(partition), self._offsets[partition]
             if end is None:
-                self.refuse(partition, ErrorCode.REQUEST_TIMED_OUT)
-                continue
-            offset = self._offsets[partition]
-            assert offset.ranges is not None, "it has ranges"
-            self._offsets[partition] = replace(offset, ranges=replace(offset.ranges, end_offset=end))
+                self._refuse(partition, ErrorCode.REQUEST_TIMED_OUT)
+            elif offset.ranges is not None:
+                self._offsets[partition] = replace(offset, ranges=replace(offset.ranges, end_offset=end))
 
     def codes(self, outcome: Sequence[ErrorCode] | ErrorCode) -> Iterator[Iterator[ErrorCode]]:
         """The codes by topic and partition. `outcome` has a code for each of `offsets`, or one for all."""

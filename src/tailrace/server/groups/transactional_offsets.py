@@ -13,7 +13,6 @@ from functools import partial
 from typing import NamedTuple
 
 from tailrace.coordinators.groups.commands import CommitOffsets
-from tailrace.metadata.views import Views
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
 from tailrace.protocol.messages.transactions import (
@@ -26,10 +25,9 @@ from tailrace.replication.verification import UNVERIFIED, Verification
 from tailrace.server.context import RequestContext
 from tailrace.server.coordination.coordinator_log import InTransaction
 from tailrace.server.groups.host import GroupCoordinatorHost, GroupCoordinatorService
-from tailrace.server.groups.requested_offsets import NamedTopics, RequestedOffsets
-from tailrace.server.ports import Controller
+from tailrace.server.groups.requested_offsets import RequestedOffsets
 from tailrace.server.produce.transactional_appends import TransactionVerifier, VerificationRequest
-from tailrace.server.slices import STEP, Stepwise, mapped_in
+from tailrace.server.slices import Stepwise, mapped_in
 
 _FIRST_WITH_LOADING = 2
 _FIRST_WITH_ABORTABLE = 4
@@ -61,21 +59,19 @@ class TxnOffsetCommitHandler:
         self,
         *,
         coordinators: GroupCoordinatorService,
-        controller: Controller,
         verifier: TransactionVerifier,
         is_verified: bool,
     ) -> None:
         """`is_verified` is transaction.partition.verification.enable."""
         self._coordinators = coordinators
-        self._controller = controller
         self._verifier = verifier
         self._is_verified = is_verified
 
     def handle(self, request: TxnOffsetCommitRequest, context: RequestContext) -> Stepwise[None]:
         host = self._coordinators.host_of(request.group_id, check_limit=True)
-        commit = _TransactionalCommit(request, context, host, self._controller, self._coordinators.views)
+        commit = _TransactionalCommit(request, context, host, self._coordinators)
         yield from commit.look_up()
-        host.check_active()
+        host.check_active()  # topics may take several turns
         commit.carry_out(self._verifier, self._is_verified)
 
 
@@ -87,26 +83,22 @@ class _TransactionalCommit:
         request: TxnOffsetCommitRequest,
         context: RequestContext,
         host: GroupCoordinatorHost,
-        controller: Controller,
-        views: Views,
+        coordinators: GroupCoordinatorService,
     ) -> None:
         self._request = request
         self._context = context
         self._host = host
-        self._controller = controller
-        self._views = views
+        self._coordinators = coordinators
         self._requested = RequestedOffsets()
 
     def look_up(self) -> Stepwise[None]:
         """Check the requested offsets against the topics of the present image."""
-        requested, topics = RequestedOffsets(), NamedTopics(self._controller.image, self._views)
-        for number, topic in enumerate(self._request.topics, 1):
-            if not number % STEP:
-                yield
-            yield from requested.add_topic(
-                topics.named(topic.name), topic.partitions, code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            )
-        self._requested = requested
+        self._requested = RequestedOffsets()
+        image, views = self._coordinators.image, self._coordinators.views
+        yield from self._requested.add(
+            ((views.topic(image, topic.name), topic.partitions) for topic in self._request.topics),
+            code_if_absent=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        )
 
     def carry_out(self, verifier: TransactionVerifier, is_verified: bool) -> None:
         request, partition = self._request, self._host.partition
@@ -150,11 +142,7 @@ class _TransactionalCommit:
 
     def _verified_and_looked_up(self, verification: Verification) -> Stepwise[None]:
         yield from self.look_up()  # topics may have been deleted meanwhile
-        try:
-            self._host.check_active()  # another broker may lead its partition now
-            self._commit(verification)
-        except KafkaError as refusal:
-            self._refuse(refusal)
+        self._commit(verification)
 
     def _commit(self, verification: Verification | None) -> None:
         request = self._request

@@ -104,6 +104,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             timeout_ms=_WRITE_TIMEOUT_MS,
         )
         super().__init__(log, self.machine, keys="ids", reads_latest=False)
+        log.on_committed, log.on_discarded = self._committed, self._discarded
         self._config = config
         self._allocate_producer_id = allocate_producer_id
         self._marker_writer = marker_writer
@@ -170,13 +171,8 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
     def _submit_with(self, command: Command, on_done: OnDone, fresh: ProducerId | KafkaError) -> None:
         if isinstance(fresh, KafkaError):
             on_done(fresh)
-            return
-        try:
-            self.check_active()  # closed meanwhile, perhaps
-        except KafkaError as gone:
-            on_done(gone)
-            return
-        self.submit(_with_producer_id(command, fresh), on_done)
+        else:
+            self.submit(_with_producer_id(command, fresh), on_done)
 
     def begin(self, command: AddPartitions, on_done: OnDone, request: QueuedRequest) -> None:
         """As `submit`, for the request of a producer: it waits while the end of the last transaction is not complete.
@@ -207,7 +203,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
     def _committed(self, records: Sequence[CoordinatorRecord]) -> None:
         for record in records:
             self._keep_producer(record)
-        super()._committed(records)
+        self.machine.commit(records)
         for record in records:
             if isinstance(record, SinkRecord):
                 self._sink_changed(record)
@@ -237,7 +233,7 @@ class TransactionCoordinatorHost(CoordinatorHost[str, Command, CoordinatorRecord
             self.decide_until_done((SweepSink(sink_id=sink_id),))
 
     def _discarded(self, records: Sequence[CoordinatorRecord]) -> None:
-        super()._discarded(records)
+        self.machine.discard(records)
         for record in records:
             self._next.ended(record.transactional_id)
 

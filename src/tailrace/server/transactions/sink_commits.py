@@ -5,7 +5,7 @@ from typing import Final
 
 from tailrace.coordinators.transactions.commands import CommitSink, Response
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.server.coordination.host import call_back
+from tailrace.server.callbacks import call_safely
 from tailrace.server.waiters import Deadlines
 
 OnDone = Callable[[Response | KafkaError], None]
@@ -79,4 +79,4 @@ class SinkCommits:
         if not of_sink:
             del self._by_sink[waiting.sink_id]
         self._deadlines.remove(waiting, waiting.timeout_ms)
-        call_back(waiting.on_done, answer)
+        call_safely("answer-failed", waiting.on_done, answer)

@@ -174,9 +174,9 @@ def test_a_group_is_there_as_long_as_it_has_metadata_or_an_offset() -> None:
     store.apply(_offset("g", 0, 7))
     store.apply(_group("g", 1))
     store.apply(_offset("g", 0, None))
-    assert store.get("g") is not None
+    assert store.groups.get("g") is not None
     store.apply(_group("g", None))
-    assert store.get("g") is None
+    assert store.groups.get("g") is None
     assert store.groups == {}
 
 

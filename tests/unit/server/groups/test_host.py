@@ -260,7 +260,7 @@ def test_a_loss_of_leadership_redirects_waiting_requests() -> None:
     other: str = node.join("g").response.member_id
     joining = node.join("g", other)
     assert not joining.is_answered
-    (host,) = [host for host in node.coordinators.active_hosts() if host.machine.reports.has("g")]
+    (host,) = [host for host in node.coordinators.active_hosts() if host.machine.has_group("g")]
     host.close()
     assert joining.response.error_code == E.NOT_COORDINATOR
     assert host.state is HostState.CLOSED

@@ -1,0 +1,63 @@
+"""The present topics and views, for the machines of groups."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+
+from tailrace.coordinators.groups.consumer.group import SubscribableTopic
+from tailrace.coordinators.groups.consumer_records import RegularExpressionValue
+from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
+from tailrace.metadata.views import Views, id_of
+from tailrace.model.ids import TopicId
+from tailrace.server.groups.topic_patterns import TopicPatterns
+
+
+class GroupTopics:
+    """`coordinators.groups.consumer.group.Topics`, and ids for sweeps. Regular expressions match topics, not views."""
+
+    def __init__(self, patterns: TopicPatterns, views: Views) -> None:
+        self._patterns = patterns
+        self._images = 0
+        self._views = views
+        self._image = EMPTY_IMAGE
+
+    def on_image(self, image: ClusterImage, delta: ImageDelta) -> None:
+        self._images += 1
+        self._patterns.on_image(image, delta)
+        self._image = image
+
+    def ids_now(self, names: Collection[str]) -> Mapping[str, TopicId | None]:
+        """The ids of these topics at the time of each access; None: there is no topic of that name."""
+        return _IdsNow(names, lambda: self._image)
+
+    @property
+    def version(self) -> int:
+        return self._images + self._patterns.version
+
+    def find(self, name: str) -> SubscribableTopic | None:
+        topic = self._views.topic(self._image, name)
+        return None if topic is None else SubscribableTopic(topic.topic_id, len(topic.partitions))
+
+    def name_of(self, topic_id: bytes) -> str | None:
+        topic = self._views.topic_by_id(self._image, topic_id)
+        return None if topic is None else topic.name
+
+    def matches(self, expression: str) -> RegularExpressionValue | None:
+        return self._patterns.find(expression)
+
+
+class _IdsNow(Mapping[str, TopicId | None]):
+    """A sweep has several steps: between two steps a new topic may take the name of a deleted one. Its offsets stay."""
+
+    def __init__(self, names: Collection[str], image: Callable[[], ClusterImage]) -> None:
+        self._names = frozenset(names)
+        self._image = image
+
+    def __getitem__(self, name: str) -> TopicId | None:
+        if name not in self._names:
+            raise KeyError(name)
+        return id_of(self._image(), name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
