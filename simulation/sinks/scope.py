@@ -55,7 +55,7 @@ from tailrace.coordinators.transactions.records import CoordinatorRecord, SinkRe
 from tailrace.coordinators.transactions.transaction import Transaction, TransactionState
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.sinks import SinkMember, find_member
-from tailrace.server.transactions.sink_producers import SinkProducers
+from tailrace.server.transactions.sink_memory import SinkProducers
 
 
 class SinkScope:

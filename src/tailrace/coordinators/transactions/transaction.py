@@ -6,6 +6,7 @@ from enum import IntEnum
 from types import MappingProxyType
 from typing import Final
 
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import EPOCH_PER_TRANSACTION, NO_PRODUCER_ID
 from tailrace.model.partitions import TopicPartition
 
@@ -212,3 +213,16 @@ class Transaction:
             updated_at_ms=now_ms,
             client_version=self.client_version,
         )
+
+
+def fenced(transactional_id: str, transaction: Transaction, producer_epoch: int) -> KafkaError:
+    """PRODUCER_FENCED: a newer instance has replaced the producer, or the transaction has timed out."""
+    return KafkaError(
+        ErrorCode.PRODUCER_FENCED,
+        f"epoch {producer_epoch} of {transactional_id!r} is fenced: its present epoch is {transaction.producer_epoch}",
+    )
+
+
+def concurrent(transactional_id: str) -> KafkaError:
+    """CONCURRENT_TRANSACTIONS: another change has to be complete first."""
+    return KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, f"the last change of {transactional_id!r} is not complete")

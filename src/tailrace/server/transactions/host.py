@@ -38,7 +38,7 @@ from tailrace.coordinators.transactions.records import (
     decode_record,
     encode_record,
 )
-from tailrace.coordinators.transactions.refusals import concurrent
+from tailrace.coordinators.transactions.transaction import concurrent
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, ProducerId
 from tailrace.model.partitions import TRANSACTION_STATE_TOPIC
@@ -50,8 +50,7 @@ from tailrace.server.ports import Clock, Timer
 from tailrace.server.transactions.markers import DecisionNumber
 from tailrace.server.transactions.next_transactions import NextTransactions, OnDone, QueuedRequest, WaitingRequests
 from tailrace.server.transactions.sink_commits import SinkCommits
-from tailrace.server.transactions.sink_leases import SinkLeases, SinkRun
-from tailrace.server.transactions.sink_producers import SinkProducers
+from tailrace.server.transactions.sink_memory import SinkLeases, SinkProducers, SinkRun
 from tailrace.server.waiters import Deadlines
 
 OnProducerId = Callable[[ProducerId | KafkaError], None]

@@ -26,7 +26,7 @@ from tailrace.protocol.messages.sinks import (
 )
 from tailrace.server.context import RequestContext
 from tailrace.server.transactions.host import TransactionCoordinatorService
-from tailrace.server.transactions.sink_leases import SinkRun
+from tailrace.server.transactions.sink_memory import SinkRun
 
 MAX_SINKS: Final = 1_000
 

@@ -19,7 +19,7 @@ from tailrace.protocol.messages.sinks import (
     RenewSinkRunResponse,
 )
 from tailrace.protocol.messages.transactions import ListTransactionsRequest
-from tailrace.server.transactions import sink_producers
+from tailrace.server.transactions import sink_memory
 from tailrace.server.transactions.sinks import MAX_SINKS
 from tailrace.testing.clock import ManualClock
 from tailrace.testing.disk import SimulatedDisk
@@ -392,9 +392,9 @@ def test_aborted_members_give_their_producers_too_and_other_sinks_get_none() -> 
 
 
 def test_kept_producers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_producers, "MOST_OF_SINK", 3)
-    monkeypatch.setattr(sink_producers, "MOST_OF_PARTITION", 5)
-    kept = sink_producers.SinkProducers()
+    monkeypatch.setattr(sink_memory, "MOST_OF_SINK", 3)
+    monkeypatch.setattr(sink_memory, "MOST_OF_PARTITION", 5)
+    kept = sink_memory.SinkProducers()
     for producer_id in range(10):
         kept.add("a", producer_id, 0)
     assert len(kept) == 3

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tailrace.server.transactions import sink_leases
-from tailrace.server.transactions.sink_leases import LONGEST_LEASE_MS, LONGEST_STEP_MS, SinkLeases, SinkRun
+from tailrace.server.transactions import sink_memory
+from tailrace.server.transactions.sink_memory import LONGEST_LEASE_MS, LONGEST_STEP_MS, SinkLeases, SinkRun
 
 RUN, OTHER = SinkRun("copy", "r1"), SinkRun("copy", "r2")
 LOOK_MS = 10_000
@@ -40,7 +40,7 @@ def test_a_coordinator_that_slept_takes_no_silence_for_it() -> None:
 
 
 def test_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sink_leases, "MOST_RUNS", 1)
+    monkeypatch.setattr(sink_memory, "MOST_RUNS", 1)
     leases = SinkLeases(0)
     leases.renewed(RUN, 2**31 - 1)
     leases.renewed(OTHER, 60_000)

@@ -1,0 +1,102 @@
+"""The memory that a coordinator has of sinks beside its log. Another coordinator begins without it.
+
+- The producer ids of members whose ends are complete, for later members of the same sink. Each attempt of a task has a
+  transactional id of its own; with fresh producer ids the leaders of its partitions would keep the state of each for a
+  day. A later member gets an epoch above that of the last marker, so that a late copy of that marker is refused.
+- Runs whose tasks have promised signs of life (decision 0083). A member whose run gives no more signs will be committed
+  by no driver, in all likelihood: it is aborted before its timeout, so that readers do not wait for it. A sign of any
+  task counts for all of its run: a task that is done waits for the others.
+"""
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from tailrace.coordinators.transactions.transaction import LAST_EPOCH
+from tailrace.model.ids import ProducerId
+
+MOST_OF_SINK: Final = 1_000
+MOST_OF_PARTITION: Final = 10_000
+"""Of all sinks of one partition of `__transaction_state`: some 150 bytes each."""
+
+
+class UsedProducer(NamedTuple):
+    """A producer id, and the epoch with which its next member begins."""
+
+    producer_id: ProducerId
+    producer_epoch: int
+
+
+class SinkProducers:
+    """The producers of one coordinator that no member has."""
+
+    def __init__(self) -> None:
+        self._by_sink: dict[str, deque[UsedProducer]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, sink_id: str, producer_id: int, last_epoch: int) -> None:
+        """The end of a member is complete; its producer had this epoch last. Drops it if there are too many."""
+        if last_epoch + 1 >= LAST_EPOCH or self._count >= MOST_OF_PARTITION:
+            return
+        of_sink = self._by_sink.setdefault(sink_id, deque())
+        if len(of_sink) < MOST_OF_SINK:
+            of_sink.append(UsedProducer(ProducerId(producer_id), last_epoch + 1))
+            self._count += 1
+
+    def take(self, sink_id: str) -> UsedProducer | None:
+        """The producer for a new member of the sink; None if there is none."""
+        of_sink = self._by_sink.get(sink_id)
+        if of_sink is None:
+            return None
+        used = of_sink.popleft()
+        self._count -= 1
+        if not of_sink:
+            del self._by_sink[sink_id]
+        return used
+
+    def forget(self, sink_id: str) -> None:
+        """The sink is gone."""
+        self._count -= len(self._by_sink.pop(sink_id, ()))
+
+
+MOST_RUNS: Final = 10_000
+"""Of one coordinator; the members of others have their timeouts alone."""
+LONGEST_LEASE_MS: Final = 3_600_000
+LONGEST_STEP_MS: Final = 20_000
+"""The most time that counts between two looks: a coordinator that slept could receive no signs."""
+
+
+class SinkRun(NamedTuple):
+    """A run of a sink's writer."""
+
+    sink: str
+    run: str
+
+
+class SinkLeases:
+    """The runs, and the time that each has left. Times are those of one monotonic clock, in ms."""
+
+    def __init__(self, now_ms: int) -> None:
+        self._left_ms: dict[SinkRun, int] = {}
+        self._looked_ms = now_ms
+
+    def __len__(self) -> int:
+        return len(self._left_ms)
+
+    def renewed(self, run: SinkRun, lease_ms: int) -> None:
+        """The run has given a sign, and promises another one within this time."""
+        if run in self._left_ms or len(self._left_ms) < MOST_RUNS:
+            self._left_ms[run] = min(lease_ms, LONGEST_LEASE_MS) + LONGEST_STEP_MS
+
+    def lapsed(self, now_ms: int) -> list[SinkRun]:
+        """The runs whose time is over, which are forgotten."""
+        step_ms = min(max(now_ms - self._looked_ms, 0), LONGEST_STEP_MS)
+        self._looked_ms = now_ms
+        for run in self._left_ms:
+            self._left_ms[run] -= step_ms
+        over = [run for run, left_ms in self._left_ms.items() if left_ms <= 0]
+        for run in over:
+            del self._left_ms[run]
+        return over
