@@ -26,7 +26,7 @@ from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.proofs import NO_SECRET, id_of_secret
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.raft.voters import ReplicaKey, Voter, VoterSet
-from tailrace.server.quorum.controller import OnDone
+from tailrace.server.quorum.active_controller import OnDone
 from tailrace.testing.disk import TOTAL_SPACE
 from testkit.controller_commands import create_topics, delete_topics
 

@@ -34,8 +34,8 @@ from tailrace.server.ports import QuorumRequest, QuorumResponse
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.host import QuorumHost
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
+from tailrace.server.quorum.raft_rpcs import check_sender
 from tailrace.server.quorum.raft_wire import request_from_wire, response_to_wire
-from tailrace.server.quorum.voter_proofs import check_sender
 from tailrace.storage.snapshots.format import SNAPSHOT_SUFFIX
 from tailrace.testing.disk import TOTAL_SPACE, PowerCut, SimulatedDisk
 from testkit.controllers import controller_machine, topic_rules

@@ -117,8 +117,8 @@ def write(directory: Path) -> ClusterImage:
     publication.carry_out()
     log.finish_snapshot(publication)
     loader = SnapshotLoader()
-    for chunk in log.load(ID):
-        loader.load(chunk.content)
+    for content in log.open_snapshot(ID).batches():
+        loader.load(content)
     assert loader.image() == written
     log.close()
     return written

@@ -124,7 +124,7 @@ def test_an_image_that_is_shown_too_early_is_found_out(monkeypatch: pytest.Monke
     publish = QuorumController._publish
 
     def too_early(self: Any) -> None:
-        self._high_watermark = max(self._high_watermark, self._latest_end)
+        self._high_watermark = max(self._high_watermark, self._active._latest_end)
         publish(self)
 
     monkeypatch.setattr(QuorumController, "_publish", too_early)

@@ -22,6 +22,7 @@ from tailrace.raft.rpc import SnapshotId
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import PowerCut, SimulatedDisk
+from testkit.quorum_logs import stored_batches
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)
 DIRECTORY = f"/data/{PARTITION}"
@@ -39,10 +40,10 @@ def values(log: QuorumLog) -> list[str]:
     """The records that a state machine is made of: a snapshot here holds one for each offset it stands for."""
     return [
         (record.value or b"").decode()
-        for chunk in log.replay(end_offset=log.end_offset)
-        for position, header in iter_batches(chunk.content)
+        for content in stored_batches(log, end_offset=log.end_offset)
+        for position, header in iter_batches(content)
         if not header.is_control
-        for record in read_records(chunk.content, position)
+        for record in read_records(content, position)
     ]
 
 

@@ -37,8 +37,8 @@ from tailrace.server.assembly.metadata_replica import (
 )
 from tailrace.server.ports import QuorumRequest
 from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.duties import LeaderBalanceConfig
 from tailrace.server.quorum.host import QuorumHost
-from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MetadataDirectory
 from tailrace.storage import FileSystem

@@ -22,7 +22,7 @@ from tailrace.server.admin.config_entries import BROKER_NAMES
 from tailrace.server.fetch.budget import DEFAULT_FETCH_MAX_BYTES
 from tailrace.server.fetch.key_reads import KeyRangeConfig
 from tailrace.server.partitions.periodic_work import PeriodicWorkConfig
-from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig
+from tailrace.server.quorum.duties import LeaderBalanceConfig
 from tailrace.server.replicas.replication_throttles import FOLLOWER_RATE, LEADER_RATE
 
 _IDENTITY = (

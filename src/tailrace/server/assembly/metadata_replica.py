@@ -23,8 +23,8 @@ from tailrace.server.controller_link.channel import ControllerLink
 from tailrace.server.controller_link.controller_registration import ControllerRegistration
 from tailrace.server.ports import Clock, Disk, Peer
 from tailrace.server.quorum.controller import QuorumController
+from tailrace.server.quorum.duties import LeaderBalanceConfig
 from tailrace.server.quorum.host import QuorumHost, read_quorum_state
-from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig
 from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.metadata_directory import MAX_BATCH_BYTES, METADATA_PARTITION, MetadataDirectory
 from tailrace.server.quorum.queued_work import OnLongWork

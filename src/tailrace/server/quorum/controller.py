@@ -2,14 +2,12 @@
 
     following --elected, all before applied, own epoch committed--> active --leadership gone--> following
 
-1. Only an active controller decides, on the latest state (all that it has appended). Images, snapshots and answers,
-   refusals included, use the committed state: they come out when the high watermark has passed the records that they
-   depend on.
-2. A decision is tried on the image before it is appended: a record that cannot be applied must never reach the log.
-3. A failed append changes no image, and the caller gets the error.
-4. On loss of leadership the latest state is dropped, and waiting requests are answered with NOT_CONTROLLER. Records of
+1. Only an active controller decides, on the latest state: all that it has appended (`active_controller`). Images,
+   snapshots and answers, refusals included, use the committed state: they come out when the high watermark has passed
+   the records that they depend on.
+2. On loss of leadership the latest state is dropped, and waiting requests are answered with NOT_CONTROLLER. Records of
    it that are committed later come back from the log.
-5. Listeners of images get a change before its answer leaves. The answer does not wait for their work in later turns of
+3. Listeners of images get a change before its answer leaves. The answer does not wait for their work in later turns of
    the event loop; `when_applied` waits for that work too.
 
 A node that follows, or has not caught up yet, applies committed records from snapshots and log, in slices, and reports
@@ -17,18 +15,15 @@ several batches as one change.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from tailrace.metadata.broker_commands import BrokerHeartbeat, FenceSilentBroker, FinalizeMetadataVersion
 from tailrace.metadata.commands import ControllerCommand, ControllerResponse
 from tailrace.metadata.controller import ControllerMachine
 from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
 from tailrace.metadata.replay import Replay
-from tailrace.metadata.senders import is_of_registered
 from tailrace.metadata.snapshot_image import difference_steps
 from tailrace.metadata.stored_partitions import RecordReader
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -39,16 +34,15 @@ from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.replication.watchers import OffsetWaiters
 from tailrace.server.callbacks import call_safely
 from tailrace.server.ports import Clock
-from tailrace.server.quorum.batches import prepared, read_committed
-from tailrace.server.quorum.change_log import Cause, ChangeLog
+from tailrace.server.quorum.active_controller import ActiveController, ImageChange, OnDone
+from tailrace.server.quorum.change_log import ChangeLog
+from tailrace.server.quorum.duties import LeaderBalanceConfig
 from tailrace.server.quorum.host import QuorumHost
-from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig, LeaderBalancer
+from tailrace.server.quorum.loading import SnapshotLoading, read_committed
 from tailrace.server.quorum.measure import QuorumMeasure, measure_of
 from tailrace.server.quorum.queued_work import OnLongWork, StepwiseWork
-from tailrace.server.quorum.session_watch import SessionWatch
-from tailrace.server.quorum.snapshots import MetadataSnapshots, SnapshotLoading
+from tailrace.server.quorum.snapshots import MetadataSnapshots
 
-OnDone = Callable[[ControllerResponse | KafkaError], None]
 OnImage = Callable[[ClusterImage, ImageDelta], None]
 WhenDurable = Callable[[Callable[[], None]], None]
 """Runs a callback when this node has acted on all changes that it has received."""
@@ -64,28 +58,6 @@ def notify_each(listeners: Iterable[OnImage], image: ClusterImage, delta: ImageD
     """
     for listener in listeners:
         call_safely("metadata-listener-failed", listener, image, delta)
-
-
-class _Change(NamedTuple):
-    """The image after some records."""
-
-    image: ClusterImage
-    delta: ImageDelta
-    id: SnapshotId
-    """Their end offset, and their epoch."""
-    size_bytes: int
-    appended_ms: int
-    cause: Cause | None = None
-    """The cause that the active controller logs; None on other nodes."""
-
-
-class _Pending(NamedTuple):
-    """An answer that waits until the high watermark has reached `end_offset`."""
-
-    end_offset: int
-    change: _Change | None
-    answer: ControllerResponse | KafkaError
-    on_done: OnDone
 
 
 class _Leadership(NamedTuple):
@@ -110,7 +82,6 @@ class QuorumController:
         on_long_work: OnLongWork,
     ) -> None:
         """`slice_partitions`: the number of changes that listeners get in one turn."""
-        self._machine = machine
         self._host = host
         self._clock = clock
         self._snapshots = MetadataSnapshots(host, clock=clock, trigger=snapshot_trigger)
@@ -119,28 +90,26 @@ class QuorumController:
         self._applied_ms = 0
         self._high_watermark = 0
         self._leadership: _Leadership | None = None
-        self._is_active = False
         self._loading: SnapshotLoading | None = None
         self._slice_partitions = slice_partitions
         self._acted_end_offset = 0
-        self._latest_end = 0
         self._listeners: list[OnImage] = []
         self._when_durable: WhenDurable = _at_once
-        self._commands: deque[tuple[ControllerCommand, OnDone]] = deque()
-        self._deciding_for: OnDone | None = None
-        self._pending: deque[_Pending] = deque()
-        self._deciding = StepwiseWork(
-            self._next_decision, later=self._later, clock=clock, on_idle=lambda: None, on_long_work=on_long_work
-        )
         self._applying = StepwiseWork(
             self._next_change, later=self._later, clock=clock, on_idle=self._caught_up, on_long_work=on_long_work
         )
         self._awaited = OffsetWaiters()
         self._reader = RecordReader()
         self._change_log = ChangeLog(clock)
-        self._sessions = SessionWatch(machine.heartbeats, clock=clock, later=host.perform)
-        self._sessions.on_silence = lambda: self._submit(FenceSilentBroker(), _log_refusal)
-        self._balancer = LeaderBalancer(leader_balance, clock=clock, submit=self._submit, later=host.perform)
+        self._active = ActiveController(
+            machine,
+            host=host,
+            clock=clock,
+            leader_balance=leader_balance,
+            later=self._later,
+            on_long_work=on_long_work,
+            on_decided=self._applying.advance,
+        )
 
     # server.ports.Controller
 
@@ -162,7 +131,7 @@ class QuorumController:
     @property
     def is_active(self) -> bool:
         """Whether decisions are made here."""
-        return self._is_active
+        return self._active.is_active
 
     @property
     def applied_end_offset(self) -> int:
@@ -222,37 +191,10 @@ class QuorumController:
     # Deciding
 
     def _submit(self, command: ControllerCommand, on_done: OnDone) -> None:
-        if self._leadership is None or not self._is_active:
+        if self.is_active:
+            self._active.submit(command, on_done)
+        else:
             on_done(self._not_controller())
-            return
-        if isinstance(command, BrokerHeartbeat):
-            self._hear(command)
-        self._commands.append((command, on_done))
-        self._deciding.advance()
-
-    def _hear(self, heartbeat: BrokerHeartbeat) -> None:
-        """Count a heartbeat from its arrival on: it may have to wait for decisions on thousands of partitions."""
-        if is_of_registered(self._machine.image, heartbeat):
-            self._machine.heartbeats.prolong(heartbeat.broker_id, self._clock.monotonic_ms())
-
-    def _next_decision(self) -> Steps[None] | None:
-        leadership = self._leadership
-        if leadership is None or not self._commands:
-            return None
-        command, self._deciding_for = self._commands.popleft()
-        return self._decide_for(command, self._deciding_for, leadership)
-
-    def _decide_for(self, command: ControllerCommand, on_done: OnDone, leadership: _Leadership) -> Steps[None]:
-        change: _Change | None
-        answer: ControllerResponse | KafkaError
-        try:
-            change, answer = yield from self._decide(command, leadership)
-        except KafkaError as refusal:
-            change, answer = None, refusal
-        self._deciding_for = None
-        self._pending.append(_Pending(self._latest_end, change, answer, on_done))
-        self._sessions.reschedule()
-        self._applying.advance()
 
     def _not_controller(self) -> KafkaError:
         leader_id = self.leader_id
@@ -260,24 +202,6 @@ class QuorumController:
             return KafkaError(ErrorCode.NOT_CONTROLLER, "the controller has not read its log to the end yet")
         active = f"the active controller is {leader_id}" if leader_id >= 0 else "no active controller is known"
         return KafkaError(ErrorCode.NOT_CONTROLLER, active)
-
-    def _decide(
-        self, command: ControllerCommand, leadership: _Leadership
-    ) -> Steps[tuple[_Change | None, ControllerResponse]]:
-        cause = self._cause(command)
-        made = yield from prepared(self._machine, self._host.log, command, self._clock.monotonic_ms())
-        if not made.values:
-            return None, made.response
-        self._latest_end = self._host.append(leadership.epoch, made.values)
-        self._machine.adopt(made.image)
-        appended = SnapshotId(self._latest_end, leadership.epoch)
-        return _Change(made.image, made.delta, appended, made.size_bytes, self._clock.now_ms(), cause), made.response
-
-    def _cause(self, command: ControllerCommand) -> Cause:
-        """The cause of a change, to be taken before the decision: a decision to fence ends the broker's session."""
-        now_ms, heartbeats = self._clock.monotonic_ms(), self._machine.heartbeats
-        silent = heartbeats.silent(now_ms) if isinstance(command, FenceSilentBroker) else ()
-        return Cause(command, silent_ms=heartbeats.silent_for_ms(silent[0], now_ms) if silent else 0)
 
     # Callbacks of the quorum, in the middle of its steps
 
@@ -315,17 +239,7 @@ class QuorumController:
 
     def _step_down(self, why: str | None) -> None:
         self._leadership = None
-        self._is_active = False
-        self._sessions.stop()
-        self._balancer.stop()
-        self._deciding.drop()
-        waiting = [pending.on_done for pending in self._pending]
-        waiting += [self._deciding_for] if self._deciding_for is not None else []
-        waiting += [on_done for _, on_done in self._commands]
-        self._pending.clear()
-        self._commands.clear()
-        self._deciding_for = None
-        for on_done in waiting:
+        for on_done in self._active.end():
             refusal = self._not_controller() if why is None else KafkaError(ErrorCode.NOT_CONTROLLER, why)
             self._answer(on_done, refusal)
 
@@ -341,8 +255,8 @@ class QuorumController:
 
     def _next_change(self) -> Steps[None] | None:
         """The next work on the image, in any role of this node; one work is under way at a time."""
-        if self._is_active:
-            return self._publish() if self._has_something_to_publish else None
+        if self.is_active:
+            return self._publish() if self._active.has_due(self._high_watermark) else None
         if self._host.failure is not None:
             return None
         if self._loading is not None:
@@ -384,11 +298,11 @@ class QuorumController:
         replay = Replay(self._committed)
         yield from replay.steps(read.records)
         image, delta = yield from replay.finishing()
-        yield from self._act_on(_Change(image, delta, read.end, read.size_bytes, read.appended_ms))
+        yield from self._act_on(ImageChange(image, delta, read.end, read.size_bytes, read.appended_ms))
         if self._applied.end_offset < self._high_watermark:
             yield
 
-    def _act_on(self, change: _Change) -> Steps[None]:
+    def _act_on(self, change: ImageChange) -> Steps[None]:
         before = self._committed
         self._applied, self._applied_ms = change.id, change.appended_ms
         self._snapshots.appended(change.size_bytes)
@@ -422,32 +336,14 @@ class QuorumController:
     def _perhaps_become_active(self) -> None:
         leadership = self._leadership
         # Only a committed record of the own epoch shows that no record of an earlier epoch can still be committed.
-        if self._is_active or leadership is None or self._high_watermark <= leadership.start_offset:
+        if self.is_active or leadership is None or self._high_watermark <= leadership.start_offset:
             return
-        self._is_active = True
-        self._latest_end = self._applied.end_offset
-        self._machine.adopt(self._committed)
-        # Brokers in controlled shutdown too: one that dies meanwhile must be fenced.
-        unfenced = (broker.broker_id for broker in self._committed.brokers.values() if not broker.fenced)
-        self._machine.heartbeats.restart(unfenced, self._clock.monotonic_ms())
-        _logger.info(
-            "event=controller-active epoch=%d offset=%d topics=%d",
-            leadership.epoch,
-            self._applied.end_offset,
-            len(self._committed.topics),
-        )
-        self._sessions.start()
-        self._balancer.start()
-        self._submit(FinalizeMetadataVersion(), _log_refusal)
-
-    @property
-    def _has_something_to_publish(self) -> bool:
-        return bool(self._pending) and self._pending[0].end_offset <= self._high_watermark
+        self._active.begin(leadership.epoch, self._committed, self._applied.end_offset)
 
     def _publish(self) -> Steps[None]:
         """Act on the changes that the high watermark has passed, and answer them, in order."""
-        while self._has_something_to_publish:
-            pending = self._pending.popleft()
+        while self._active.has_due(self._high_watermark):
+            pending = self._active.take_due()
             if pending.change is not None:
                 yield from self._act_on(pending.change)
             self._answer(pending.on_done, pending.answer)
@@ -458,16 +354,11 @@ class QuorumController:
 
     def broker_gone(self, broker_id: BrokerId) -> None:
         """Shorten the session of a broker: the connection of its heartbeats was closed."""
-        self._host.perform(lambda: self._sessions.shorten(broker_id))
+        self._host.perform(lambda: self._active.sessions.shorten(broker_id))
 
     def node_refuses(self, node_id: int) -> None:
         """Shorten the session of the broker of this node, if it has not had contact yet: no process listens there."""
-        self._host.perform(lambda: self._sessions.refused(BrokerId(node_id)))
-
-
-def _log_refusal(answer: ControllerResponse | KafkaError) -> None:
-    if isinstance(answer, KafkaError):
-        _logger.info("event=controller-command-refused reason=%s", answer)
+        self._host.perform(lambda: self._active.sessions.refused(BrokerId(node_id)))
 
 
 def _at_once(callback: Callable[[], None]) -> None:

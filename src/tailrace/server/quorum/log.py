@@ -14,9 +14,9 @@ Records are the values of a state machine's records; a snapshot ends where a bat
 """
 
 import logging
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.model.ids import LeaderEpoch
@@ -55,15 +55,6 @@ from tailrace.storage.snapshots.writer import Publication, SnapshotWriter
 _READ_BYTES: Final = 1 << 20
 
 _logger = logging.getLogger("tailrace.server")
-
-
-class ReplayChunk(NamedTuple):
-    """Whole batches for a state machine."""
-
-    content: Buffer
-    end_offset: int
-    """The end after them: all chunks of a snapshot together lead to its end, one of the log to its own."""
-    is_snapshot: bool
 
 
 class QuorumLog:
@@ -134,7 +125,7 @@ class QuorumLog:
 
     def _drop_old_snapshots(self) -> None:
         start = self.log_start_offset
-        self.delete_snapshots([one.id for one in self._snapshots if one.id.end_offset < start])
+        self.delete_snapshots([snapshot.id for snapshot in self._snapshots if snapshot.id.end_offset < start])
         removal = self.take_removal()
         if removal is not None:
             removal()
@@ -318,47 +309,25 @@ class QuorumLog:
         end_offset = -1
         try:
             for chunk in self._chunks(self.log_start_offset, self.end_offset):
-                for position, header in iter_batches(chunk.content):
-                    check_stored_batch(self._log, chunk.content, position, header, end_offset)
+                for position, header in iter_batches(chunk):
+                    check_stored_batch(self._log, chunk, position, header, end_offset)
                     end_offset = header.end_offset
                     if header.is_control:
-                        found += (one for one in voters_of_batch(chunk.content, position) if one.offset >= covered)
+                        found += (one for one in voters_of_batch(chunk, position) if one.offset >= covered)
         except StorageError as fault:
             if self._log.is_damaged:  # the bytes are wrong, and a later read would not help
                 raise CorruptRecords(fault.detail) from fault
             raise
         return found
 
-    # Replay
-
-    def replay(self, *, end_offset: int) -> Generator[ReplayChunk]:
-        """The newest snapshot and then the log up to this offset, in chunks of about a MiB. Raises CorruptRecords.
-
-        A chunk may begin with control batches and hold more of them. The iteration may end at any time.
-        """
-        offset = self.log_start_offset
-        newest = self._store.newest
-        if newest is not None:
-            yield from self.load(SnapshotId(*newest.id))
-            offset = max(offset, newest.id.offset)
-        yield from self._chunks(offset, end_offset)
-
-    def load(self, snapshot_id: SnapshotId) -> Generator[ReplayChunk]:
-        """The data of one snapshot. It is known to be whole when the iteration has reached its end."""
-        reader = self.open_snapshot(snapshot_id)
-        try:
-            for content in reader.batches():
-                yield ReplayChunk(content, snapshot_id.end_offset, True)
-        finally:
-            reader.close()
-
-    def _chunks(self, offset: int, end_offset: int) -> Iterator[ReplayChunk]:
+    def _chunks(self, offset: int, end_offset: int) -> Iterator[Buffer]:
+        """The log between these offsets, in chunks of about a MiB. Raises CorruptRecords."""
         while offset < end_offset:
             begun_at = offset
             for content in self.read(offset, max_bytes=_READ_BYTES, end_offset=end_offset):
                 for _, header in iter_batches(content):
                     offset = header.end_offset
-                yield ReplayChunk(content, offset, False)
+                yield content
             if offset <= begun_at:  # a wrong header of a batch in the middle of a segment
                 raise CorruptRecords(f"the log in {self._log.directory} cannot be read at offset {begun_at}")
 

@@ -1,4 +1,4 @@
-"""Snapshots of the metadata: written in slices when they are due, and loaded in steps (KIP-630).
+"""Snapshots of the metadata: written in slices when they are due (KIP-630).
 
 A snapshot is written from an image that never changes. Between two slices the event loop does other work; the disk's
 thread checks, syncs and names the file.
@@ -9,15 +9,13 @@ from itertools import islice
 from typing import Final
 
 from tailrace.metadata.changed_records import ChangedRecords
-from tailrace.metadata.derive import Steps
 from tailrace.metadata.image import EMPTY_IMAGE, ClusterImage, ImageDelta
-from tailrace.metadata.snapshot_image import SnapshotLoader, snapshot_values
+from tailrace.metadata.snapshot_image import snapshot_values
 from tailrace.model.errors import CorruptRecords, StorageError
 from tailrace.raft.rpc import SnapshotId
 from tailrace.raft.snapshots import SnapshotTrigger
 from tailrace.server.ports import Clock
 from tailrace.server.quorum.host import QuorumHost
-from tailrace.server.quorum.log import QuorumLog
 from tailrace.server.quorum.measure import SnapshotMeasures
 from tailrace.storage.snapshots.writer import Publication, SnapshotWriter
 
@@ -40,39 +38,6 @@ class _Baseline:
     @property
     def records_count(self) -> int:
         return self.changed.snapshot_records or 0
-
-
-class SnapshotLoading:
-    """Reads one snapshot, once. Raises CorruptRecords, StorageError, and what `SnapshotLoader` raises."""
-
-    def __init__(self, log: QuorumLog, snapshot_id: SnapshotId) -> None:
-        self.id = snapshot_id
-        # Opened at once: the file of a snapshot that is being read is not removed.
-        self._reader = log.open_snapshot(snapshot_id)
-        self._loader = SnapshotLoader()
-        self._is_closed = False
-
-    @property
-    def records_count(self) -> int:
-        return self._loader.records_count
-
-    def steps(self) -> Steps[bool]:
-        """Read the snapshot in steps; returns whether it was read to its end, and not closed before."""
-        for batch in self._reader.batches():
-            yield from self._loader.steps(batch)
-            yield
-            if self._is_closed:
-                return False
-        return True
-
-    def image(self) -> ClusterImage:
-        """The image in it, when it has been read to its end."""
-        return self._loader.image()
-
-    def close(self) -> None:
-        """Close the snapshot's file: it was read, or is not needed any more."""
-        self._is_closed = True
-        self._reader.close()
 
 
 class MetadataSnapshots:

@@ -227,7 +227,7 @@ def test_heartbeats_count_from_their_arrival_while_a_long_decision_goes_on(
         return (yield from deciding(machine, command, now_ms, next_offset=next_offset))
 
     monkeypatch.setattr(ControllerMachine, "deciding", slowly)
-    work, clock = leader.controller._deciding, leader.clock
+    work, clock = leader.controller._active._deciding, leader.clock
     monkeypatch.setattr(work, "_later", lambda task: clock.call_at(clock.monotonic_ms() + 50, task))
     answers = submit(leader, create("orders"))
     go_on(cluster, 6_000)

@@ -5,7 +5,7 @@ import pytest
 from tailrace.metadata.commands import BalanceLeaders, ControllerResponse, LeadersBalanced
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.server.quorum.leader_balancer import LeaderBalanceConfig, LeaderBalancer
+from tailrace.server.quorum.duties import LeaderBalanceConfig, LeaderBalancer
 from tailrace.testing.clock import ManualClock
 
 ONE = (BrokerId(1),)

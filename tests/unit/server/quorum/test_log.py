@@ -19,6 +19,7 @@ from tailrace.server.quorum.metadata_directory import RECOVERY_POINT_INTERVAL
 from tailrace.storage.file_system import append_all
 from tailrace.storage.snapshots.writer import Publication
 from tailrace.testing.disk import SimulatedDisk
+from testkit.quorum_logs import stored_batches
 
 PARTITION = TopicPartition(METADATA_TOPIC, 0)
 DIRECTORY = f"/data/{PARTITION}"
@@ -94,7 +95,7 @@ def values_of(chunks: Iterable[bytes | bytearray | memoryview]) -> list[str]:
 
 
 def replayed(log: QuorumLog, end_offset: int) -> list[str]:
-    return values_of(chunk.content for chunk in log.replay(end_offset=end_offset))
+    return values_of(stored_batches(log, end_offset=end_offset))
 
 
 def view(log: QuorumLog) -> tuple[int, int, int, list[SnapshotId]]:
@@ -535,29 +536,27 @@ def test_a_partial_snapshot_of_a_crash_is_discarded(disk: SimulatedDisk, log: Qu
     assert not any("part" in name for name in disk.list_dir(DIRECTORY))
 
 
-def test_a_replay_gives_the_newest_snapshot_and_the_log_behind_it(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_a_snapshot_and_the_log_behind_it_read_as_they_were_written(disk: SimulatedDisk, log: QuorumLog) -> None:
     for _ in range(4):
         append(log, 3)
     log.commit(12)
     snapshot(log, 3, 1, size=9)
     snapshot(log, 6, 1, size=2)
-    assert values_of(chunk.content for chunk in log.replay(end_offset=9)) == ["s0", "s1", "r6", "r7", "r8"]
-    chunks = list(log.replay(end_offset=12))
-    assert [(chunk.end_offset, chunk.is_snapshot) for chunk in chunks] == [(6, True), (12, False)]
-    assert values_of(chunk.content for chunk in log.load(SnapshotId(3, 1))) == [f"s{number}" for number in range(9)]
+    assert replayed(log, 9) == ["s0", "s1", "r6", "r7", "r8"]
+    assert values_of(log.open_snapshot(SnapshotId(3, 1)).batches()) == [f"s{number}" for number in range(9)]
 
 
-def test_a_replay_that_ends_early_closes_its_snapshot(disk: SimulatedDisk, log: QuorumLog) -> None:
+def test_a_snapshot_that_is_read_keeps_its_file_until_its_reader_is_closed(disk: SimulatedDisk, log: QuorumLog) -> None:
     append(log, 3)
     append(log, 3)
     log.commit(6)
     snapshot(log, 3, 1)
     snapshot(log, 6, 1)
-    chunks = log.load(SnapshotId(3, 1))
-    next(chunks)
+    reader = log.open_snapshot(SnapshotId(3, 1))
+    next(iter(reader.batches()))
     log.delete_snapshots([SnapshotId(3, 1)])
     assert log.take_removal() is None
-    chunks.close()
+    reader.close()
     assert log.take_removal() is not None
     with pytest.raises(KafkaError) as caught:
         log.read_snapshot(SnapshotId(3, 1), 0, 100)

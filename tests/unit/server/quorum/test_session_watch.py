@@ -4,7 +4,7 @@ import pytest
 
 from tailrace.metadata.heartbeats import WATCH_INTERVAL_MS, Heartbeats
 from tailrace.model.ids import BrokerId
-from tailrace.server.quorum.session_watch import GONE_BROKER_MS, SessionWatch
+from tailrace.server.quorum.duties import GONE_BROKER_MS, SessionWatch
 from tailrace.testing.clock import ManualClock
 
 

@@ -11,7 +11,7 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.proofs import NO_SECRET
 from tailrace.raft.rpc import BeginEpoch, EndEpoch, FetchRecords, FetchSnapshot, Request, SnapshotId, Vote
 from tailrace.raft.voters import ReplicaKey
-from tailrace.server.quorum.voter_proofs import check_key, check_sender
+from tailrace.server.quorum.raft_rpcs import check_key, check_sender
 
 pytestmark = pytest.mark.usefixtures("quiet")
 
