@@ -2,12 +2,15 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from types import GeneratorType
 from typing import Any, Final, NamedTuple
 
 from tailrace.model.access import Operation, SecuredResource
+from tailrace.model.errors import KafkaError
 from tailrace.model.identity import ClientIdentity
 from tailrace.protocol.headers import encode_response, encode_response_in_steps
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer
+from tailrace.server.errors import error_response_in_steps
 from tailrace.server.ports import Buffer, ServerConnection
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.slices import LongRequests, Steps, Stepwise
@@ -125,6 +128,26 @@ class RequestContext:
             raise
         except Exception as fault:  # noqa: BLE001 - see above
             self._close_after(fault)
+
+    def refuse(self, request: Any, error: KafkaError) -> None:
+        """Send the error response of the request's API."""
+        self.respond_in_steps(error_response_in_steps(request, self.api_version, error))
+
+    def answering(self, request: Any, response_of: Callable[[Any], Any]) -> Callable[[Any], None]:
+        """A callback for the outcome of a command: it refuses the request with a KafkaError, and sends the response,
+        perhaps in steps, that `response_of` makes of any other outcome."""
+
+        def answer(outcome: Any) -> None:
+            if isinstance(outcome, KafkaError):
+                self.refuse(request, outcome)
+                return
+            response = response_of(outcome)
+            if type(response) is GeneratorType:
+                self.respond_in_steps(response)
+            else:
+                self.respond(response)
+
+        return answer
 
     def _close_after(self, fault: Exception) -> None:
         if (self.api_key, self.api_version) not in _failed:

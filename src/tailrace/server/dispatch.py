@@ -27,7 +27,7 @@ from tailrace.protocol.schema import decode_from, decode_in_steps
 from tailrace.server.api_versions import NOTHING_FINALIZED, ApiVersionsHandler, FinalizedFeatures
 from tailrace.server.authorizer import PERMIT_ALL, Authorizer
 from tailrace.server.context import RequestContext, RequestServices
-from tailrace.server.errors import error_response, error_response_in_steps
+from tailrace.server.errors import error_response
 from tailrace.server.ports import ServerConnection
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.slices import LongRequests, Steps, Stepwise, elements_of, released
@@ -286,7 +286,7 @@ class Dispatcher:
         if not context.connection.awaits_answer(context.slot):
             return
         try:
-            context.respond_in_steps(error_response_in_steps(request, context.api_version, refusal))
+            context.refuse(request, refusal)
         except AssertionError as broken:
             self._on_broken_invariant(broken)
 

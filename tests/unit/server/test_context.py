@@ -3,7 +3,9 @@
 import pytest
 
 from tailrace.model.access import CLUSTER, Operation, SecuredResource
+from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.identity import ClientIdentity
+from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 from tailrace.server.context import LONGEST_REQUESTED_BY, RequestContext, RequestServices
 from tailrace.server.response_errors import ResponseErrors
 from tailrace.server.slices import Stepwise
@@ -98,3 +100,27 @@ def test_a_request_keeps_its_identity_when_its_connection_gets_another() -> None
     context = RequestContext(connection, 0, 3, 12, 1, "client", RequestServices(ResponseErrors()))
     connection.identity = connection.identity._replace(principal="User:bob")
     assert context.identity.principal == "User:alice"
+
+
+def answered(outcome: object) -> list[object]:
+    """The response to DescribeCluster that comes from this outcome of a command."""
+    context, taken, _ = taken_by_another_handler()
+
+    def in_steps(found: object) -> Stepwise[object]:
+        yield
+        return ("in steps", found)
+
+    request = DescribeClusterRequest(include_cluster_authorized_operations=False)
+    context.answering(request, lambda found: in_steps(found) if found == "long" else ("at once", found))(outcome)
+    return taken
+
+
+def test_the_outcome_of_a_command_becomes_the_response() -> None:
+    assert answered("short") == [("at once", "short")]
+    assert answered("long") == [("in steps", "long")]
+
+
+def test_a_command_that_is_refused_refuses_the_request() -> None:
+    (response,) = answered(KafkaError(ErrorCode.NOT_CONTROLLER, "not here"))
+    assert isinstance(response, DescribeClusterResponse)
+    assert (response.error_code, response.error_message) == (ErrorCode.NOT_CONTROLLER, "not here")

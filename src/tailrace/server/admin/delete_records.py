@@ -19,7 +19,6 @@ from tailrace.protocol.messages.topics import (
 from tailrace.replication.partition import Partition
 from tailrace.server.callbacks import call_each
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.partitions.acknowledged_ends import AcknowledgedEnds
 from tailrace.server.partitions.deletion_log import DeletionLog
 from tailrace.server.partitions.table import PartitionTable
@@ -71,12 +70,8 @@ class DeleteRecordsHandler:
         response = DeleteRecordsResponse(topics=topics)
         if all(each.error_code for topic in response.topics for each in topic.partitions):
             return response
-
-        def answer(fault: KafkaError | None) -> None:
-            context.respond(response if fault is None else error_response(request, context.api_version, fault))
-
         self._plan_write()
-        self._waiting.append(answer)
+        self._waiting.append(context.answering(request, lambda _: response))
         return None
 
     def _plan_write(self) -> None:

@@ -9,7 +9,6 @@ Kafka since 4.0.
 from typing import Final
 
 from tailrace.metadata.broker_commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
-from tailrace.metadata.commands import ControllerResponse
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.protocol.messages.features import (
@@ -20,7 +19,6 @@ from tailrace.protocol.messages.features import (
 )
 from tailrace.protocol.messages.registrations import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 
 _FIRST_WITH_TYPES = 1
@@ -36,15 +34,10 @@ class UpdateFeaturesHandler:
 
     def handle(self, request: UpdateFeaturesRequest, context: RequestContext) -> None:
         updates = tuple(_update(each, context.api_version) for each in request.feature_updates)
-
-        def answer(outcome: ControllerResponse | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
-                return
-            results = tuple(UpdatableFeatureResult(feature=update.feature, error_message=None) for update in updates)
-            context.respond(UpdateFeaturesResponse(error_message=None, results=results))
-
-        self._controller.submit(UpdateFeatures(updates=updates, validate_only=request.validate_only), answer)
+        results = tuple(UpdatableFeatureResult(feature=update.feature, error_message=None) for update in updates)
+        response = UpdateFeaturesResponse(error_message=None, results=results)
+        command = UpdateFeatures(updates=updates, validate_only=request.validate_only)
+        self._controller.submit(command, context.answering(request, lambda _: response))
 
 
 def _update(wanted: FeatureUpdateKey, version: int) -> FeatureUpdate:
@@ -71,10 +64,5 @@ class UnregisterBrokerHandler:
         self._controller = controller
 
     def handle(self, request: UnregisterBrokerRequest, context: RequestContext) -> None:
-        def answer(outcome: ControllerResponse | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
-                return
-            context.respond(UnregisterBrokerResponse())
-
-        self._controller.submit(UnregisterBroker(broker_id=BrokerId(request.broker_id)), answer)
+        command = UnregisterBroker(broker_id=BrokerId(request.broker_id))
+        self._controller.submit(command, context.answering(request, lambda _: UnregisterBrokerResponse()))

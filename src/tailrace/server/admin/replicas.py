@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 
 from tailrace.metadata.commands import (
     AlterReassignments,
-    ControllerResponse,
     ElectLeaders,
     LeadersElected,
     PartitionOutcome,
@@ -37,7 +36,6 @@ from tailrace.protocol.messages.replicas import (
     ReplicaElectionResult,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 
 _ANY: Final = -1
@@ -77,25 +75,21 @@ class ElectLeadersHandler:
         command = ElectLeaders(
             type=_election_type(request), partitions=_wanted(request), desired_leaders=_desired_leaders(request)
         )
+        self._controller.submit(command, context.answering(request, _elected))
 
-        def answer(outcome: ControllerResponse | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
-                return
-            assert isinstance(outcome, LeadersElected)
-            results = tuple(
-                ReplicaElectionResult(
-                    topic=topic,
-                    partition_result=tuple(
-                        PartitionResult(partition_id=each.partition, error_code=each.code, error_message=each.message)
-                        for each in codes
-                    ),
-                )
-                for topic, codes in _by_topic(outcome.outcomes).items()
-            )
-            context.respond(ElectLeadersResponse(replica_election_results=results))
 
-        self._controller.submit(command, answer)
+def _elected(outcome: LeadersElected) -> ElectLeadersResponse:
+    results = tuple(
+        ReplicaElectionResult(
+            topic=topic,
+            partition_result=tuple(
+                PartitionResult(partition_id=code.partition, error_code=code.code, error_message=code.message)
+                for code in codes
+            ),
+        )
+        for topic, codes in _by_topic(outcome.outcomes).items()
+    )
+    return ElectLeadersResponse(replica_election_results=results)
 
 
 def _election_type(request: ElectLeadersRequest) -> ElectionType:
@@ -141,32 +135,26 @@ class AlterPartitionReassignmentsHandler:
             allows_replication_factor_change=request.allow_replication_factor_change,
         )
 
-        def answer(outcome: ControllerResponse | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
-                return
-            assert isinstance(outcome, ReassignmentsAltered)
+        def response(outcome: ReassignmentsAltered) -> AlterPartitionReassignmentsResponse:
             responses = tuple(
                 ReassignableTopicResponse(
                     name=topic,
                     partitions=tuple(
                         ReassignablePartitionResponse(
-                            partition_index=each.partition, error_code=each.code, error_message=each.message
+                            partition_index=code.partition, error_code=code.code, error_message=code.message
                         )
-                        for each in codes
+                        for code in codes
                     ),
                 )
                 for topic, codes in _by_topic(outcome.outcomes).items()
             )
-            context.respond(
-                AlterPartitionReassignmentsResponse(
-                    allow_replication_factor_change=request.allow_replication_factor_change,
-                    error_message=None,
-                    responses=responses,
-                )
+            return AlterPartitionReassignmentsResponse(
+                allow_replication_factor_change=request.allow_replication_factor_change,
+                error_message=None,
+                responses=responses,
             )
 
-        self._controller.submit(command, answer)
+        self._controller.submit(command, context.answering(request, response))
 
 
 def _reassignments(request: AlterPartitionReassignmentsRequest) -> tuple[Reassignment, ...]:

@@ -7,7 +7,6 @@ The answer is sent when the change is committed and this broker has applied it: 
 """
 
 from tailrace.metadata.commands import (
-    ControllerResponse,
     CreatePartitions,
     CreateTopics,
     DeleteTopics,
@@ -41,7 +40,6 @@ from tailrace.protocol.messages.topics import (
 )
 from tailrace.server.admin.config_entries import InheritedEntries, LiveSettings
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 from tailrace.server.slices import Stepwise, mapped
 
@@ -61,15 +59,7 @@ class CreateTopicsHandler:
             validate_only=request.validate_only,
             requested_by=context.requested_by,
         )
-
-        def answer(outcome: ControllerResponse | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
-                return
-            assert isinstance(outcome, TopicsCreated)
-            context.respond_in_steps(self._response(outcome))
-
-        self._controller.submit(command, answer)
+        self._controller.submit(command, context.answering(request, self._response))
 
     def _response(self, outcome: TopicsCreated) -> Stepwise[CreateTopicsResponse]:
         inherited = self._settings.inherited_at(self._controller.image)
@@ -132,15 +122,8 @@ class DeleteTopicsHandler:
         references = tuple(_reference(topic) for topic in request.topics) + tuple(
             TopicReference(name=name) for name in request.topic_names
         )
-
-        def answer(outcome: ControllerResponse | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
-                return
-            assert isinstance(outcome, TopicsDeleted)
-            context.respond_in_steps(_deletions(outcome))
-
-        self._controller.submit(DeleteTopics(topics=references, requested_by=context.requested_by), answer)
+        command = DeleteTopics(topics=references, requested_by=context.requested_by)
+        self._controller.submit(command, context.answering(request, _deletions))
 
 
 def _reference(topic: DeleteTopicState) -> TopicReference:
@@ -171,26 +154,23 @@ class CreatePartitionsHandler:
         self._controller = controller
 
     def handle(self, request: CreatePartitionsRequest, context: RequestContext) -> None:
-        def answer(outcome: ControllerResponse | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
-                return
-            assert isinstance(outcome, PartitionsCreated)
-            results = tuple(
-                CreatePartitionsTopicResult(
-                    name=each.name,
-                    error_code=ErrorCode.NONE if each.error is None else each.error.code,
-                    error_message=None if each.error is None else each.error.detail or None,
-                )
-                for each in outcome.outcomes
-            )
-            context.respond(CreatePartitionsResponse(results=results))
-
         topics = tuple(_more_partitions(topic) for topic in request.topics)
         command = CreatePartitions(
             topics=topics, validate_only=request.validate_only, requested_by=context.requested_by
         )
-        self._controller.submit(command, answer)
+        self._controller.submit(command, context.answering(request, _added))
+
+
+def _added(outcome: PartitionsCreated) -> CreatePartitionsResponse:
+    results = tuple(
+        CreatePartitionsTopicResult(
+            name=topic.name,
+            error_code=ErrorCode.NONE if topic.error is None else topic.error.code,
+            error_message=None if topic.error is None else topic.error.detail or None,
+        )
+        for topic in outcome.outcomes
+    )
+    return CreatePartitionsResponse(results=results)
 
 
 def _more_partitions(topic: CreatePartitionsTopic) -> PartitionIncrease:

@@ -6,11 +6,10 @@ directory fails stops. AlterPartition (56): v2 topic ids, v3 broker epochs. Allo
 ControllerRegistration (70), AssignReplicasToDirs (73): one version. For the controllers' listener alone.
 """
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
-from tailrace.metadata.broker_commands import BrokerRegistered, BrokerStanding, ProducerIdBlock
-from tailrace.metadata.commands import ControllerCommand, ControllerResponse, DirectoriesAssigned, PartitionsAltered
+from tailrace.metadata.broker_commands import BrokerRegistered, ProducerIdBlock
+from tailrace.metadata.commands import DirectoriesAssigned, PartitionsAltered
 from tailrace.metadata.senders import is_of_registered
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
@@ -18,7 +17,6 @@ from tailrace.protocol.messages import log_dirs, registrations, replicas, transa
 from tailrace.server.context import RequestContext
 from tailrace.server.controller_link import controller_wire as wire
 from tailrace.server.controller_link import replicas_wire
-from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller, ServerConnection
 from tailrace.server.quorum.controller import QuorumController
 from tailrace.server.quorum.raft_rpcs import MAX_LISTENERS
@@ -26,24 +24,6 @@ from tailrace.server.quorum.raft_rpcs import MAX_LISTENERS
 _FIRST_WITH_DIRECTORIES: Final = 2
 _RESERVED_IDS: Final = 100
 """Directory ids below stand for no directory: unassigned, lost and the like."""
-
-
-def _submit(
-    controller: Controller,
-    command: ControllerCommand,
-    request: Any,
-    context: RequestContext,
-    response: Callable[[Any], Any],
-) -> None:
-    """Submit the command, and answer with the response that `response` makes, or with the refusal."""
-
-    def answer(outcome: ControllerResponse | KafkaError) -> None:
-        if isinstance(outcome, KafkaError):
-            context.respond(error_response(request, context.api_version, outcome))
-        else:
-            context.respond(response(outcome))
-
-    controller.submit(command, answer)
 
 
 class BrokerRegistrationHandler:
@@ -57,7 +37,7 @@ class BrokerRegistrationHandler:
         """Raises KafkaError INCONSISTENT_CLUSTER_ID, INVALID_REGISTRATION, BROKER_ID_NOT_REGISTERED."""
         _check_cluster(request, self._cluster_id)
         _check_registration(request, context.api_version)
-        _submit(self._controller, wire.registration_command(request), request, context, _registered)
+        self._controller.submit(wire.registration_command(request), context.answering(request, _registered))
 
 
 def _registered(answer: BrokerRegistered) -> registrations.BrokerRegistrationResponse:
@@ -108,7 +88,7 @@ class BrokerHeartbeatHandler:
         command = wire.heartbeat_command(request)
         if is_of_registered(self._controller.image, command):  # the connection of any other sender tells nothing
             self._note(context.connection, command.broker_id)
-        _submit(self._controller, command, request, context, _standing)
+        self._controller.submit(command, context.answering(request, wire.standing_response))
 
     def _note(self, connection: ServerConnection, broker_id: BrokerId) -> None:
         if connection not in self._heard:
@@ -121,10 +101,6 @@ class BrokerHeartbeatHandler:
             self._controller.broker_gone(broker_id)
 
 
-def _standing(answer: BrokerStanding) -> registrations.BrokerHeartbeatResponse:
-    return wire.standing_response(answer)
-
-
 class ControllerRegistrationHandler:
     """Registers a controller, with its listeners and features."""
 
@@ -135,14 +111,9 @@ class ControllerRegistrationHandler:
         """Raises KafkaError INVALID_REGISTRATION."""
         if request.controller_id < 0 or max(len(request.listeners), len(request.features)) > MAX_LISTENERS:
             raise KafkaError(ErrorCode.INVALID_REGISTRATION, f"controller {request.controller_id} cannot be registered")
+        response = registrations.ControllerRegistrationResponse(error_message=None)
         command = wire.controller_registration_command(request)
-        _submit(
-            self._controller,
-            command,
-            request,
-            context,
-            lambda _: registrations.ControllerRegistrationResponse(error_message=None),
-        )
+        self._controller.submit(command, context.answering(request, lambda _: response))
 
 
 class AllocateProducerIdsHandler:
@@ -152,7 +123,7 @@ class AllocateProducerIdsHandler:
         self._controller = controller
 
     def handle(self, request: transactions.AllocateProducerIdsRequest, context: RequestContext) -> None:
-        _submit(self._controller, wire.producer_ids_command(request), request, context, _block)
+        self._controller.submit(wire.producer_ids_command(request), context.answering(request, _block))
 
 
 def _block(answer: ProducerIdBlock) -> transactions.AllocateProducerIdsResponse:
@@ -171,7 +142,7 @@ class AlterPartitionHandler:
             return replicas_wire.altered_response(answer, end_offset)
 
         command = replicas_wire.alter_partition_command(request, context.api_version)
-        _submit(self._controller, command, request, context, response)
+        self._controller.submit(command, context.answering(request, response))
 
 
 class AssignReplicasToDirsHandler:
@@ -184,4 +155,4 @@ class AssignReplicasToDirsHandler:
         def response(answer: DirectoriesAssigned) -> log_dirs.AssignReplicasToDirsResponse:
             return replicas_wire.directories_response(request, answer)
 
-        _submit(self._controller, replicas_wire.directories_command(request), request, context, response)
+        self._controller.submit(replicas_wire.directories_command(request), context.answering(request, response))

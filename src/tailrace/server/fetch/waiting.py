@@ -13,7 +13,6 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.replication.outcomes import READ_COMMITTED
 from tailrace.replication.partition import Partition
 from tailrace.replication.watchers import Change, Watcher
-from tailrace.server.errors import error_response
 from tailrace.server.fetch.params import FetchParams
 from tailrace.server.fetch.reading import FullReading, Reading, SessionReading
 from tailrace.server.fetch.sessions import FEW, FetchSessions
@@ -373,7 +372,7 @@ def answer_fault(params: FetchParams) -> None:
     context = params.context
     if context.connection.awaits_answer(context.slot):
         error = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
-        context.respond(error_response(params.request, context.api_version, error))
+        context.refuse(params.request, error)
 
 
 def _count(params: FetchParams) -> int:

@@ -19,7 +19,6 @@ from tailrace.protocol.messages.consumer_groups import (
 )
 from tailrace.protocol.messages.groups import GroupDetails
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.groups.groups import ALL_GROUP_OPERATIONS, NOT_ASKED, details_of
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.topic_patterns import OnResolved, TopicPatterns, too_busy
@@ -56,7 +55,7 @@ class ConsumerGroupHeartbeatHandler:
 
         def answer(outcome: ConsumerGroupHeartbeatResponse | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, version, outcome))
+                context.refuse(request, outcome)
             else:
                 context.respond(outcome)
 

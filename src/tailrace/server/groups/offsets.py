@@ -33,7 +33,6 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchResponseTopics,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.groups.committed_ranges import RangeRoom, WantedRanges
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.slices import STEP, Stepwise, mapped, mapped_in, once
@@ -237,7 +236,7 @@ class OffsetDeleteHandler:
 
         def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
+                context.refuse(request, outcome)
             else:
                 context.respond_in_steps(_response(request, dict(zip(there, outcome, strict=True))))
 

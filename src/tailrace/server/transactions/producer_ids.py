@@ -21,7 +21,6 @@ from tailrace.model.ids import NO_PRODUCER_ID, BrokerId, ProducerId
 from tailrace.model.sinks import is_of_sink
 from tailrace.protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 from tailrace.server.transactions.host import OnProducerId, TransactionCoordinatorService
 from tailrace.server.transactions.producer_requests import as_version_says
@@ -119,7 +118,7 @@ class InitProducerIdHandler:
     def _give_fresh_id(self, request: InitProducerIdRequest, context: RequestContext) -> None:
         def answer(outcome: ProducerId | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
-                context.respond(error_response(request, context.api_version, outcome))
+                context.refuse(request, outcome)
             else:
                 context.respond(InitProducerIdResponse(producer_id=outcome, producer_epoch=0))
 
@@ -143,7 +142,7 @@ class InitProducerIdHandler:
                 )
             if isinstance(outcome, KafkaError):
                 versioned = as_version_says(outcome, context.api_version, first_with_fenced=_FIRST_WITH_FENCED)
-                context.respond(error_response(request, context.api_version, versioned))
+                context.refuse(request, versioned)
                 return
             assert isinstance(outcome, ProducerIdentity)
             context.respond(

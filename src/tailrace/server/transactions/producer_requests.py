@@ -32,7 +32,6 @@ from tailrace.protocol.messages.transactions import (
     EndTxnResponse,
 )
 from tailrace.server.context import RequestContext
-from tailrace.server.errors import error_response
 from tailrace.server.ports import Controller
 from tailrace.server.slices import STEP, Stepwise, mapped_in, once
 from tailrace.server.transactions.host import TransactionCoordinatorService
@@ -252,7 +251,7 @@ class EndTxnHandler:
         def answer(outcome: Response | KafkaError) -> None:
             if isinstance(outcome, KafkaError):
                 versioned = as_version_says(outcome, context.api_version)
-                context.respond(error_response(request, context.api_version, versioned))
+                context.refuse(request, versioned)
             elif isinstance(outcome, ProducerIdentity):
                 context.respond(EndTxnResponse(producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch))
             else:
