@@ -44,3 +44,10 @@ def test_every_record_that_is_cited_is_there() -> None:
     ]
     assert len({number for _, number in cited}) > 10
     assert [f"{path} cites decision {number}" for path, number in cited if number not in RECORDS] == []
+
+
+def test_every_number_without_a_record_is_in_the_list() -> None:
+    section = (FOLDER / "README.md").read_text().partition("## Numbers without a record")[2]
+    listed = set(re.findall(r"\d{4}", section))
+    assert listed
+    assert listed == {f"{number:04}" for number in range(1, int(max(listed)) + 1)} - set(RECORDS)
