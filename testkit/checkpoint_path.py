@@ -64,7 +64,7 @@ class CheckpointPath:
             if offset is not None:
                 value = OffsetCommitValue(offset=offset, metadata=metadata, commit_timestamp=1)
             record = OffsetRecord(group_id=group_id, topic="orders", partition=0, value=value)
-            self.partition.append_records(
+            self.partition.staging.append_records(
                 (encode_record(record),),
                 now_ms=1,
                 on_done=lambda done: None,

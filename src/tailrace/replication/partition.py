@@ -1,17 +1,16 @@
-"""A partition that this broker has a replica of: its role, and what producers, coordinators and readers do with it.
+"""A partition that this broker has a replica of: its role, its settings, and what producers and readers do with it.
 
-Its parts share one `Replica`, this broker's copy: `Staging` has the batches that wait for the end of the turn,
-`InSyncReplicas` is the leading side, `FollowerReplica` the following side.
+Its parts share `replica`, this broker's copy, whose waits are there: `staging` has the batches that wait for the end of
+the turn, also those of coordinators; `in_sync` is the leading side, `following` the following side.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId, TopicId
 from tailrace.model.partitions import INTERNAL_TOPICS, OffsetAndEpoch, PartitionState, TopicPartition
 from tailrace.model.topic_config import TopicConfig
-from tailrace.protocol.records.batch import read_header, validate_produced
-from tailrace.protocol.records.control import EndTransactionMarker, build_marker
+from tailrace.protocol.records.batch import validate_produced
 from tailrace.protocol.schema import Buffer
 from tailrace.replication.admission import Admission, Refusal, Unfolded
 from tailrace.replication.follower_replica import FollowerReplica
@@ -25,9 +24,9 @@ from tailrace.replication.outcomes import (
     Traffic,
 )
 from tailrace.replication.replica import PartitionContext, Replica
-from tailrace.replication.staging import Staging, batch_of, when_committed
+from tailrace.replication.staging import Staging
 from tailrace.replication.verification import Verification, Verifications
-from tailrace.replication.watchers import Change, Waiter, Watcher, Watchers
+from tailrace.replication.watchers import Change, Watcher, Watchers
 from tailrace.storage import Log, ReadLimits, RetiredSegment
 
 HIGH_WATERMARK = -1
@@ -40,14 +39,14 @@ class Partition:
     __slots__ = (
         "_admission",
         "_opened_at_offset",
-        "_replica",
-        "_staging",
         "following",
         "in_sync",
         "is_closed",
         "is_internal",
         "log",
+        "replica",
         "sent_bytes",
+        "staging",
         "topic_id",
         "topic_partition",
     )
@@ -72,11 +71,11 @@ class Partition:
         self.sent_bytes = 0
         """Bytes of records that readers were sent; counted by the code that sends them."""
         self._opened_at_offset = log.log_end_offset
-        self._replica = Replica(topic_partition, log=log, config=config, context=context, high_watermark=high_watermark)
-        self.in_sync = InSyncReplicas(self._replica)
-        self._replica.on_flushed = self.in_sync.advance_high_watermark
-        self.following = FollowerReplica(self._replica)
-        self._staging = Staging(self._replica, self.in_sync)
+        self.replica = Replica(topic_partition, log=log, config=config, context=context, high_watermark=high_watermark)
+        self.in_sync = InSyncReplicas(self.replica)
+        self.replica.on_flushed = self.in_sync.advance_high_watermark
+        self.following = FollowerReplica(self.replica)
+        self.staging = Staging(self.replica, self.in_sync)
         self._admission: Admission | Refusal = Admission(config)
 
     # Role
@@ -84,52 +83,52 @@ class Partition:
     @property
     def state(self) -> PartitionState | None:
         """The latest state that came from the controller; None before the first role."""
-        return self._replica.state
+        return self.replica.state
 
     @property
     def is_leader(self) -> bool:
-        return self._replica.is_leader
+        return self.replica.is_leader
 
     @property
     def leader_epoch(self) -> int:
-        return self._replica.leader_epoch
+        return self.replica.leader_epoch
 
     @property
     def leader_epoch_start_offset(self) -> int:
         """The start offset of the leader's epoch. While the high watermark is below, the last leader's is not known."""
-        return self._replica.leader_epoch_start_offset
+        return self.replica.leader_epoch_start_offset
 
     @property
     def broker_id(self) -> BrokerId:
         """Of the broker that has this replica."""
-        return self._replica.context.broker_id
+        return self.replica.context.broker_id
 
     def leads_in(self, leader_epoch: int) -> bool:
-        """Whether `check_leader` passes. One call, since each partition of each fetch makes it."""
-        replica = self._replica
+        """Whether `check_leader` passes, in one call: each partition of each fetch asks."""
+        replica = self.replica
         return replica.is_leader and (leader_epoch < 0 or leader_epoch == replica.leader_epoch)
 
     def check_leader(self, leader_epoch: int = UNKNOWN_EPOCH) -> None:
         """Raises KafkaError FENCED_LEADER_EPOCH (74), UNKNOWN_LEADER_EPOCH (75) or NotLeader (6), in Kafka's order."""
-        self._replica.check_leader(leader_epoch)
+        self.replica.check_leader(leader_epoch)
 
     def check_replica(self, leader_epoch: int) -> None:
         """As `check_leader`, for a request that a follower carries out too: NotLeader (6) only without any role."""
-        replica = self._replica
+        replica = self.replica
         replica.check_epoch(leader_epoch)
         if replica.is_closed or replica.state is None:
             raise replica.not_leader()
 
     def become_leader(self, state: PartitionState) -> None:
         """Lead the partition from now on, in the epoch of `state`. A no-op for an epoch that is led already."""
-        replica, log = self._replica, self.log
+        replica, log = self.replica, self.log
         assert state.leader == self.broker_id, f"{self.topic_partition} is led by {state.leader}, not {self.broker_id}"
         if replica.is_leader and replica.leader_epoch == state.leader_epoch:
             if replica.state is None or state.partition_epoch >= replica.state.partition_epoch:
                 self.in_sync.take_state(state)
                 self.in_sync.advance_high_watermark(replica.own_end_offset)
             return
-        self._staging.drop()  # a batch of the epoch before must not come behind the start of this one
+        self.staging.drop()  # a batch of the epoch before must not come behind the start of this one
         log.epochs.assign(state.leader_epoch, log.log_end_offset)
         replica.leader_epoch = state.leader_epoch
         replica.is_leader = True
@@ -145,9 +144,9 @@ class Partition:
 
     def step_down(self, state: PartitionState | None = None) -> None:
         """Stop leading: waiting requests and all later ones are answered with the new leader."""
-        replica, log = self._replica, self.log
+        replica, log = self.replica, self.log
         replica.is_leader = False
-        self._staging.verifications = Verifications()
+        self.staging.verifications = Verifications()
         self.in_sync.leadership = None
         if state is None or state.leader_epoch != replica.leader_epoch:
             self.following.forget_leader()
@@ -156,7 +155,7 @@ class Partition:
             replica.leader_epoch = state.leader_epoch
             # An epoch in which nothing was written: the next leader's log may have an older one there.
             log.epochs.truncate_from_end(log.log_end_offset)
-        self._staging.drop()
+        self.staging.drop()
         replica.end_leadership()
         replica.notify(Change.ROLE)
 
@@ -164,22 +163,22 @@ class Partition:
 
     @property
     def config(self) -> TopicConfig:
-        return self._replica.config
+        return self.replica.config
 
     def take_config(self, config: TopicConfig) -> None:
         """Take a topic's changed settings, just before the state that belongs to them."""
-        self._replica.config = config
+        self.replica.config = config
         if not isinstance(self._admission, Refusal):
             self._admission = Admission(config)
         self.log.update_config(config)
-        self._replica.notify(Change.SETTINGS)
+        self.replica.notify(Change.SETTINGS)
 
     def update_config(self, config: TopicConfig) -> None:
-        """Apply a topic's changed settings to all that comes from now on."""
+        """Apply a topic's changed settings from now on."""
         self.take_config(config)
         if self.state is not None:
             self.in_sync.take_state(self.state)
-            self.in_sync.advance_high_watermark(self._replica.own_end_offset)
+            self.in_sync.advance_high_watermark(self.replica.own_end_offset)
 
     def refuse_produce(self, reason: str | None) -> None:
         """Refuse what producers send with KAFKA_STORAGE_ERROR (56) and this reason; None: accept it again.
@@ -193,7 +192,7 @@ class Partition:
 
     def close(self) -> None:
         """Stop leading, make the log durable and close it. For a node that stops: no flush is under way any more."""
-        self.is_closed = self._replica.is_closed = True
+        self.is_closed = self.replica.is_closed = True
         self.step_down()
         self.log.close(clean=True)
 
@@ -202,16 +201,11 @@ class Partition:
 
         Then call `on_abandoned`: only now may its files be moved. The disk may be syncing them, by name, until then.
         """
-        self.is_closed = self._replica.is_closed = True
+        self.is_closed = self.replica.is_closed = True
         self.step_down()
-        self._replica.abandon(on_abandoned)
+        self.replica.abandon(on_abandoned)
 
     # Appends
-
-    @property
-    def verifications(self) -> Verifications:
-        """Of producers whose transactions have no batch here yet."""
-        return self._staging.verifications
 
     def append_as_leader(
         self,
@@ -227,11 +221,11 @@ class Partition:
         """Stage the one batch that a producer sent; `on_done` is called when it is in the log, or with the error.
 
         The batch is stamped in place if its buffer can be written. `on_done` does not wait for replicas or the disk:
-        for acks=-1 `when_high_watermark_reaches` comes next. `verification` is for a transaction's first batch, see
-        `verifications`. Raises KafkaError if the batch is refused at once, and LargeBatch, which gives `unfolded`.
+        for acks=-1 `Replica.when_high_watermark_reaches` comes next. `verification` is for a transaction's first batch.
+        Raises KafkaError if the batch is refused at once, and LargeBatch, which gives `unfolded`.
         """
-        if not self._replica.is_leader:
-            raise self._replica.not_leader()
+        if not self.replica.is_leader:
+            raise self.replica.not_leader()
         if acks == -1 and not self.in_sync.has_enough:
             self.in_sync.check_enough()
         if not records:
@@ -245,104 +239,29 @@ class Partition:
         if admission.must_look_at(batch, header, now_ms):
             batch, header = admission.admit(batch, header, now_ms, unfolded)
         stamps_append_time = admission.stamps_append_time
-        if header.producer_id >= 0 and self._staging.is_retry(
+        if header.producer_id >= 0 and self.staging.is_retry(
             header, verification, on_done, stamps_append_time=stamps_append_time
         ):
             return
-        self._staging.stage(batch, header, now_ms if stamps_append_time else NO_TIMESTAMP, on_done)
-
-    def append_records(
-        self,
-        records: Sequence[tuple[bytes | None, bytes | None]],
-        *,
-        now_ms: int,
-        on_done: OnDone,
-        producer_id: int,
-        producer_epoch: int,
-        verification: Verification | None,
-    ) -> None:
-        """Stage (key, value) records of a coordinator as one batch; `on_done` is called when it is committed, or not.
-
-        Committed: the high watermark has passed it. `on_done` is not called before this returns. With a producer (-1:
-        none) the batch is part of the transaction that this producer has open.
-        """
-        done = when_committed(self._replica, on_done)
-        try:
-            self._check_can_commit()
-            batch = batch_of(
-                self._replica, records, now_ms=now_ms, producer_id=producer_id, producer_epoch=producer_epoch
-            )
-            header = read_header(batch)
-            if producer_id >= 0:
-                self._staging.check_in_transaction(header, verification)
-                self.log.producers.check_offsets(header)
-        except KafkaError as refusal:
-            self._staging.stage_answer(done, KafkaError(refusal.code, refusal.detail))
-            return
-        self._staging.stage(memoryview(batch), header, NO_TIMESTAMP, done)
-
-    def append_marker(
-        self,
-        marker: EndTransactionMarker,
-        *,
-        producer_id: int,
-        producer_epoch: int,
-        transaction_version: int = 0,
-        now_ms: int,
-        on_done: OnDone,
-    ) -> None:
-        """Stage the end of a producer's transaction, with `on_done` as in `append_records`.
-
-        A repeated marker changes nothing, and the outcome is the end of the log: the marker is in it. Errors, beside
-        those of a write: those of `ProducerState.is_repeated`, NOT_ENOUGH_REPLICAS (19) and those of `check_leader`.
-        """
-        done = when_committed(self._replica, on_done)
-        try:
-            self._check_can_commit()
-            batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
-            header = read_header(batch)
-            is_repeated = self.log.producers.is_repeated(header, marker, transaction_version=transaction_version)
-        except KafkaError as refusal:
-            self._staging.stage_answer(done, KafkaError(refusal.code, refusal.detail))
-            return
-        if is_repeated:
-            self._staging.stage_end(done)
-        else:
-            self._staging.stage(memoryview(batch), header, NO_TIMESTAMP, done, marker)
-
-    def _check_can_commit(self) -> None:
-        self._replica.check_leader()
-        self.in_sync.check_enough()
-
-    def when_high_watermark_reaches(self, offset: int, waiter: Waiter) -> None:
-        """Call `waiter(None)` once the high watermark is at `offset` or above, at once if it is; or with an error."""
-        self._replica.when_high_watermark_reaches(offset, waiter)
-
-    def cancel_wait(self, offset: int, waiter: Waiter) -> None:
-        """Remove this waiter of this offset, if it still waits."""
-        self._replica.cancel_wait(offset, waiter)
-
-    def when_flushed(self, offset: int, waiter: Waiter) -> None:
-        """As `when_high_watermark_reaches`, for this leader's stored log, behind the rise of the high watermark."""
-        self._replica.when_flushed(offset, waiter)
+        self.staging.stage(batch, header, now_ms if stamps_append_time else NO_TIMESTAMP, on_done)
 
     def note_acknowledged(self, end_offset: int) -> None:
         """Note that records up to here were acknowledged to a producer (acks=1), which may not be readable yet."""
-        self._replica.acknowledged_end = max(self._replica.acknowledged_end, end_offset)
+        self.replica.acknowledged_end = max(self.replica.acknowledged_end, end_offset)
 
     @property
     def awaited_end(self) -> int | None:
         """The end of the acknowledged records above the high watermark, which rises soon; None without any, and while
         too few replicas are in sync."""
-        end_offset = self._replica.acknowledged_end
+        end_offset = self.replica.acknowledged_end
         return end_offset if end_offset > self.high_watermark and self.in_sync.has_enough else None
 
     def sync(self, on_done: Callable[[], None]) -> None:
-        """Have all that is in the log now made durable, whatever log.durability says; then call `on_done`.
+        """Make durable what is in the log now, whatever log.durability says; then call `on_done`.
 
-        It is called too if the log goes offline meanwhile, and then no more is durable than `log.flushed_offset` says.
+        `on_done` is called too if the log goes offline meanwhile: then no more is durable than `log.flushed_offset`.
         """
-        self._replica.flush_and(on_done, disk=self._replica.context.syncing_disk)
+        self.replica.flush_and(on_done, disk=self.replica.context.syncing_disk)
 
     # Removal
 
@@ -365,7 +284,7 @@ class Partition:
                 ErrorCode.OFFSET_OUT_OF_RANGE,
                 f"{self.topic_partition} can start at {self.high_watermark}, its high watermark, at the latest",
             )
-        self._replica.advance_log_start(wanted)
+        self.replica.advance_log_start(wanted)
         return self.log.log_start_offset
 
     def apply_retention(self, now_ms: int, *, frees_all: bool = False) -> list[RetiredSegment]:
@@ -383,37 +302,37 @@ class Partition:
 
     def watch(self, watcher: Watcher, kinds: int) -> None:
         """Notify `watcher` of every change of these kinds (`Change`) until `unwatch`. Another call replaces them."""
-        watchers = self._replica.watchers
+        watchers = self.replica.watchers
         if watchers is None:
-            watchers = self._replica.watchers = Watchers(self)
+            watchers = self.replica.watchers = Watchers(self)
         watchers.add(watcher, kinds)
 
     def unwatch(self, watcher: Watcher) -> None:
         """Remove the watcher, if it is registered."""
-        if self._replica.watchers is not None:
-            self._replica.watchers.remove(watcher)
+        if self.replica.watchers is not None:
+            self.replica.watchers.remove(watcher)
 
     def notify(self, kinds: int) -> None:
         """Notify the watchers of changes of these kinds."""
-        self._replica.notify(kinds)
+        self.replica.notify(kinds)
 
     # Reads
 
     @property
     def high_watermark(self) -> int:
         """Everything below it is committed, and can be read."""
-        return self._replica.high_watermark.offset
+        return self.replica.high_watermark.offset
 
     @property
     def last_stable_offset(self) -> int:
         """The end of what read_committed may read: the start of the oldest transaction that is open, or whose marker is
         not committed, and at most the high watermark (KIP-98)."""
-        return self._replica.last_stable_offset
+        return self.replica.last_stable_offset
 
     @property
     def readable_bytes(self) -> int:
         """At most the bytes written below the high watermark. Only differences matter: the gain of a long poll."""
-        return self._replica.high_watermark.readable_bytes
+        return self.replica.high_watermark.readable_bytes
 
     def readable_end(self, isolation: int) -> int:
         """The offset (exclusive) up to which a consumer of this isolation level may read."""
@@ -426,7 +345,7 @@ class Partition:
         follower also one above the log end, which may come yet. Raises KafkaError OFFSET_OUT_OF_RANGE (1) and those of
         `check_replica`; `check_leader` comes before, for a reader that must not read from a follower.
         """
-        replica, leader_epoch, isolation = self._replica, limits.leader_epoch, limits.isolation
+        replica, leader_epoch, isolation = self.replica, limits.leader_epoch, limits.isolation
         if not replica.is_leader or (leader_epoch != replica.leader_epoch and leader_epoch >= 0):
             self.check_replica(leader_epoch)
         end_offset = replica.high_watermark.offset if isolation != READ_COMMITTED else replica.last_stable_offset
@@ -435,23 +354,12 @@ class Partition:
             read.aborted = self.log.aborted_transactions(limits.offset, read.next_offset)
         return read
 
-    def key_end(self, first_hash: int, last_hash: int, end_offset: int) -> int | None:
-        """As `Log.key_end`: the end of a range of key hashes below this offset; None while it is not known.
-
-        Then call `index_keys_on`, from a turn of its own, until nothing is left to do, and ask again with the same end.
-        """
-        return self.log.key_end(first_hash, last_hash, end_offset)
-
-    def index_keys_on(self) -> bool:
-        """As `Log.index_keys_on`: the next step of work for ends that are not known; whether there is more to do."""
-        return self.log.index_keys_on(self._replica.context.monotonic_ms)
-
     def is_read_up_to(self, offset: int, isolation: int, leader_epoch: int) -> bool:
         """Whether this is led here in that epoch, and `read` at the offset gives nothing: it is the readable end.
 
         Cheaper than the read, for a reader that has just taken all there is.
         """
-        replica = self._replica
+        replica = self.replica
         if not replica.is_leader or (leader_epoch != replica.leader_epoch and leader_epoch >= 0) or self.log.is_offline:
             return False
         return offset == (replica.high_watermark.offset if isolation != READ_COMMITTED else replica.last_stable_offset)
@@ -481,13 +389,8 @@ class Partition:
         Below the high watermark, where no replica in sync reads, checksums are checked too: a follower would refuse a
         damaged batch and ask for it again, without an end. Damage puts the log offline: StorageError.
         """
-        self._replica.check_leader()
-        return self._replica.read_to_log_end(limits)
-
-    @property
-    def log_start_offset(self) -> int:
-        """The first offset that can be read."""
-        return self.log.log_start_offset
+        self.replica.check_leader()
+        return self.replica.read_to_log_end(limits)
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch:
         """The end of `epoch` in this log, with the epoch that the answer is about; (-1, -1): not known (KIP-320)."""
@@ -497,4 +400,4 @@ class Partition:
     def traffic(self) -> Traffic:
         """The traffic, for the metrics."""
         records_in = max(0, self.log.log_end_offset - self._opened_at_offset)
-        return Traffic(records_in, self._replica.written_bytes, self.sent_bytes)
+        return Traffic(records_in, self.replica.written_bytes, self.sent_bytes)

@@ -22,7 +22,7 @@ from tailrace.replication.watchers import Change, OffsetWaiters, Waiter, Watcher
 from tailrace.storage import Log, ReadLimits
 
 _MOST_NOTES: Final = 1_000
-"""Writes that are remembered one by one. All behind them are one, and can be read when the last is reached."""
+"""Writes that are remembered one by one. Later writes count as one, and can be read when the last is reached."""
 
 
 class HighWatermark:
@@ -58,7 +58,7 @@ class HighWatermark:
         elif (unflushed := self._unflushed) is not None:
             while unflushed and unflushed[0][0] <= offset:
                 self.readable_bytes = unflushed.popleft()[1]
-        if self._waiters:
+        if self._waiters is not None:
             self._waiters.reached(offset)
 
     def move_to(self, offset: int) -> None:
@@ -67,7 +67,7 @@ class HighWatermark:
         self._unflushed = None
 
     def wait(self, offset: int, waiter: Waiter) -> None:
-        """Have `waiter` called when this offset, which is above, is reached, or with an error."""
+        """Call `waiter` when this offset, which is above, is reached, or with an error."""
         if self._waiters is None:
             self._waiters = OffsetWaiters()
         self._waiters.add(offset, waiter)
@@ -112,7 +112,7 @@ class PartitionContext:
 
 
 class Replica:
-    """This broker's copy of one partition."""
+    """This broker's copy of a partition."""
 
     __slots__ = (
         "_flush_waiters",
@@ -197,7 +197,7 @@ class Replica:
         self._flushes_pending -= 1
         if not self.is_closed:
             self.on_flushed(self.log.flushed_offset)
-            if self._flush_waiters:
+            if self._flush_waiters is not None:
                 self._call_flush_waiters(self._flush_waiters)
         elif self._on_abandoned is not None:
             self.abandon(self._on_abandoned)
@@ -209,7 +209,7 @@ class Replica:
             waiters.reached(self.log.flushed_offset)
 
     def when_flushed(self, offset: int, waiter: Waiter) -> None:
-        """As `Partition.when_flushed`."""
+        """As `when_high_watermark_reaches`, for this leader's stored log, behind the rise of the high watermark."""
         if self.own_end_offset >= offset:
             waiter(None)
         elif not self.is_leader:
@@ -227,7 +227,7 @@ class Replica:
             self._flush_waiters.fail(self.not_leader())
 
     def cancel_wait(self, offset: int, waiter: Waiter) -> None:
-        """As `Partition.cancel_wait`."""
+        """Remove this waiter of this offset, if it still waits."""
         self.high_watermark.cancel_wait(offset, waiter)
         if self._flush_waiters is not None:
             self._flush_waiters.remove(offset, waiter)
@@ -288,7 +288,7 @@ class Replica:
         return next(starts, self.log.log_start_offset)
 
     def when_high_watermark_reaches(self, offset: int, waiter: Waiter) -> None:
-        """As `Partition.when_high_watermark_reaches`."""
+        """Call `waiter(None)` once the high watermark is at `offset` or above, at once if it is; or with an error."""
         if self.high_watermark.offset >= offset:
             waiter(None)
         elif not self.is_leader:

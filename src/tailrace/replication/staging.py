@@ -4,8 +4,8 @@
    batch runs before it is in the log; if the write fails, every batch of that turn gets the error.
 2. A staged batch's bytes are the sender's: they are used until `write` returns and never after it.
 3. A batch is written in the leader epoch in which it was staged, or not at all.
-4. When a write fails, an idempotent producer may have sent batches behind those. None is taken before the first one
-   that was not written: they get the error of that write, not OUT_OF_ORDER_SEQUENCE_NUMBER (45). At a 45 librdkafka
+4. When a write fails, an idempotent producer may have sent later batches. Until it has sent the first unwritten batch
+   again, they get the error of that write, not OUT_OF_ORDER_SEQUENCE_NUMBER (45). At a 45 librdkafka
    raises its epoch and sends all that has no answer yet again under new sequences, so that a batch that is stored, and
    waits for its replicas at a leader that is about to resign, would be stored twice. Kafka never answers so: a failed
    write takes its whole log directory offline.
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.records.batch import BatchHeader, stamp
-from tailrace.protocol.records.control import EndTransactionMarker
+from tailrace.protocol.records.batch import BatchHeader, read_header, stamp
+from tailrace.protocol.records.control import EndTransactionMarker, build_marker
 from tailrace.protocol.records.record import BatchBuilder
 from tailrace.replication.in_sync import InSyncReplicas
 from tailrace.replication.outcomes import NO_TIMESTAMP, Appended, OnDone
@@ -26,7 +26,7 @@ from tailrace.replication.watchers import Change
 from tailrace.storage import AppendBatch
 
 LARGEST_OWN_BATCH: Final = 64 << 20
-"""Of a node's own records: max.message.bytes is for clients, and the record of a large group is one batch."""
+"""The most bytes of a node's own records: max.message.bytes is for clients, and a large group's record is a batch."""
 MOST_UNWRITTEN: Final = 1_000
 """Producers of a partition whose unwritten batches are known; beyond that the oldest are forgotten."""
 _SEQUENCES: Final = 1 << 31
@@ -48,7 +48,7 @@ class _Unwritten(NamedTuple):
 
 
 class Staging:
-    """The batches of one partition that wait for the end of the turn."""
+    """The batches of a partition that wait for the end of the turn."""
 
     __slots__ = ("_answers", "_batches", "_in_sync", "_replica", "_unwritten", "verifications")
 
@@ -56,7 +56,7 @@ class Staging:
         self._replica = replica
         self._in_sync = in_sync
         self.verifications = Verifications()
-        """Of producers whose transactions have no batch here yet."""
+        """The verifications of producers whose transactions have no batch here yet."""
         self._batches: list[AppendBatch] = []
         self._answers: list[tuple[OnDone, Appended | KafkaError]] = []
         self._unwritten: dict[int, _Unwritten] = {}
@@ -70,7 +70,6 @@ class Staging:
         is_to_be_flushed = False
         if batches:
             log = replica.log
-            size_bytes = log.size_bytes
             try:
                 log.append(batches, checked_from=0)
             except KafkaError as failure:
@@ -78,7 +77,8 @@ class Staging:
                 self._note_unwritten(batches, failure)
                 answers = self._failed(answers, failure)
             else:
-                replica.written_bytes += log.size_bytes - size_bytes
+                for batch in batches:
+                    replica.written_bytes += len(batch.buffer)
                 is_to_be_flushed = replica.context.is_flushed
                 if is_to_be_flushed or self._in_sync.leadership is not None:
                     replica.high_watermark.note_write(log.log_end_offset, replica.written_bytes)
@@ -99,7 +99,7 @@ class Staging:
         on_done: OnDone,
         marker: EndTransactionMarker | None = None,
     ) -> None:
-        """Stage the batch, which was checked, as the next one; `on_done` is called when it is in the log."""
+        """Stage the batch, which was checked, behind the others; `on_done` is called when it is in the log."""
         batches, log, leader_epoch = self._batches, self._replica.log, self._replica.leader_epoch
         base_offset = batches[-1].header.end_offset if batches else log.log_end_offset
         stamp(batch, 0, base_offset, leader_epoch)
@@ -115,8 +115,10 @@ class Staging:
             elif header.is_transactional:
                 self.verifications.end(header.producer_id)
         batches.append(AppendBatch(batch, header))
+        if not self._answers:
+            self._replica.context.on_staged(self)
         last_offset = base_offset + header.last_offset_delta
-        self.stage_answer(on_done, Appended(base_offset, last_offset, log_append_time_ms, log.log_start_offset))
+        self._answers.append((on_done, Appended(base_offset, last_offset, log_append_time_ms, log.log_start_offset)))
 
     def stage_answer(self, on_done: OnDone, outcome: Appended | KafkaError) -> None:
         """Call `on_done` with this outcome in its turn, behind the batches that were staged before."""
@@ -125,7 +127,7 @@ class Staging:
         self._answers.append((on_done, outcome))
 
     def stage_end(self, on_done: OnDone) -> None:
-        """Call `on_done` in its turn with the last offset that is staged, or in the log: all up to it is meant."""
+        """Call `on_done` in its turn with the last offset that is staged, or in the log."""
         log = self._replica.log
         last_offset = (self._batches[-1].header.end_offset if self._batches else log.log_end_offset) - 1
         self.stage_answer(on_done, Appended(last_offset, last_offset, NO_TIMESTAMP, log.log_start_offset))
@@ -209,46 +211,105 @@ class Staging:
         if not producers.is_in_transaction(header.producer_id, header.producer_epoch):
             self.verifications.check(header, producers, verification)
 
+    # The node's own batches
 
-def batch_of(
-    replica: Replica,
-    records: Sequence[tuple[bytes | None, bytes | None]],
-    *,
-    now_ms: int,
-    producer_id: int,
-    producer_epoch: int,
-) -> bytearray:
-    """These (key, value) records of the node as a batch for this partition, of a transaction if there is a producer.
+    def append_records(
+        self,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        now_ms: int,
+        on_done: OnDone,
+        producer_id: int,
+        producer_epoch: int,
+        verification: Verification | None,
+    ) -> None:
+        """Stage (key, value) records of a coordinator as one batch; `on_done` is called when it is committed, or not.
 
-    Raises KafkaError MESSAGE_TOO_LARGE (10).
-    """
-    is_transactional = producer_id >= 0
-    builder = BatchBuilder(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=0 if is_transactional else -1,
-        is_transactional=is_transactional,
-    )
-    for key, value in records:
-        builder.append(now_ms, key, value)
-    batch = builder.build()
-    if len(batch) > LARGEST_OWN_BATCH:
-        detail = (
-            f"{len(batch)} bytes of {len(records)} records for {replica.topic_partition}; at most {LARGEST_OWN_BATCH}"
-        )
-        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
-    return batch
+        Committed: the high watermark has passed it. `on_done` is not called before this returns. With a producer (-1:
+        none) the batch is part of the transaction that this producer has open.
+        """
+        done = self._when_committed(on_done)
+        try:
+            self._check_can_commit()
+            batch = self._batch_of(records, now_ms=now_ms, producer_id=producer_id, producer_epoch=producer_epoch)
+            header = read_header(batch)
+            if producer_id >= 0:
+                self.check_in_transaction(header, verification)
+                self._replica.log.producers.check_offsets(header)
+        except KafkaError as refusal:
+            self.stage_answer(done, KafkaError(refusal.code, refusal.detail))
+            return
+        self.stage(memoryview(batch), header, NO_TIMESTAMP, done)
 
+    def append_marker(
+        self,
+        marker: EndTransactionMarker,
+        *,
+        producer_id: int,
+        producer_epoch: int,
+        transaction_version: int = 0,
+        now_ms: int,
+        on_done: OnDone,
+    ) -> None:
+        """Stage the end of a producer's transaction, with `on_done` as in `append_records`.
 
-def when_committed(replica: Replica, on_done: OnDone) -> OnDone:
-    """The callback of an append that calls `on_done` when the high watermark has passed the batch, or with a fault."""
-
-    def appended(outcome: Appended | KafkaError) -> None:
-        if isinstance(outcome, KafkaError):
-            on_done(outcome)
-        else:
-            replica.when_high_watermark_reaches(
-                outcome.last_offset + 1, lambda failure: on_done(outcome if failure is None else failure)
+        A repeated marker changes nothing, and the outcome is the end of the log: the marker is in it. Errors, beside
+        those of a write: as `ProducerState.is_repeated` and `check_leader`, and NOT_ENOUGH_REPLICAS (19).
+        """
+        done = self._when_committed(on_done)
+        try:
+            self._check_can_commit()
+            batch = build_marker(marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp=now_ms)
+            header = read_header(batch)
+            is_repeated = self._replica.log.producers.is_repeated(
+                header, marker, transaction_version=transaction_version
             )
+        except KafkaError as refusal:
+            self.stage_answer(done, KafkaError(refusal.code, refusal.detail))
+            return
+        if is_repeated:
+            self.stage_end(done)
+        else:
+            self.stage(memoryview(batch), header, NO_TIMESTAMP, done, marker)
 
-    return appended
+    def _check_can_commit(self) -> None:
+        self._replica.check_leader()
+        self._in_sync.check_enough()
+
+    def _batch_of(
+        self,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        now_ms: int,
+        producer_id: int,
+        producer_epoch: int,
+    ) -> bytearray:
+        """(Key, value) records as a batch, of a transaction if there is a producer. Raises KafkaError MESSAGE_TOO_LARGE
+        (10)."""
+        is_transactional = producer_id >= 0
+        builder = BatchBuilder(
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=0 if is_transactional else -1,
+            is_transactional=is_transactional,
+        )
+        for key, value in records:
+            builder.append(now_ms, key, value)
+        batch = builder.build()
+        if len(batch) > LARGEST_OWN_BATCH:
+            where = f"{len(records)} records for {self._replica.topic_partition}"
+            raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"{len(batch)} bytes of {where}; at most {LARGEST_OWN_BATCH}")
+        return batch
+
+    def _when_committed(self, on_done: OnDone) -> OnDone:
+        """A callback that calls `on_done` when the high watermark has passed the batch, or with a fault."""
+
+        def appended(outcome: Appended | KafkaError) -> None:
+            if isinstance(outcome, KafkaError):
+                on_done(outcome)
+            else:
+                self._replica.when_high_watermark_reaches(
+                    outcome.last_offset + 1, lambda failure: on_done(outcome if failure is None else failure)
+                )
+
+        return appended

@@ -248,11 +248,11 @@ def test_a_waiter_is_called_when_the_high_watermark_is_there_or_with_why_it_neve
     outcomes: list[KafkaError | None] = []
     bench.stage(b"a", b"b")
     bench.write()
-    bench.partition.when_high_watermark_reaches(2, outcomes.append)
-    bench.partition.when_high_watermark_reaches(3, outcomes.append)
+    bench.partition.replica.when_high_watermark_reaches(2, outcomes.append)
+    bench.partition.replica.when_high_watermark_reaches(3, outcomes.append)
     bench.disk.run()
     assert outcomes == [None]
-    bench.partition.when_high_watermark_reaches(1, outcomes.append)
+    bench.partition.replica.when_high_watermark_reaches(1, outcomes.append)
     assert outcomes == [None, None]
     bench.partition.step_down()
     assert outcomes[2] is not None
@@ -307,7 +307,7 @@ def test_a_watcher_is_notified_of_each_kind_of_change(bench: PartitionBench) -> 
 def test_open_transactions_hold_the_last_stable_offset_and_its_watchers_back(bench: PartitionBench) -> None:
     changes: list[tuple[Partition, int]] = []
     bench.partition.watch(RecordingWatcher(changes), Change.LAST_STABLE_OFFSET)
-    bench.partition.append_records(
+    bench.partition.staging.append_records(
         [(b"k", b"v")], now_ms=0, on_done=lambda _: None, producer_id=7, producer_epoch=0, verification=UNVERIFIED
     )
     for _ in range(2):
@@ -316,7 +316,7 @@ def test_open_transactions_hold_the_last_stable_offset_and_its_watchers_back(ben
         bench.disk.run()
     assert changes == []
     marker = EndTransactionMarker(ControlType.COMMIT, 0)
-    bench.partition.append_marker(marker, producer_id=7, producer_epoch=0, now_ms=0, on_done=lambda _: None)
+    bench.partition.staging.append_marker(marker, producer_id=7, producer_epoch=0, now_ms=0, on_done=lambda _: None)
     bench.write()
     bench.disk.run()
     assert changes == [(bench.partition, Change.HIGH_WATERMARK | Change.LAST_STABLE_OFFSET)]
@@ -341,7 +341,7 @@ def test_nothing_at_or_above_the_high_watermark_is_read(bench: PartitionBench) -
 
 def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_call(bench: PartitionBench) -> None:
     done: Outcomes = []
-    bench.partition.append_records(
+    bench.partition.staging.append_records(
         [(b"k", b"v"), (b"k", None)],
         now_ms=5,
         on_done=done.append,
@@ -359,7 +359,7 @@ def test_records_of_a_coordinator_are_done_when_committed_and_never_within_the_c
 def test_a_coordinator_without_its_partition_gets_the_error_and_not_within_the_call(bench: PartitionBench) -> None:
     done: Outcomes = []
     bench.partition.step_down()
-    bench.partition.append_records(
+    bench.partition.staging.append_records(
         [(b"k", b"v")], now_ms=5, on_done=done.append, producer_id=-1, producer_epoch=-1, verification=UNVERIFIED
     )
     assert done == []
@@ -376,13 +376,3 @@ def test_records_in_the_log_are_readable_after_a_crash_and_a_restart(tmp_path: P
     again.end_turn()
     assert again.values("orders") == [b"a"]
     assert again.table.get("orders", 0).high_watermark == 1
-
-
-def test_the_end_of_a_key_range_is_found_in_steps(bench: PartitionBench) -> None:
-    bench.stage(b"a", b"b")
-    bench.write()
-    bench.disk.run()
-    everything = (0, 2**32 - 1)
-    assert bench.partition.key_end(*everything, 2) is None
-    assert not bench.partition.index_keys_on()
-    assert bench.partition.key_end(*everything, 2) == 2

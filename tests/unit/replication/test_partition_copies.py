@@ -75,7 +75,7 @@ class CopyBench:
     def produce(self, *values: bytes) -> None:
         self.stage(*values)
         self.node.table.write_staged()
-        self.partition.when_high_watermark_reaches(self.partition.log.log_end_offset, self.reached.append)
+        self.partition.replica.when_high_watermark_reaches(self.partition.log.log_end_offset, self.reached.append)
 
     def fetch(self, replica: int, offset: int, *, may_join: bool = True) -> bool:
         return self.partition.in_sync.take_fetch(BrokerId(replica), FollowerFetch(offset, 0, -1, may_join))

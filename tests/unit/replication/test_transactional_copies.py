@@ -56,7 +56,7 @@ class TransactionalReplica:
         self.node.end_turn()
 
     def end(self, marker: EndTransactionMarker, producer_id: int = 7, epoch: int = 0) -> None:
-        self.partition.append_marker(
+        self.partition.staging.append_marker(
             marker, producer_id=producer_id, producer_epoch=epoch, now_ms=NOW_MS, on_done=self.outcomes.append
         )
         self.node.end_turn()
@@ -198,7 +198,7 @@ def test_markers_need_enough_replicas_and_a_leader(
 def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: TransactionalReplica) -> None:
     """The offsets that a consumer commits in it. They have no sequence numbers of the producer's."""
     for _ in range(2):
-        leader.partition.append_records(
+        leader.partition.staging.append_records(
             [(b"group", b"offset")],
             now_ms=NOW_MS,
             on_done=leader.outcomes.append,
@@ -211,7 +211,7 @@ def test_records_of_a_coordinator_in_a_transaction_are_part_of_it(leader: Transa
     assert leader.ends == (2, 0)
     leader.end(COMMIT, epoch=1)
     assert leader.ends == (3, 3)
-    leader.partition.append_records(
+    leader.partition.staging.append_records(
         [(b"group", b"late")],
         now_ms=NOW_MS,
         on_done=leader.outcomes.append,

@@ -159,7 +159,7 @@ class CoordinatorLog(Generic[R]):
         write = self._new_write(len(batches), outcome)
         now_ms = self.clock.now_ms()
         for batch, content in batches:
-            self.partition.append_records(
+            self.partition.staging.append_records(
                 content,
                 now_ms=now_ms,
                 on_done=partial(self._appended, write, batch),
@@ -181,7 +181,7 @@ class CoordinatorLog(Generic[R]):
 
         No callback is called before this has returned.
         """
-        self.partition.append_marker(
+        self.partition.staging.append_marker(
             marker,
             producer_id=within.producer_id,
             producer_epoch=within.producer_epoch,

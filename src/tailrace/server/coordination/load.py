@@ -107,7 +107,7 @@ class Load(Generic[R]):
             self._on_done()
         else:
             # Called at once if the next slice is committed already.
-            self._partition.when_high_watermark_reaches(batches.offset + 1, self._go_on)
+            self._partition.replica.when_high_watermark_reaches(batches.offset + 1, self._go_on)
 
     def _go_on(self, failure: KafkaError | None) -> None:
         if failure is None:

@@ -174,18 +174,20 @@ class SessionReading(Reading):
 
     def read(self) -> "SessionReading":
         """Make the whole pass now."""
-        for _ in self.steps():
-            pass
+        due, is_replica = self._session.due_in_order(), self.params.reader.is_replica
+        if len(due) <= _SLICE:
+            self._look_at(due, is_replica=is_replica)
+        else:
+            for _ in self._slices(due, is_replica=is_replica):
+                pass
         return self
 
     def steps(self) -> Iterator[None]:
         """Make the pass in steps, by rank. The pass of a follower looks at all due partitions: its fetch offsets are
         acknowledgements."""
-        session, params = self._session, self.params
-        due, is_replica = session.due_in_order(), params.reader.is_replica
-        if len(due) <= _SLICE:
-            self._look_at(due, is_replica=is_replica)
-            return
+        return self._slices(self._session.due_in_order(), is_replica=self.params.reader.is_replica)
+
+    def _slices(self, due: Sequence[SessionPartition], *, is_replica: bool) -> Iterator[None]:
         for first in range(0, len(due), _SLICE):
             self._look_at(due[first : first + _SLICE], is_replica=is_replica)
             # The bytes of a follower count against its throttle, but not before the answer is whole (KIP-73).

@@ -241,7 +241,8 @@ class FetchSessions:
         return bool(session.missing) and self._clock.monotonic_ms() - session.missing_told_ms >= TOLD_AGAIN_MS
 
     def _begun(self, session: FetchSession, params: FetchParams, named: int) -> None:
-        self.used(session)
+        if session.is_open:
+            self.cache.used(session, self._clock.monotonic_ms())
         session.count_saved(named, _REQUEST_BYTES)
         if _logger.isEnabledFor(logging.DEBUG):
             epoch = params.request.session_epoch
@@ -274,7 +275,7 @@ class FetchSessions:
         return reading
 
     def used(self, session: FetchSession) -> None:
-        """Note that a request of the session was taken, or answered after a wait."""
+        """Note that a request of the session is answered after a wait."""
         if session.is_open:
             self.cache.used(session, self._clock.monotonic_ms())
 

@@ -116,7 +116,7 @@ class _TransactionalCommit:
             self._commit(UNVERIFIED)
         else:
             batch = _FirstBatch(request.producer_id, request.producer_epoch)
-            verification = partition.verifications.begin(batch, adds_partition=adds)
+            verification = partition.staging.verifications.begin(batch, adds_partition=adds)
             verification.wait(partial(self._verified, verification))
             if not verification.is_sent:
                 verification.is_sent = True
@@ -131,7 +131,7 @@ class _TransactionalCommit:
     ) -> None:
         code = codes.get(here, ErrorCode.UNKNOWN_SERVER_ERROR)
         if code is not ErrorCode.NONE and not code.retriable:
-            self._host.partition.verifications.end(self._request.producer_id)
+            self._host.partition.staging.verifications.end(self._request.producer_id)
         verification.answer(None if code is ErrorCode.NONE else KafkaError(_OF_THE_TRANSACTION.get(code, code)))
 
     def _verified(self, verification: Verification, error: KafkaError | None) -> None:

@@ -61,7 +61,7 @@ class _EndWait:
 
     def begin(self) -> None:
         for partition, end_offset in self._awaited.items():
-            partition.when_high_watermark_reaches(end_offset, self._reached)
+            partition.replica.when_high_watermark_reaches(end_offset, self._reached)
 
     def _reached(self, _: KafkaError | None) -> None:
         self._open -= 1  # a fault is the answer's, which is made anew
@@ -72,6 +72,6 @@ class _EndWait:
     def expire(self) -> None:
         """The time is over."""
         for partition, end_offset in self._awaited.items():
-            partition.cancel_wait(end_offset, self._reached)
+            partition.replica.cancel_wait(end_offset, self._reached)
         self._on_end(self)
         self._on_ready()

@@ -71,7 +71,7 @@ class PartitionPasses:
         for partition in self._table:
             if not partition.is_closed:
                 partition.log.producers.expire(self._clock.now_ms(), expiration_ms=expiration_ms)
-                partition.verifications.forget_idle()
+                partition.staging.verifications.forget_idle()
             yield
 
 

@@ -59,9 +59,9 @@ class _Refusal(NamedTuple):
 
 
 class PartitionAnswer(ABC):
-    """The answer of one partition while it is made.
+    """The answer of a partition while it is made.
 
-    Each kind sets the attributes itself: a common constructor would be one more call for each request.
+    Each kind sets the attributes itself: a common constructor would cost each request a call.
     """
 
     __slots__ = ("acks", "appended", "context", "index", "is_open", "partition", "refusal", "topic_id", "topic_name")
@@ -90,28 +90,29 @@ class PartitionAnswer(ABC):
         return count
 
     def written(self, outcome: Appended | KafkaError) -> None:
-        """The batch is in the log, or could not be written."""
+        """Take the place of the batch in the log, or the error of the write."""
         if not self.is_open:
             return  # timed out while it waited for its transaction; a retry finds the batch in the log
         if isinstance(outcome, KafkaError):
             self.refuse(outcome)
         else:
             self.appended = outcome
-            end_offset = outcome.last_offset + 1
-            if self.acks and self.partition.high_watermark < end_offset and self._has_to_wait(end_offset):
+            if self.acks and self._has_to_wait(outcome.last_offset + 1):
                 return
         self.is_open = False
         self.closed()
 
     def _has_to_wait(self, end_offset: int) -> bool:
         """Begin to wait for a batch that cannot be read yet, if its acks ask for that."""
-        partition = self.partition
+        partition, replica = self.partition, self.partition.replica
+        if replica.high_watermark.offset >= end_offset:
+            return False
         if self.acks == _ALL:
             self.wait()
-            partition.when_high_watermark_reaches(end_offset, self.complete)
+            replica.when_high_watermark_reaches(end_offset, self.complete)
         elif partition.in_sync.waits_for_own_flush(end_offset) and partition.in_sync.is_alone:
             self.wait()
-            partition.when_flushed(end_offset, self.complete)
+            replica.when_flushed(end_offset, self.complete)
         else:
             partition.note_acknowledged(end_offset)
             return False
@@ -135,7 +136,7 @@ class PartitionAnswer(ABC):
         return self.acks == _LEADER or self.partition.in_sync.waits_for_own_flush(appended.last_offset + 1)
 
     def time_out(self, timeout_ms: int) -> None:
-        """The time is over: refuse the batch unless its answer is known. acks=1 is answered: the batch is written."""
+        """Refuse the batch unless its answer is known: the time is over. acks=1 is answered: the batch is written."""
         if self.is_open:
             own_flush = self.waits_for_own_flush
             self.is_open = False
@@ -147,7 +148,7 @@ class PartitionAnswer(ABC):
                 )
                 return
             end_offset = self.appended.last_offset + 1
-            self.partition.cancel_wait(end_offset, self.complete)  # which may take hours
+            self.partition.replica.cancel_wait(end_offset, self.complete)  # which may take hours
             if self.acks == _LEADER:
                 self.partition.note_acknowledged(end_offset)
                 return
@@ -233,7 +234,7 @@ class SoleAnswer(PartitionAnswer):
         self.finish()
 
     def expire(self) -> None:
-        """The producer's timeout is over, or the time of the leader's own flush."""
+        """Answer, since the producer's timeout is over, or wait on for the leader's own flush."""
         self._waited_ms += self._timeout_ms
         if self._waited_ms < OWN_FLUSH_MS and self.waits_for_own_flush:
             self._timeout_ms = OWN_FLUSH_MS - self._waited_ms
@@ -306,7 +307,7 @@ class SeveralAnswers:
         return answer
 
     def staged(self) -> None:
-        """Every partition is staged or refused; those that came in earlier turns may be written."""
+        """Count the open answers: every partition is staged or refused, and some may be written."""
         self._is_staged = True
         self._open_answers = sum(answer.is_open for answer in self._answers)
         if self._open_answers == 0:
@@ -315,14 +316,14 @@ class SeveralAnswers:
             self._deadlines.add(self, self._timeout_ms)
 
     def wait(self) -> None:
-        """At least one partition waits for its high watermark: the deadline begins when all are staged."""
+        """Begin the deadline when all partitions are staged: at least one waits for its high watermark."""
         if not self._is_waiting:
             self._is_waiting = True
             if self._is_staged:
                 self._deadlines.add(self, self._timeout_ms)
 
-    def one_closed(self) -> None:
-        """One more partition's answer is known."""
+    def part_closed(self) -> None:
+        """Note that the answer of another partition is known."""
         if not self._is_staged:
             return  # `staged` counts
         self._open_answers -= 1
@@ -338,7 +339,7 @@ class SeveralAnswers:
         return count
 
     def expire(self) -> None:
-        """The producer's timeout is over, or the time of the leader's own flush."""
+        """Answer, since the producer's timeout is over, or wait on for the leader's own flush."""
         self._waited_ms += self._timeout_ms
         if self._waited_ms < OWN_FLUSH_MS and any(answer.waits_for_own_flush for answer in self._answers):
             for answer in self._answers:
@@ -358,7 +359,7 @@ class SeveralAnswers:
 
 
 class _PartOfAnswer(PartitionAnswer):
-    """The answer of one of several partitions."""
+    """The answer of a partition among several."""
 
     __slots__ = ("_several",)
 
@@ -375,7 +376,7 @@ class _PartOfAnswer(PartitionAnswer):
         self._several.wait()
 
     def closed(self) -> None:
-        self._several.one_closed()
+        self._several.part_closed()
 
     def records_named(self, count: int) -> int:
         return self._several.records_named(count)

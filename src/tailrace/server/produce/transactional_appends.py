@@ -120,7 +120,7 @@ class TransactionalAppends:
         producers = partition.log.producers
         if not partition.is_leader or producers.is_in_transaction(*producer) or producers.is_duplicate(header):
             return False
-        verification = partition.verifications.begin(header, adds_partition=self._adds_partitions)
+        verification = partition.staging.verifications.begin(header, adds_partition=self._adds_partitions)
         assert records is not None
         verification.wait(partial(_answered, bytearray(records), verification, append, refuse))
         if not verification.is_sent:
@@ -144,7 +144,7 @@ class TransactionalAppends:
             code = codes.get(topic_partition, ErrorCode.UNKNOWN_SERVER_ERROR)
             refusal = refusal_of(code, topic_partition, produce_version=self._version)
             if refusal is not None and not refusal.code.retriable:
-                partition.verifications.end(self._producer[0])
+                partition.staging.verifications.end(self._producer[0])
             verification.answer(refusal)
 
 

@@ -82,7 +82,7 @@ def write_markers(
 
     Returns the codes that are known by now; later codes are added to the same object. `on_done` may be called before
     this returns, and not at all while replicas are behind. A partition that is not here is UNKNOWN_TOPIC_OR_PARTITION
-    (3), one that another broker leads NOT_LEADER_OR_FOLLOWER (6); see also `Partition.append_marker`.
+    (3), one that another broker leads NOT_LEADER_OR_FOLLOWER (6); see also `Staging.append_marker`.
     """
     writing = _Writing(markers, on_done)
     for at, marker in enumerate(markers):
@@ -92,7 +92,7 @@ def write_markers(
                 if topic_partition.topic == GROUP_OFFSETS_TOPIC:
                     pending_offsets.complete_transaction(topic_partition, marker, done)
                     continue
-                partitions.get(*topic_partition).append_marker(
+                partitions.get(*topic_partition).staging.append_marker(
                     marker.control_record,
                     producer_id=marker.producer_id,
                     producer_epoch=marker.producer_epoch,

@@ -154,7 +154,7 @@ def test_a_transaction_that_is_older_than_the_leader_does_not_hide_where_committ
     """The high watermark is known: only the last stable offset is below the start of the leader's epoch."""
     base = node.clock.now_ms()
     node.produce("orders", b"before")
-    node.table.get("orders", 0).append_records(
+    node.table.get("orders", 0).staging.append_records(
         [(b"k", b"of an open transaction")],
         now_ms=base + 1,
         on_done=lambda _: None,

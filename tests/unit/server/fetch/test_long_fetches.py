@@ -55,7 +55,7 @@ class LongFetchBench:
 
     @property
     def watchers(self) -> int:
-        found = [self.node.table.get("orders", number)._replica.watchers for number in ALL]
+        found = [self.node.table.get("orders", number).replica.watchers for number in ALL]
         return sum(len(watchers._kinds) for watchers in found if watchers is not None)
 
 

@@ -29,7 +29,7 @@ class Elsewhere:
             return self._read(partition, limits)
         self.reads += 1
         fault = KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "the records are being brought")
-        return PendingRead(limits.offset, partition.log_start_offset, fault)
+        return PendingRead(limits.offset, partition.log.log_start_offset, fault)
 
     def bring(self, node: DataPath) -> None:
         self.is_here = True

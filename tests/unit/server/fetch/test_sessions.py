@@ -430,7 +430,7 @@ def test_a_closed_session_watches_nothing(node: DataPath) -> None:
     reader = SessionReader(node)
     reader.open(ALL)
     reader.next()
-    replica = node.table.get("orders", 0)._replica
+    replica = node.table.get("orders", 0).replica
     assert replica.watchers is not None
     assert replica.watchers.wanted
     reader.epoch = -1
@@ -460,7 +460,7 @@ def test_a_session_that_grows_beyond_the_limit_is_closed_and_its_data_count(
     assert not any(
         watchers.wanted
         for number in range(4)
-        if (watchers := node.table.get("orders", number)._replica.watchers) is not None
+        if (watchers := node.table.get("orders", number).replica.watchers) is not None
     )
 
 

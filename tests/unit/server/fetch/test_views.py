@@ -441,8 +441,8 @@ def test_a_waiting_session_learns_at_last_that_an_end_is_not_known(
 ) -> None:
     session = ViewSession(node)
     session.open({0: 0})
-    monkeypatch.setattr(Partition, "key_end", lambda self, *wanted: None)
-    monkeypatch.setattr(Partition, "index_keys_on", lambda self: False)
+    monkeypatch.setattr(Log, "key_end", lambda self, *wanted: None)
+    monkeypatch.setattr(Log, "index_keys_on", lambda self, monotonic_ms: False)
     node.write(*KEYS)
     waiting = session.begin(max_wait_ms=500)
     node.clock.advance(499)
@@ -459,7 +459,7 @@ def test_an_offset_above_the_high_watermark_is_not_available_at_last(monkeypatch
     node.write(*KEYS)
     monkeypatch.setattr(Partition, "high_watermark", property(lambda self: 30))
     monkeypatch.setattr(Partition, "last_stable_offset", property(lambda self: 30))
-    monkeypatch.setattr(Partition, "key_end", lambda self, *wanted: 30)
+    monkeypatch.setattr(Log, "key_end", lambda self, *wanted: 30)
     waiting = node.fetch_views(VIEW, {0: 40}, max_wait_ms=500)
     assert not waiting.is_answered
     node.clock.advance(500)

@@ -199,7 +199,7 @@ def test_a_log_that_cannot_be_read_makes_its_coordinator_unavailable(caplog: pyt
     node = _node()
     for number in range(4):
         partition = node.table.get(GROUP_OFFSETS_TOPIC, number)
-        partition.append_records(
+        partition.staging.append_records(
             [(b"\x00\x01", b"\x00\x09")],
             now_ms=0,
             on_done=lambda _: None,

@@ -361,7 +361,7 @@ def test_offsets_of_groups_are_compacted_too(node: DataPath) -> None:
     partition = node.create("__consumer_offsets", config=KEYED)
     for number in range(20):
         done: list[object] = []
-        partition.append_records(
+        partition.staging.append_records(
             [(b"group", b"%d" % number * 40)],
             now_ms=node.clock.now_ms(),
             on_done=done.append,

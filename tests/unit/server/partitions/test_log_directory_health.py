@@ -94,7 +94,7 @@ def test_below_the_reserve_produce_is_refused_and_all_else_goes_on(node: DataPat
     assert partition.log.log_start_offset > 0, "retention has been applied at once"
     assert node.values("orders") == [b"x" * 100] * 2
     committed: list[object] = []
-    offsets.append_records(
+    offsets.staging.append_records(
         [(b"group", b"offset")],
         now_ms=0,
         on_done=committed.append,

@@ -288,7 +288,7 @@ def test_an_answer_that_leads_to_an_append_is_written_in_the_same_turn() -> None
     done: list[object] = []
 
     def then_append(_: object) -> None:
-        second.append_records(
+        second.staging.append_records(
             [(b"k", b"v")], now_ms=0, on_done=done.append, producer_id=-1, producer_epoch=-1, verification=UNVERIFIED
         )
 
@@ -521,7 +521,7 @@ def test_a_resigned_leader_leads_no_more_whatever_a_late_image_says() -> None:
     node.table.update(ORDERS, led, TopicConfig())
     waiting: list[KafkaError | None] = []
     partition = node.table.get("orders", 0)
-    partition.when_high_watermark_reaches(1, waiting.append)
+    partition.replica.when_high_watermark_reaches(1, waiting.append)
     left = replace(led, leader=BrokerId(2), leader_epoch=LeaderEpoch(1), partition_epoch=5)
     node.table.resign(ORDERS, left)
     (refusal,) = waiting

@@ -60,7 +60,7 @@ class InSyncKeeperBench:
             for number, members in enumerate(in_sync)
         ]
         for partition in self.partitions:
-            partition._replica.context = replace(partition._replica.context, lag_ms=lag_ms)
+            partition.replica.context = replace(partition.replica.context, lag_ms=lag_ms)
         self.keeper.start()
 
     def fetch(self, partition: Partition, replica: int, offset: int = 0) -> None:

@@ -121,7 +121,7 @@ def test_a_repeated_marker_leaves_the_verification_of_the_next_transaction_alone
     _write(client, b"one", 1)
     assert client.end(is_commit=True) is E.NONE
     assert client.add("orders") is E.NONE
-    verifications = node.table.get("orders", 0).verifications
+    verifications = node.table.get("orders", 0).staging.verifications
     batch = VerifiedBatch(client.producer_id, client.producer_epoch)
     verification = verifications.begin(batch, adds_partition=False)
     assert copies.send_again()["orders"] is E.NONE

@@ -68,13 +68,13 @@ def test_a_partition_that_is_named_twice_is_described_once(node: AdminPath) -> N
 def test_an_open_transaction_has_its_start_and_an_ended_one_its_coordinator(node: AdminPath) -> None:
     partition = node.table.get("orders", 0)
     node.produce("orders", b"before")
-    partition.append_records(
+    partition.staging.append_records(
         [(b"k", b"v")], now_ms=5_000, on_done=lambda _: None, producer_id=7, producer_epoch=2, verification=UNVERIFIED
     )
     node.end_turn()
     (producer,) = describe(node, "orders", 0)[0].active_producers
     assert (producer.current_txn_start_offset, producer.coordinator_epoch) == (1, -1)
-    partition.append_marker(
+    partition.staging.append_marker(
         EndTransactionMarker(ControlType.COMMIT, coordinator_epoch=4),
         producer_id=7,
         producer_epoch=3,
