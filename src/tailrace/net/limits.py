@@ -94,12 +94,10 @@ def describe_bad_length(head: bytes, limit: int) -> str:
 class IdleTimes:
     """The times for which one connection has been idle, in the middle of a frame, or not taking its answers."""
 
-    __slots__ = ("_since_ms", "written_bytes")
+    __slots__ = ("_since_ms",)
 
     def __init__(self) -> None:
         self._since_ms: dict[str, tuple[object, int]] = {}
-        self.written_bytes = 0
-        """Handed to the transport since the connection was made."""
 
     def age(self, what: object, holds: bool, now_ms: int) -> int:
         """The ms for which the condition `what` has held without a break; 0 unless it holds now.

@@ -228,7 +228,7 @@ class Listener:
 
     def _accept(self, connection: InboundConnection) -> None:
         self._accepted += 1
-        connection.set_write_high_water(_WRITE_HIGH_WATER)
+        connection.answers.set_write_high_water(_WRITE_HIGH_WATER)
 
     def _let_wait(self, connection: InboundConnection, wait_ms: int) -> None:
         """Read from a connection above the rate when its wait is over; refuse it if the wait is too long."""

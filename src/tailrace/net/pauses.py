@@ -11,20 +11,20 @@ class Pause:
 
     CLOSED: Final = 1
     FAIRNESS: Final = 2
-    """It has had its share of this turn."""
+    """The connection has had its share of this turn."""
     IN_FLIGHT: Final = 4
-    """Too many of its requests are not answered yet."""
+    """Too many requests are not answered yet."""
     SLOW_READER: Final = 8
-    """It does not take its answers."""
+    """The client does not take its answers."""
     MEMORY: Final = 16
-    """Its frame does not fit into the memory that all receive buffers may use."""
+    """The frame does not fit into the memory that all receive buffers may use."""
     TOO_EARLY: Final = 32
-    """It came above the rate of new connections, and is read from later."""
-    OUT_OF_ORDER: Final = 128
-    """Large answers wait for one that must leave before them."""
+    """The connection came above the rate of new connections, and is read from later."""
     STOPPING: Final = 64
     """The node is about to stop."""
+    OUT_OF_ORDER: Final = 128
+    """Large answers wait for an earlier answer."""
     BUSY: Final = 256
-    """A request of it is carried out in slices."""
+    """A request is carried out in slices."""
     QUEUED: Final = 512
-    """It waits for its turn behind connections that have had less time."""
+    """The connection waits for its turn behind connections that have had less time."""

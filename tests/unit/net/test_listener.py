@@ -525,11 +525,11 @@ def test_a_client_that_does_not_read_is_cut_off(run: Run) -> None:
                 slow.send(frame(n))
                 await honest.ask(frame(n))
             await until(
-                lambda: server.listener.counts.open < 2 or any(each.unsent_bytes for each in server.connections)
+                lambda: server.listener.counts.open < 2 or any(each.answers.unsent_bytes for each in server.connections)
             )
-            stuck = next((each for each in server.connections if each.unsent_bytes), None)
+            stuck = next((each for each in server.connections if each.answers.unsent_bytes), None)
             if stuck is not None:
-                assert stuck.unsent_bytes <= (8 << 20) + (64 << 20)
+                assert stuck.answers.unsent_bytes <= (8 << 20) + (64 << 20)
                 stuck.check_time(0)
                 stuck.check_time(61_000)
                 assert not stuck.is_open, "no progress for 60 s"
@@ -572,11 +572,11 @@ def test_requests_whose_answers_are_not_read_are_not_carried_out(run: Run) -> No
             slow, honest = await server.connect(), await server.connect()
             slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
             slow.send(b"".join(frame(n) for n in range(100)))
-            await until(lambda: any(each.unsent_bytes for each in server.connections))
+            await until(lambda: any(each.answers.unsent_bytes for each in server.connections))
             for n in range(20):
                 await honest.ask(frame(n))
-            (stuck,) = (each for each in server.connections if each.unsent_bytes)
-            assert stuck.unsent_bytes <= 5 << 20
+            (stuck,) = (each for each in server.connections if each.answers.unsent_bytes)
+            assert stuck.answers.unsent_bytes <= 5 << 20
             assert carried_out - 20 <= 32, "the buffers of both sockets, and little more"
             slow.writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(100):
@@ -888,8 +888,8 @@ def test_a_client_that_reads_slowly_gets_all_that_is_queued_when_the_listener_st
             await until(lambda: len(taken) == 4)
             for connection, slot, body in taken:
                 connection.answer(slot, [body, bytes(16 << 20 if slot == 0 else 100_000)])
-                await until(lambda: connection._is_write_blocked)  # noqa: B023
-            assert connection._answers
+                await until(lambda: connection.answers.is_write_blocked)  # noqa: B023
+            assert not connection.answers.is_empty
             stopping = asyncio.create_task(server.listener.stop())
             await asyncio.sleep(0)
             client.writer.transport.resume_reading()  # type: ignore[attr-defined]
@@ -970,7 +970,7 @@ def test_requests_above_the_limit_in_progress_are_carried_out_afterwards(run: Ru
                 await until(lambda: held)
                 connection, slot, body = held.pop(0)
                 connection.answer(slot, [body])
-                connection.flush()
+                connection.answers.flush()
                 answered.append(number_of(await client.receive()))
                 assert len(held) <= 4
             assert answered == list(range(40))
