@@ -23,13 +23,13 @@ from tailrace.protocol.headers import encode_request
 from tailrace.protocol.messages import (
     configs,
     consumer_groups,
-    features,
     groups,
     list_offsets,
     membership,
     metadata,
     offsets,
     quorum,
+    registrations,
     replicas,
 )
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest
@@ -271,9 +271,9 @@ def quorum_request(_: WholeNode) -> quorum.DescribeQuorumRequest:
     return quorum.DescribeQuorumRequest(topics=(topic,))
 
 
-def features_request(_: WholeNode) -> features.UpdateFeaturesRequest:
-    update = features.FeatureUpdateKey(feature="metadata.version", max_version_level=METADATA_VERSION)
-    return features.UpdateFeaturesRequest(timeout_ms=1_000, feature_updates=(update,))
+def features_request(_: WholeNode) -> registrations.UpdateFeaturesRequest:
+    update = registrations.FeatureUpdateKey(feature="metadata.version", max_version_level=METADATA_VERSION)
+    return registrations.UpdateFeaturesRequest(timeout_ms=1_000, feature_updates=(update,))
 
 
 SENSIBLE: dict[type, Callable[[WholeNode], Any]] = {
@@ -326,7 +326,7 @@ SENSIBLE: dict[type, Callable[[WholeNode], Any]] = {
     replicas.ElectLeadersRequest: election_request,
     replicas.AlterPartitionReassignmentsRequest: reassignment_request,
     quorum.DescribeQuorumRequest: quorum_request,
-    features.UpdateFeaturesRequest: features_request,
+    registrations.UpdateFeaturesRequest: features_request,
     groups.DeleteGroupsRequest: lambda _: groups.DeleteGroupsRequest(groups_names=("group",)),
 }
 

@@ -14,7 +14,6 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.steps import result_of
 from tailrace.protocol.declaration import BOOL, REQUIRED, Array, Fixed, RecordBytes, Text, WireType
 from tailrace.protocol.messages import (
-    acls,
     configs,
     consumer_groups,
     fetch,
@@ -26,9 +25,8 @@ from tailrace.protocol.messages import (
     offsets,
     produce,
     quorum,
-    quotas,
     replicas,
-    scram_users,
+    security,
     topics,
     transactions,
 )
@@ -194,10 +192,10 @@ _REPEATED: Mapping[type[Any], Mapping[str, Any]] = {
     metadata.DescribeTopicPartitionsRequest: {
         "topics": _each("topics", metadata.DescribeTopicPartitionsResponseTopic, name="name")
     },
-    acls.CreateAclsRequest: {"results": _each("creations", acls.AclCreationResult)},
-    acls.DeleteAclsRequest: {"filter_results": _each("filters", acls.DeleteAclsFilterResult)},
-    quotas.DescribeClientQuotasRequest: {"entries": None},
-    quotas.AlterClientQuotasRequest: {"entries": _each("entries", quotas.AlteredQuotasResult, entity="entity")},
+    security.CreateAclsRequest: {"results": _each("creations", security.AclCreationResult)},
+    security.DeleteAclsRequest: {"filter_results": _each("filters", security.DeleteAclsFilterResult)},
+    configs.DescribeClientQuotasRequest: {"entries": None},
+    configs.AlterClientQuotasRequest: {"entries": _each("entries", configs.AlteredQuotasResult, entity="entity")},
     configs.DescribeConfigsRequest: {
         "results": _each(
             "resources", configs.DescribeConfigsResult, resource_type="resource_type", resource_name="resource_name"
@@ -357,15 +355,14 @@ def _alter_replica_log_dirs(
 
 
 def _alter_scram_users(
-    request: scram_users.AlterUserScramCredentialsRequest, _: int, error: KafkaError
-) -> scram_users.AlterUserScramCredentialsResponse:
+    request: security.AlterUserScramCredentialsRequest, _: int, error: KafkaError
+) -> security.AlterUserScramCredentialsResponse:
     names = dict.fromkeys(
         [*(deletion.name for deletion in request.deletions), *(upsertion.name for upsertion in request.upsertions)]
     )
-    return scram_users.AlterUserScramCredentialsResponse(
+    return security.AlterUserScramCredentialsResponse(
         results=tuple(
-            scram_users.AlteredScramUser(user=name, error_code=error.code, error_message=_message(error))
-            for name in names
+            security.AlteredScramUser(user=name, error_code=error.code, error_message=_message(error)) for name in names
         )
     )
 
@@ -403,6 +400,6 @@ _OF_ANOTHER_SHAPE: Mapping[type[Any], Callable[[Any, int, KafkaError], Any]] = {
     topics.DeleteTopicsRequest: _delete_topics,
     log_dirs.AlterReplicaLogDirsRequest: _alter_replica_log_dirs,
     quorum.FetchSnapshotRequest: _fetch_snapshot,
-    scram_users.AlterUserScramCredentialsRequest: _alter_scram_users,
+    security.AlterUserScramCredentialsRequest: _alter_scram_users,
 }
 """Error responses that depend on the version, or have another shape than the request."""

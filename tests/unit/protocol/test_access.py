@@ -6,11 +6,6 @@ from tailrace.model.access import CLUSTER, Operation, SecuredResource, SecuredTy
 from tailrace.protocol.access import EVERYONE, topic_resource
 from tailrace.protocol.headers import decode_request_header, encode_request
 from tailrace.protocol.messages.configs import DescribeConfigsRequest, DescribeConfigsResource
-from tailrace.protocol.messages.delegation_tokens import (
-    CreateDelegationTokenRequest,
-    DescribeDelegationTokenRequest,
-    TokenPrincipal,
-)
 from tailrace.protocol.messages.fetch import FetchRequest, FetchTopic, ReplicaState
 from tailrace.protocol.messages.groups import DeleteGroupsRequest, FindCoordinatorRequest
 from tailrace.protocol.messages.offsets import (
@@ -20,6 +15,11 @@ from tailrace.protocol.messages.offsets import (
     OffsetFetchRequestTopics,
 )
 from tailrace.protocol.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData, form_of
+from tailrace.protocol.messages.security import (
+    CreateDelegationTokenRequest,
+    DescribeDelegationTokenRequest,
+    TokenPrincipal,
+)
 from tailrace.protocol.messages.topics import DeleteTopicsRequest, DeleteTopicState
 from tailrace.protocol.messages.transactions import (
     AddPartitionsToTxnRequest,

@@ -13,10 +13,15 @@ from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.net.connection import Connection
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tailrace.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from tailrace.protocol.messages.metadata import DescribeClusterRequest, DescribeClusterResponse
 from tailrace.protocol.messages.quorum import DescribeQuorumRequest
-from tailrace.protocol.messages.registrations import UnregisterBrokerRequest, UnregisterBrokerResponse
+from tailrace.protocol.messages.registrations import (
+    FeatureUpdateKey,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 
 _FIRST_WITH_FENCED = 2
 

@@ -9,7 +9,7 @@ from tailrace.client.router import Router
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
 from tailrace.net.connection import Connection
-from tailrace.protocol.messages.fetch_sessions import (
+from tailrace.protocol.messages.fetch import (
     DescribedFetchSession,
     DescribeFetchSessionsRequest,
     DescribeFetchSessionsResponse,

@@ -7,7 +7,7 @@ for access control lists where there may be none, as MirrorMaker 2 and kminion d
 from typing import NoReturn
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.acls import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
+from tailrace.protocol.messages.security import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 from tailrace.server.context import RequestContext
 
 

@@ -7,7 +7,7 @@ for Kafka 1.0.
 from typing import Final, NoReturn
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.delegation_tokens import (
+from tailrace.protocol.messages.security import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
     DescribeDelegationTokenRequest,

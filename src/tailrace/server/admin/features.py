@@ -11,13 +11,14 @@ from typing import Final
 from tailrace.metadata.broker_commands import FeatureUpdate, UnregisterBroker, UpdateFeatures
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.ids import BrokerId
-from tailrace.protocol.messages.features import (
+from tailrace.protocol.messages.registrations import (
     FeatureUpdateKey,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from tailrace.protocol.messages.registrations import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tailrace.server.context import RequestContext
 from tailrace.server.ports import Controller
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.quotas import (
+from tailrace.protocol.messages.configs import (
     AlterClientQuotasRequest,
     AlterClientQuotasResponse,
     AlteredQuotas,

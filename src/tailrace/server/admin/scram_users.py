@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Final
 
 from tailrace.model.errors import ErrorCode, KafkaError
-from tailrace.protocol.messages.scram_users import (
+from tailrace.protocol.messages.security import (
     AlteredScramUser,
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,

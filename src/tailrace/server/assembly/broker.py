@@ -15,7 +15,6 @@ from tailrace.protocol.messages import (
     api_versions,
     configs,
     fetch,
-    fetch_sessions,
     list_offsets,
     log_dirs,
     metadata,
@@ -220,7 +219,7 @@ class Broker:
                     endpoints=endpoints,
                     views=self.readable_views,
                 ),
-                fetch_sessions.DescribeFetchSessionsRequest: DescribeFetchSessionsHandler(
+                fetch.DescribeFetchSessionsRequest: DescribeFetchSessionsHandler(
                     cache=self.fetch_sessions.cache, clock=clock
                 ),
                 list_offsets.ListOffsetsRequest: ListOffsetsHandler(

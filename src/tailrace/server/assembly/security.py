@@ -2,7 +2,10 @@
 
 from typing import Final
 
-from tailrace.protocol.messages import acls, delegation_tokens, quotas, scram_users
+from tailrace.protocol.messages import (
+    configs,
+    security,
+)
 from tailrace.protocol.registry import Listeners
 from tailrace.server.admin.acls import NoAclsHandler
 from tailrace.server.admin.delegation_tokens import CreateDelegationTokenHandler, NoDelegationTokensHandler
@@ -14,17 +17,17 @@ _NO_ACLS: Final = NoAclsHandler()
 _NO_TOKENS: Final = NoDelegationTokensHandler()
 _HANDLERS: Final[HandlerTable] = by_api(
     {
-        acls.DescribeAclsRequest: _NO_ACLS,
-        acls.CreateAclsRequest: _NO_ACLS,
-        acls.DeleteAclsRequest: _NO_ACLS,
-        delegation_tokens.CreateDelegationTokenRequest: CreateDelegationTokenHandler(),
-        delegation_tokens.RenewDelegationTokenRequest: _NO_TOKENS,
-        delegation_tokens.ExpireDelegationTokenRequest: _NO_TOKENS,
-        delegation_tokens.DescribeDelegationTokenRequest: _NO_TOKENS,
-        quotas.DescribeClientQuotasRequest: DescribeClientQuotasHandler(),
-        quotas.AlterClientQuotasRequest: AlterClientQuotasHandler(),
-        scram_users.DescribeUserScramCredentialsRequest: DescribeUserScramCredentialsHandler(),
-        scram_users.AlterUserScramCredentialsRequest: AlterUserScramCredentialsHandler(),
+        security.DescribeAclsRequest: _NO_ACLS,
+        security.CreateAclsRequest: _NO_ACLS,
+        security.DeleteAclsRequest: _NO_ACLS,
+        security.CreateDelegationTokenRequest: CreateDelegationTokenHandler(),
+        security.RenewDelegationTokenRequest: _NO_TOKENS,
+        security.ExpireDelegationTokenRequest: _NO_TOKENS,
+        security.DescribeDelegationTokenRequest: _NO_TOKENS,
+        configs.DescribeClientQuotasRequest: DescribeClientQuotasHandler(),
+        configs.AlterClientQuotasRequest: AlterClientQuotasHandler(),
+        security.DescribeUserScramCredentialsRequest: DescribeUserScramCredentialsHandler(),
+        security.AlterUserScramCredentialsRequest: AlterUserScramCredentialsHandler(),
     }
 )
 

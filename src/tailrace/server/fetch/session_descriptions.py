@@ -9,7 +9,7 @@ from typing import Final
 
 from tailrace.fetch_session.session import FetchSession
 from tailrace.fetch_session.session_cache import FetchSessionCache
-from tailrace.protocol.messages.fetch_sessions import (
+from tailrace.protocol.messages.fetch import (
     DescribedFetchSession,
     DescribeFetchSessionsRequest,
     DescribeFetchSessionsResponse,

@@ -2,8 +2,7 @@
 
 from interop.differential.catalogue.preparation import LIMIT_MS
 from interop.differential.script import Script, ask, every_version
-from tailrace.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest
-from tailrace.protocol.messages.registrations import UnregisterBrokerRequest
+from tailrace.protocol.messages.registrations import FeatureUpdateKey, UnregisterBrokerRequest, UpdateFeaturesRequest
 
 NAME = "metadata.version"
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3

@@ -1,21 +1,7 @@
 """Access control lists, quotas and SCRAM users: what a node without them answers, and nothing that Kafka would keep."""
 
 from interop.differential.script import Script, ask, every_version
-from tailrace.protocol.messages.acls import (
-    AclCreation,
-    CreateAclsRequest,
-    DeleteAclsFilter,
-    DeleteAclsRequest,
-    DescribeAclsRequest,
-)
-from tailrace.protocol.messages.delegation_tokens import (
-    CreateDelegationTokenRequest,
-    DescribeDelegationTokenRequest,
-    ExpireDelegationTokenRequest,
-    RenewDelegationTokenRequest,
-    TokenPrincipal,
-)
-from tailrace.protocol.messages.quotas import (
+from tailrace.protocol.messages.configs import (
     AlterClientQuotasRequest,
     AlteredQuotas,
     DescribeClientQuotasRequest,
@@ -23,12 +9,22 @@ from tailrace.protocol.messages.quotas import (
     QuotaEntity,
     QuotaOperation,
 )
-from tailrace.protocol.messages.scram_users import (
+from tailrace.protocol.messages.security import (
+    AclCreation,
     AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    CreateDelegationTokenRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeDelegationTokenRequest,
     DescribeUserScramCredentialsRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
     ScramUserName,
+    TokenPrincipal,
 )
 
 TOPIC, READ, ALLOW = 2, 3, 3

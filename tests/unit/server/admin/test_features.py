@@ -5,7 +5,7 @@ import pytest
 from tailrace.metadata.feature_levels import METADATA_VERSION, OLDEST_METADATA_VERSION
 from tailrace.model.errors import ErrorCode
 from tailrace.protocol.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from tailrace.protocol.messages.features import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
+from tailrace.protocol.messages.registrations import FeatureUpdateKey, UpdateFeaturesRequest, UpdateFeaturesResponse
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath
 

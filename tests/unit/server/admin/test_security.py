@@ -5,21 +5,7 @@ from typing import Any
 import pytest
 
 from tailrace.model.errors import ErrorCode
-from tailrace.protocol.messages.acls import (
-    AclCreation,
-    CreateAclsRequest,
-    DeleteAclsFilter,
-    DeleteAclsRequest,
-    DescribeAclsRequest,
-)
-from tailrace.protocol.messages.delegation_tokens import (
-    CreateDelegationTokenRequest,
-    DescribeDelegationTokenRequest,
-    ExpireDelegationTokenRequest,
-    RenewDelegationTokenRequest,
-    TokenPrincipal,
-)
-from tailrace.protocol.messages.quotas import (
+from tailrace.protocol.messages.configs import (
     AlterClientQuotasRequest,
     AlteredQuotas,
     DescribeClientQuotasRequest,
@@ -27,12 +13,22 @@ from tailrace.protocol.messages.quotas import (
     QuotaEntity,
     QuotaOperation,
 )
-from tailrace.protocol.messages.scram_users import (
+from tailrace.protocol.messages.security import (
+    AclCreation,
     AlterUserScramCredentialsRequest,
+    CreateAclsRequest,
+    CreateDelegationTokenRequest,
+    DeleteAclsFilter,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    DescribeDelegationTokenRequest,
     DescribeUserScramCredentialsRequest,
+    ExpireDelegationTokenRequest,
+    RenewDelegationTokenRequest,
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
     ScramUserName,
+    TokenPrincipal,
 )
 from tailrace.testing.disk import SimulatedDisk
 from testkit.admin_path import AdminPath

@@ -13,8 +13,8 @@ from tailrace.model.identity import ClientIdentity
 from tailrace.model.ids import ZERO_TOPIC_ID
 from tailrace.protocol.headers import decode_request_header, decode_response, encode_request, encode_response
 from tailrace.protocol.messages.envelope import EnvelopeRequest, EnvelopeResponse
-from tailrace.protocol.messages.features import UpdateFeaturesRequest, UpdateFeaturesResponse
 from tailrace.protocol.messages.metadata import MetadataRequest
+from tailrace.protocol.messages.registrations import UpdateFeaturesRequest, UpdateFeaturesResponse
 from tailrace.protocol.messages.topics import (
     CreatableTopic,
     CreateTopicsRequest,

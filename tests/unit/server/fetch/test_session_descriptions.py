@@ -4,7 +4,7 @@ import pytest
 
 from tailrace.fetch_session.session import SessionOwner
 from tailrace.fetch_session.session_cache import FetchSessionCache
-from tailrace.protocol.messages.fetch_sessions import (
+from tailrace.protocol.messages.fetch import (
     DescribedFetchSession,
     DescribeFetchSessionsRequest,
     DescribeFetchSessionsResponse,
