@@ -46,11 +46,12 @@ from tailrace.coordinators.groups.events import (
 from tailrace.coordinators.groups.group import ClassicGroup, GroupState
 from tailrace.coordinators.groups.history import GroupEventKind, GroupHistory, ProgressBook
 from tailrace.coordinators.groups.joining import NewMemberId
-from tailrace.coordinators.groups.membership import GroupMembership, Schedule
+from tailrace.coordinators.groups.membership import GroupMembership
 from tailrace.coordinators.groups.offset_commits import GroupDecision, OffsetCommits
 from tailrace.coordinators.groups.records import GroupLogRecord, GroupRecord, PendingOffset, TransactionEnd
 from tailrace.coordinators.groups.removals import GroupRemovals
 from tailrace.coordinators.groups.reports import GroupReports
+from tailrace.coordinators.groups.schedule import Schedule
 from tailrace.coordinators.groups.shared_offsets import SharedOffsets
 from tailrace.coordinators.groups.store import GroupStore, LatestGroups
 from tailrace.model.errors import ErrorCode, KafkaError
@@ -78,7 +79,7 @@ class GroupCoordinator:
         self._consumers = ConsumerGroups(config, self._histories, topics=topics, new_member_id=new_member_id)
         self._progress = ProgressBook()
         self.reports = GroupReports(self.committed, self._memberships, self._consumers, self._histories, self._progress)
-        self._schedule = Schedule()
+        self._schedule: Schedule[str] = Schedule()
         self._write_ids = count(1)
         self._now_ms = 0
         """The time of the last event: sessions of a converted group begin then."""

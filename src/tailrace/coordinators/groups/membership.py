@@ -7,9 +7,8 @@ Rules:
 3. States and their changes are in `rebalance`; this module checks which requests a member may send.
 """
 
-import heapq
 from collections.abc import Iterator, Sequence
-from typing import Final, assert_never
+from typing import assert_never
 
 from tailrace.coordinators.config import NEW_MEMBER_JOIN_TIMEOUT_MS, GroupConfig
 from tailrace.coordinators.groups import answers
@@ -235,51 +234,3 @@ def _why_expired(member: Member) -> str:
             f"its first JoinGroup waited for {NEW_MEMBER_JOIN_TIMEOUT_MS} ms, and such a member cannot send heartbeats"
         )
     return f"no heartbeat within session.timeout.ms={member.session_timeout_ms}"
-
-
-_SPARE_ENTRIES: Final = 64
-
-
-class Schedule:
-    """The groups of a coordinator by their next deadlines.
-
-    A deadline that was replaced stays in the heap until it is due, or there are too many of them.
-    """
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[int, str]] = []
-        self._deadlines: dict[str, int] = {}
-
-    def __len__(self) -> int:
-        """The number of entries in the heap: at most twice the number of deadlines, and `_SPARE_ENTRIES`."""
-        return len(self._heap)
-
-    @property
-    def next_deadline_ms(self) -> int | None:
-        """Not later than the earliest deadline."""
-        return self._heap[0][0] if self._heap else None
-
-    def set(self, group_id: str, deadline_ms: int | None) -> None:
-        """Set the deadline of the group; None: it has none."""
-        if deadline_ms is None:
-            self._deadlines.pop(group_id, None)
-        elif self._deadlines.get(group_id) != deadline_ms:
-            self._deadlines[group_id] = deadline_ms
-            heapq.heappush(self._heap, (deadline_ms, group_id))
-            if len(self._heap) > 2 * len(self._deadlines) + _SPARE_ENTRIES:
-                self._drop_old_entries()
-
-    def _drop_old_entries(self) -> None:
-        """Keep the heap in bounds while groups come and go; the cost is constant per dropped entry."""
-        self._heap = [(deadline_ms, group_id) for group_id, deadline_ms in self._deadlines.items()]
-        heapq.heapify(self._heap)
-
-    def take_due(self, now_ms: int) -> list[str]:
-        """The groups whose deadline has passed; they have none afterwards."""
-        due = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            deadline_ms, group_id = heapq.heappop(self._heap)
-            if self._deadlines.get(group_id) == deadline_ms:
-                del self._deadlines[group_id]
-                due.append(group_id)
-        return due

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.coordinators.groups.membership import Schedule
+from tailrace.coordinators.groups.schedule import Schedule
 
 GROUPS = st.sampled_from("abc")
 
@@ -12,7 +12,7 @@ GROUPS = st.sampled_from("abc")
 def test_the_last_deadline_of_each_group_decides_when_it_is_due(
     settings: list[tuple[str, int | None]], now_ms: int
 ) -> None:
-    schedule = Schedule()
+    schedule: Schedule[str] = Schedule()
     last: dict[str, int | None] = {}
     for group_id, deadline_ms in settings:
         schedule.set(group_id, deadline_ms)
@@ -31,7 +31,7 @@ def test_nothing_is_due_when_nothing_is_set() -> None:
 
 
 def test_groups_that_come_and_go_do_not_pile_up() -> None:
-    schedule = Schedule()
+    schedule: Schedule[str] = Schedule()
     schedule.set("stays", 5)
     for number in range(10_000):
         schedule.set(f"group-{number}", 1_800_000 + number)

@@ -1,11 +1,10 @@
 """Deadlines of members of consumer groups: of the next heartbeat, and of a requested revocation."""
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-_SPARE_ALARMS: Final = 64
+from tailrace.coordinators.groups.schedule import Schedule
 
 
 class MemberKey(NamedTuple):
@@ -24,8 +23,6 @@ class _Session:
     act_by_ms: int | None = None
     fault: str = ""
     """The reason for removal at `act_by_ms`."""
-    alarm_at_ms: int | None = None
-    """The member's earliest entry in the heap, not later than either deadline."""
 
     @property
     def deadline_ms(self) -> int:
@@ -39,17 +36,17 @@ class Sessions:
         """`timeout_ms_of` returns the present session timeout of a group by its id."""
         self._timeout_ms_of = timeout_ms_of
         self._sessions: dict[MemberKey, _Session] = {}
-        self._heap: list[tuple[int, MemberKey]] = []
-        """A replaced alarm stays in the heap until it is due, or there are too many of them."""
+        self._alarms: Schedule[MemberKey] = Schedule()
+        """Not later than either deadline of the member."""
 
     def __len__(self) -> int:
-        """The number of alarms in the heap: at most twice the number of members, and `_SPARE_ALARMS`."""
-        return len(self._heap)
+        """The number of alarms, also replaced ones."""
+        return len(self._alarms)
 
     @property
     def next_deadline_ms(self) -> int | None:
         """Not later than the next deadline."""
-        return self._heap[0][0] if self._heap else None
+        return self._alarms.next_deadline_ms
 
     def heard(self, key: MemberKey, now_ms: int, classic_timeout_ms: int | None) -> None:
         """Start the session again. `classic_timeout_ms` is the timeout of a member with the classic protocol."""
@@ -80,6 +77,7 @@ class Sessions:
 
     def forget(self, key: MemberKey) -> None:
         self._sessions.pop(key, None)
+        self._alarms.set(key, None)
 
     def silent_ms(self, key: MemberKey, now_ms: int) -> int | None:
         """The time since the member's last heartbeat."""
@@ -89,28 +87,16 @@ class Sessions:
     def take_due(self, now_ms: int) -> list[tuple[MemberKey, str]]:
         """The members that have timed out, with the reason; they are forgotten."""
         due = []
-        while self._heap and self._heap[0][0] <= now_ms:
-            at_ms, key = heapq.heappop(self._heap)
-            session = self._sessions.get(key)
-            if session is None or session.alarm_at_ms != at_ms:
-                continue
-            session.alarm_at_ms = None
+        for key in self._alarms.take_due(now_ms):
+            session = self._sessions[key]
             if session.deadline_ms > now_ms:
                 self._set_alarm(key, session)
-                continue
-            del self._sessions[key]
-            due.append((key, session.end if session.ends_at_ms <= now_ms else session.fault))
+            else:
+                del self._sessions[key]
+                due.append((key, session.end if session.ends_at_ms <= now_ms else session.fault))
         return due
 
     def _set_alarm(self, key: MemberKey, session: _Session) -> None:
-        if session.alarm_at_ms is None or session.deadline_ms < session.alarm_at_ms:
-            session.alarm_at_ms = session.deadline_ms
-            heapq.heappush(self._heap, (session.deadline_ms, key))
-            if len(self._heap) > 2 * len(self._sessions) + _SPARE_ALARMS:
-                self._drop_old_alarms()
-
-    def _drop_old_alarms(self) -> None:
-        """Keep the heap in bounds while members come and go; the cost is constant per dropped alarm."""
-        alarms = ((session.alarm_at_ms, key) for key, session in self._sessions.items())
-        self._heap = [(at_ms, key) for at_ms, key in alarms if at_ms is not None]
-        heapq.heapify(self._heap)
+        alarm_at_ms = self._alarms.get(key)
+        if alarm_at_ms is None or session.deadline_ms < alarm_at_ms:
+            self._alarms.set(key, session.deadline_ms)
