@@ -261,7 +261,7 @@ class GroupScene:
         """The group's state; Dead if there is none."""
         if not self.coordinator.has_group(self.group_id):
             return GroupState.DEAD
-        return self.coordinator.reports.describe(self.group_id).state
+        return GroupState(self.coordinator.reports.describe(self.group_id).group_state)
 
     @property
     def members(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.steps import result_of
@@ -33,6 +33,8 @@ from tailrace.protocol.messages import (
 from tailrace.protocol.registry import api_of
 from tailrace.protocol.schema import schema_of
 from tailrace.server.slices import STEP, Stepwise, mapped
+
+T = TypeVar("T")
 
 _ITSELF: Final = ""
 _CODES: Final = ("error_code", "partition_error_code")
@@ -78,13 +80,25 @@ def _part(kind: type[Any], requested: Any, fields: Mapping[str, Any], error: Kaf
         name = field.name
         if name in fields:
             values[name] = yield from _found(fields[name], requested, error)
-        elif name in _CODES:
-            values[name] = error.code
-        elif name == "error_message":
-            values[name] = _message(error)
-        elif field.default is REQUIRED:
-            values[name] = _blank(field.type)
+        else:
+            values |= _in_error(field, error)
     return kind(**values)
+
+
+def refused_part(kind: type[T], error: KafkaError, **values: Any) -> T:
+    """A part of a response that has an error of its own, and these values."""
+    for field in schema_of(kind).fields:
+        if field.name not in values:
+            values |= _in_error(field, error)
+    return kind(**values)
+
+
+def _in_error(field: Any, error: KafkaError) -> dict[str, Any]:
+    if field.name in _CODES:
+        return {field.name: error.code}
+    if field.name == "error_message":
+        return {field.name: _message(error)}
+    return {field.name: _blank(field.type)} if field.default is REQUIRED else {}
 
 
 def _found(origin: Any, requested: Any, error: KafkaError) -> Stepwise[Any]:

@@ -4,11 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
-from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
 from tailrace.coordinators.groups.consumer.coordinator import ConsumerGroups
-from tailrace.coordinators.groups.consumer.group import ConsumerGroup, ConsumerGroupState
-from tailrace.coordinators.groups.consumer_records import ConsumerGroupMemberMetadataValue
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup
 from tailrace.coordinators.groups.group import GroupState, Member
 from tailrace.coordinators.groups.history import GroupEvent, GroupHistory, OffsetProgress, ProgressBook
 from tailrace.coordinators.groups.membership import GroupMembership
@@ -17,65 +14,11 @@ from tailrace.coordinators.groups.removals import no_such_group
 from tailrace.coordinators.groups.store import GroupStore
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.model.partitions import TopicPartition
-from tailrace.protocol.messages.groups import DescribedGroupMember
+from tailrace.protocol.messages.groups import DescribedGroup, DescribedGroupMember, ListedGroup, MemberDetails
 
+CLASSIC: Final = "classic"
 _CONSUMER: Final = "consumer"
 _NOTHING: Final[Mapping[TopicPartition, OffsetCommitValue]] = {}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOverview:
-    """A group in a list."""
-
-    group_id: str
-    protocol_type: str
-    """Empty for a group of consumers that assign themselves."""
-    state: GroupState | ConsumerGroupState
-    is_consumer_group: bool = False
-    """A consumer group of KIP-848; else a classic group."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupReport:
-    """A whole group. Only a stable group has a protocol, and members with metadata; assignments are the last ones."""
-
-    group_id: str
-    state: GroupState
-    protocol_type: str
-    protocol_name: str
-    members: tuple[DescribedGroupMember, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerMemberDescription:
-    """A member of a consumer group, for clients."""
-
-    member_id: str
-    epoch: int
-    subscription: ConsumerGroupMemberMetadataValue
-    assignment: Assignment
-    target: Assignment
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerGroupDescription:
-    """A whole consumer group."""
-
-    group_id: str
-    state: ConsumerGroupState
-    epoch: int
-    target_epoch: int
-    assignor: str
-    members: tuple[ConsumerMemberDescription, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberLiveness:
-    """The time since a member's last heartbeat, and its session timeout."""
-
-    member_id: str
-    silent_ms: int
-    session_timeout_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +31,7 @@ class GroupInsight:
     now_ms: int
     wall_ms: int
     events: tuple[GroupEvent, ...]
-    liveness: tuple[MemberLiveness, ...]
+    liveness: tuple[MemberDetails, ...]
     progress: Mapping[TopicPartition, OffsetProgress]
 
 
@@ -135,35 +78,42 @@ class GroupReports:
         stored = self._committed.groups.get(group_id)
         return None if stored is None else stored.consumer
 
-    def overview(self) -> list[GroupOverview]:
+    def overview(self) -> list[ListedGroup]:
         """All groups, for a list."""
         return [self._overview(group_id) for group_id in {*self._memberships, *self._committed.groups}]
 
-    def _overview(self, group_id: str) -> GroupOverview:
+    def _overview(self, group_id: str) -> ListedGroup:
         membership, consumer = self._memberships.get(group_id), self._consumer(group_id)
         if consumer is not None:
-            return GroupOverview(
-                group_id=group_id, protocol_type=_CONSUMER, state=consumer.state, is_consumer_group=True
-            )
-        if membership is None:
-            return GroupOverview(group_id=group_id, protocol_type="", state=GroupState.EMPTY)
-        group = membership.group
-        return GroupOverview(group_id=group_id, protocol_type=group.protocol_type or "", state=group.state)
+            protocol_type, state = _CONSUMER, str(consumer.state)
+        elif membership is not None:
+            protocol_type, state = membership.group.protocol_type or "", str(membership.group.state)
+        else:
+            protocol_type, state = "", str(GroupState.EMPTY)  # of consumers that assign themselves
+        return ListedGroup(
+            group_id=group_id,
+            protocol_type=protocol_type,
+            group_state=state,
+            group_type=CLASSIC if consumer is None else _CONSUMER,
+        )
 
-    def describe(self, group_id: str) -> GroupReport:
-        """The whole group. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
+    def describe(self, group_id: str) -> DescribedGroup:
+        """The whole group. Only a stable group has a protocol, and members with metadata.
+
+        Raises KafkaError GROUP_ID_NOT_FOUND (69).
+        """
         self._check_exists(group_id)
         overview = self._overview(group_id)
-        if not isinstance(overview.state, GroupState):
+        if overview.group_type != CLASSIC:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id!r} is not a classic group")
         membership = self._memberships.get(group_id)
-        is_stable = overview.state is GroupState.STABLE
+        is_stable = overview.group_state == GroupState.STABLE
         protocol_name = None if membership is None or not is_stable else membership.group.protocol_name
-        return GroupReport(
+        return DescribedGroup(
             group_id=group_id,
-            state=overview.state,
+            group_state=overview.group_state,
             protocol_type=overview.protocol_type,
-            protocol_name=protocol_name or "",
+            protocol_data=protocol_name or "",
             members=tuple(
                 DescribedGroupMember(
                     member_id=member.member_id,
@@ -177,44 +127,28 @@ class GroupReports:
             ),
         )
 
-    def _check_exists(self, group_id: str) -> None:
-        if group_id not in self._memberships and group_id not in self._committed.groups:
-            raise no_such_group(group_id)
-
     def _members(self, group_id: str) -> tuple[Member, ...]:
         """The members of a classic group."""
         membership = self._memberships.get(group_id)
         return () if membership is None else tuple(membership.group.members.values())
 
-    def describe_consumer_group(self, group_id: str) -> ConsumerGroupDescription:
-        """The whole consumer group. Raises KafkaError GROUP_ID_NOT_FOUND (69), also for a classic group."""
+    def _check_exists(self, group_id: str) -> None:
+        if group_id not in self._memberships and group_id not in self._committed.groups:
+            raise no_such_group(group_id)
+
+    def consumer_group(self, group_id: str) -> ConsumerGroup:
+        """The consumer group, to be read. Raises KafkaError GROUP_ID_NOT_FOUND (69), also for a classic group."""
         group = self._consumer(group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no consumer group {group_id!r}")
-        return ConsumerGroupDescription(
-            group_id=group_id,
-            state=group.state,
-            epoch=group.epoch or 0,
-            target_epoch=group.target_epoch,
-            assignor=group.assignor(DEFAULT_ASSIGNOR),
-            members=tuple(
-                ConsumerMemberDescription(
-                    member_id=member.member_id,
-                    epoch=member.epoch,
-                    subscription=member.subscription,
-                    assignment=member.assigned,
-                    target=group.targets.get(member.member_id, NOTHING),
-                )
-                for member in group.members.values()
-            ),
-        )
+        return group
 
     def insight(self, group_id: str, *, now_ms: int, wall_ms: int) -> GroupInsight:
         """Details beyond `describe`, at the present times. Raises KafkaError GROUP_ID_NOT_FOUND (69)."""
         self._check_exists(group_id)
         history = self._histories.get(group_id)
         classic = (
-            MemberLiveness(
+            MemberDetails(
                 member_id=member.member_id,
                 silent_ms=member.silent_ms(now_ms),
                 session_timeout_ms=member.session_timeout_ms,
@@ -229,11 +163,11 @@ class GroupReports:
             progress=self._progress.of(group_id),
         )
 
-    def _consumer_liveness(self, group_id: str, now_ms: int) -> Iterator[MemberLiveness]:
+    def _consumer_liveness(self, group_id: str, now_ms: int) -> Iterator[MemberDetails]:
         group = self._consumer(group_id)
         for member_id in () if group is None else group.members:
             assert group is not None, "it has members"
-            yield MemberLiveness(
+            yield MemberDetails(
                 member_id=member_id,
                 silent_ms=self._consumers.silent_ms(group_id, member_id, now_ms),
                 session_timeout_ms=self._consumers.session_timeout_ms(group_id, group, member_id),

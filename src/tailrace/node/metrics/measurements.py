@@ -349,7 +349,7 @@ async def _count_groups(coordinators: GroupCoordinatorService) -> Mapping[str, i
         return None
     counts: Counter[str] = Counter()
     for host in hosts:
-        counts.update(str(group.state) for group in host.machine.reports.overview())
+        counts.update(group.group_state for group in host.machine.reports.overview())
         await asyncio.sleep(0)
     return counts
 

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import Final
 
-from tailrace.coordinators.groups.consumer.assignment import Assignment
+from tailrace.coordinators.groups.consumer.assignment import NOTHING, Assignment
+from tailrace.coordinators.groups.consumer.assignors import DEFAULT_ASSIGNOR
+from tailrace.coordinators.groups.consumer.group import ConsumerGroup, ConsumerMember
 from tailrace.coordinators.groups.consumer.heartbeat import JOINING, ConsumerHeartbeat, check_heartbeat
-from tailrace.coordinators.groups.reports import ConsumerGroupDescription, ConsumerMemberDescription
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
@@ -19,6 +20,7 @@ from tailrace.protocol.messages.consumer_groups import (
 )
 from tailrace.protocol.messages.groups import GroupDetails
 from tailrace.server.context import RequestContext
+from tailrace.server.errors import refused_part
 from tailrace.server.groups.groups import ALL_GROUP_OPERATIONS, NOT_ASKED, details_of
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.groups.topic_patterns import OnResolved, TopicPatterns, too_busy
@@ -144,31 +146,24 @@ class ConsumerGroupDescribeHandler:
     def _describe(self, group_id: str, operations: int, *, with_details: bool) -> DescribedConsumerGroup:
         try:
             host = self._coordinators.host_of(group_id)
-            description = host.machine.reports.describe_consumer_group(group_id)
+            group = host.machine.reports.consumer_group(group_id)
         except KafkaError as refusal:
-            return undescribed(group_id, refusal.code, refusal.detail)
-        details = (
-            (details_of(host.insight(group_id), max_ranges=self._coordinators.shared_offsets.max_rectangles),)
-            if with_details
-            else ()
-        )
-        return self._described(description, operations, details)
-
-    def _described(
-        self, description: ConsumerGroupDescription, operations: int, details: tuple[GroupDetails, ...]
-    ) -> DescribedConsumerGroup:
+            return refused_part(DescribedConsumerGroup, refusal, group_id=group_id)
+        details: tuple[GroupDetails, ...] = ()
+        if with_details:
+            details = (details_of(host.insight(group_id), max_ranges=self._coordinators.shared_offsets.max_rectangles),)
         return DescribedConsumerGroup(
-            group_id=description.group_id,
-            group_state=description.state,
-            group_epoch=description.epoch,
-            assignment_epoch=description.target_epoch,
-            assignor_name=description.assignor,
-            members=tuple(self._member(member) for member in description.members),
+            group_id=group_id,
+            group_state=group.state,
+            group_epoch=group.epoch or 0,
+            assignment_epoch=group.target_epoch,
+            assignor_name=group.assignor(DEFAULT_ASSIGNOR),
+            members=tuple(self._member(group, member) for member in group.members.values()),
             authorized_operations=operations,
             details=details,
         )
 
-    def _member(self, member: ConsumerMemberDescription) -> DescribedConsumerMember:
+    def _member(self, group: ConsumerGroup, member: ConsumerMember) -> DescribedConsumerMember:
         wants = member.subscription
         return DescribedConsumerMember(
             member_id=member.member_id,
@@ -179,9 +174,9 @@ class ConsumerGroupDescribeHandler:
             client_host=wants.client_host,
             subscribed_topic_names=wants.subscribed_topic_names,
             subscribed_topic_regex=wants.subscribed_topic_regex,
-            assignment=self._named(member.assignment),
-            target_assignment=self._named(member.target),
-            member_type=_CONSUMER_MEMBER if wants.classic_member_metadata is None else _CLASSIC_MEMBER,
+            assignment=self._named(member.assigned),
+            target_assignment=self._named(group.targets.get(member.member_id, NOTHING)),
+            member_type=_CLASSIC_MEMBER if member.is_classic else _CONSUMER_MEMBER,
         )
 
     def _named(self, assignment: Assignment) -> DescribedAssignment:
@@ -194,17 +189,3 @@ class ConsumerGroupDescribeHandler:
                 if (topic := views.topic_by_id(image, topic_id)) is not None
             )
         )
-
-
-def undescribed(group_id: str, code: ErrorCode, why: str | None) -> DescribedConsumerGroup:
-    """A group that cannot be described."""
-    return DescribedConsumerGroup(
-        error_code=code,
-        error_message=why,
-        group_id=group_id,
-        group_state="",
-        group_epoch=0,
-        assignment_epoch=0,
-        assignor_name="",
-        members=(),
-    )

@@ -12,7 +12,7 @@ from typing import Final
 
 from tailrace.coordinators.groups.commands import DeleteGroup
 from tailrace.coordinators.groups.group import GroupState
-from tailrace.coordinators.groups.reports import GroupInsight, GroupOverview, GroupReport
+from tailrace.coordinators.groups.reports import GroupInsight
 from tailrace.model.errors import ErrorCode, KafkaError
 from tailrace.protocol.messages.groups import (
     DeletableGroupResult,
@@ -23,14 +23,14 @@ from tailrace.protocol.messages.groups import (
     DescribeGroupsResponse,
     GroupDetails,
     GroupEventDetails,
-    ListedGroup,
     ListGroupsRequest,
     ListGroupsResponse,
-    MemberDetails,
     PartitionProgress,
     TopicProgress,
 )
+from tailrace.protocol.schema import replace
 from tailrace.server.context import RequestContext
+from tailrace.server.errors import refused_part
 from tailrace.server.groups.host import GroupCoordinatorService
 from tailrace.server.slices import STEP, Stepwise, mapped
 
@@ -40,7 +40,6 @@ ALL_GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 all of them."""
 
 _FIRST_DESCRIBE_WITH_MISSING_GROUP = 6
-_CLASSIC, _CONSUMER = "classic", "consumer"
 
 
 class DescribeGroupsHandler:
@@ -62,42 +61,22 @@ class DescribeGroupsHandler:
     def _describe(self, group_id: str, version: int, operations: int, *, with_details: bool) -> DescribedGroup:
         try:
             host = self._coordinators.host_of(group_id)
-            description = host.machine.reports.describe(group_id)
+            group = host.machine.reports.describe(group_id)
         except KafkaError as refusal:
             return _undescribed(group_id, refusal, version)
-        return _described(
-            description,
-            operations,
-            (details_of(host.insight(group_id), max_ranges=self._coordinators.shared_offsets.max_rectangles),)
-            if with_details
-            else (),
-        )
+        details: tuple[GroupDetails, ...] = ()
+        if with_details:
+            details = (details_of(host.insight(group_id), max_ranges=self._coordinators.shared_offsets.max_rectangles),)
+        return replace(group, authorized_operations=operations, details=details)
 
 
 def _undescribed(group_id: str, refusal: KafkaError, version: int) -> DescribedGroup:
     is_missing = refusal.code is ErrorCode.GROUP_ID_NOT_FOUND
-    is_error = not is_missing or version >= _FIRST_DESCRIBE_WITH_MISSING_GROUP
-    return DescribedGroup(
-        error_code=refusal.code if is_error else ErrorCode.NONE,
-        error_message=refusal.detail if is_error else None,
-        group_id=group_id,
-        group_state=GroupState.DEAD if is_missing else "",
-        protocol_type="",
-        protocol_data="",
-        members=(),
-    )
-
-
-def _described(description: GroupReport, operations: int, details: tuple[GroupDetails, ...]) -> DescribedGroup:
-    return DescribedGroup(
-        group_id=description.group_id,
-        group_state=description.state,
-        protocol_type=description.protocol_type,
-        protocol_data=description.protocol_name,
-        members=description.members,
-        authorized_operations=operations,
-        details=details,
-    )
+    state = GroupState.DEAD if is_missing else ""
+    undescribed = refused_part(DescribedGroup, refusal, group_id=group_id, group_state=state)
+    if is_missing and version < _FIRST_DESCRIBE_WITH_MISSING_GROUP:
+        return replace(undescribed, error_code=ErrorCode.NONE, error_message=None)
+    return undescribed
 
 
 def details_of(insight: GroupInsight, *, max_ranges: int) -> GroupDetails:
@@ -115,12 +94,7 @@ def details_of(insight: GroupInsight, *, max_ranges: int) -> GroupDetails:
             )
             for event in insight.events
         ),
-        members=tuple(
-            MemberDetails(
-                member_id=member.member_id, silent_ms=member.silent_ms, session_timeout_ms=member.session_timeout_ms
-            )
-            for member in insight.liveness
-        ),
+        members=insight.liveness,
         topics=_topics(insight),
         max_ranges=max_ranges,
     )
@@ -154,22 +128,10 @@ class ListGroupsHandler:
         wanted = (
             group
             for group in sorted(overviews, key=lambda group: group.group_id)
-            if (not states or group.state.lower() in states) and (not types or _type_of(group) in types)
+            if (not states or group.group_state.lower() in states) and (not types or group.group_type in types)
         )
-        groups = yield from mapped(
-            lambda group: ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.state,
-                group_type=_type_of(group),
-            ),
-            wanted,
-        )
+        groups = yield from mapped(lambda group: group, wanted)
         return ListGroupsResponse(groups=groups)
-
-
-def _type_of(group: GroupOverview) -> str:
-    return _CONSUMER if group.is_consumer_group else _CLASSIC
 
 
 OnDeleted = Callable[[str, tuple[ErrorCode, ...] | KafkaError], None]

@@ -26,6 +26,7 @@ from tailrace.protocol.messages.transactions import (
     TopicProducers,
 )
 from tailrace.server.context import RequestContext
+from tailrace.server.errors import refused_part
 from tailrace.server.partitions.table import PartitionTable
 from tailrace.server.ports import Clock
 from tailrace.server.slices import STEP, Stepwise, mapped, mapped_in
@@ -50,10 +51,10 @@ class DescribeTransactionsHandler:
     def _describe(self, transactional_id: str) -> DescribedTransaction:
         try:
             found = self._coordinators.host_of(transactional_id).machine.transactions.get(transactional_id)
+            if found is None:
+                raise KafkaError(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
         except KafkaError as refusal:
-            return not_described(transactional_id, refusal.code)
-        if found is None:
-            return not_described(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
+            return refused_part(DescribedTransaction, refusal, transactional_id=transactional_id)
         return DescribedTransaction(
             transactional_id=transactional_id,
             transaction_state=found.state.label,
@@ -70,20 +71,6 @@ def _topics(transaction: Transaction) -> tuple[DescribedTransactionTopic, ...]:
     return tuple(
         DescribedTransactionTopic(topic=topic, partitions=tuple(partition.partition for partition in group))
         for topic, group in by_topic
-    )
-
-
-def not_described(transactional_id: str, code: ErrorCode) -> DescribedTransaction:
-    """The answer for a transaction that cannot be described."""
-    return DescribedTransaction(
-        error_code=code,
-        transactional_id=transactional_id,
-        transaction_state="",
-        transaction_timeout_ms=0,
-        transaction_start_time_ms=0,
-        producer_id=0,
-        producer_epoch=0,
-        topics=(),
     )
 
 
@@ -108,12 +95,12 @@ class ListTransactionsHandler:
             longer_than_ms=request.duration_filter,
         )
         now_ms = self._clock.now_ms()
-        listed = (one for host in self._coordinators.active_hosts() for one in host.machine.listed(wanted, now_ms))
+        listed = [named for host in self._coordinators.active_hosts() for named in host.machine.listed(wanted, now_ms)]
         found = yield from mapped(
-            lambda one: ListedTransaction(
-                transactional_id=one[0], producer_id=one[1].producer_id, transaction_state=one[1].state.label
+            lambda named: ListedTransaction(
+                transactional_id=named[0], producer_id=named[1].producer_id, transaction_state=named[1].state.label
             ),
-            tuple(listed),
+            listed,
         )
         return ListTransactionsResponse(unknown_state_filters=unknown, transaction_states=found)
 

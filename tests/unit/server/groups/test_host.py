@@ -344,7 +344,7 @@ def test_a_member_whose_connection_is_gone_expires_without_harm() -> None:
     node.clock.advance(30_000 + 10_000)
     assert not joining.is_answered
     (group,) = [group for host in node.coordinators.active_hosts() for group in host.machine.reports.overview()]
-    assert (group.group_id, group.state) == ("g", "Empty")
+    assert (group.group_id, group.group_state) == ("g", "Empty")
     assert member_id != other
 
 
