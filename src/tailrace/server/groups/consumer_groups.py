@@ -12,7 +12,6 @@ from tailrace.protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
     DescribedAssignment,
     DescribedConsumerGroup,
     DescribedConsumerMember,
@@ -55,12 +54,7 @@ class ConsumerGroupHeartbeatHandler:
         self._check_views(request.subscribed_topic_names or ())
         host = coordinators.host_of(request.group_id, check_limit=request.member_epoch == JOINING)
 
-        def answer(outcome: ConsumerGroupHeartbeatResponse | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.refuse(request, outcome)
-            else:
-                context.respond(outcome)
-
+        answer = context.answering(request, lambda response: response)
         command = ConsumerHeartbeat(
             request=request,
             client_id=context.client_id or "",

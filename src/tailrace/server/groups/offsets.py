@@ -234,14 +234,12 @@ class OffsetDeleteHandler:
         is_there = yield from mapped(self._is_there, requested)
         there = tuple(compress(requested, is_there))
 
-        def answer(outcome: tuple[ErrorCode, ...] | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.refuse(request, outcome)
-            else:
-                context.respond_in_steps(_response(request, dict(zip(there, outcome, strict=True))))
+        def response(codes: tuple[ErrorCode, ...]) -> Stepwise[OffsetDeleteResponse]:
+            return _response(request, dict(zip(there, codes, strict=True)))
 
         host = self._coordinators.host_of(request.group_id)
-        host.submit(DeleteOffsets(group_id=request.group_id, partitions=there), answer)
+        command = DeleteOffsets(group_id=request.group_id, partitions=there)
+        host.submit(command, context.answering(request, response))
 
     def _is_there(self, partition: TopicPartition) -> bool:
         topic = self._coordinators.views.topic(self._coordinators.image, partition.topic)

@@ -116,13 +116,10 @@ class InitProducerIdHandler:
             self._initialize(request.transactional_id, request, context)
 
     def _give_fresh_id(self, request: InitProducerIdRequest, context: RequestContext) -> None:
-        def answer(outcome: ProducerId | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                context.refuse(request, outcome)
-            else:
-                context.respond(InitProducerIdResponse(producer_id=outcome, producer_epoch=0))
+        def response(producer_id: ProducerId) -> InitProducerIdResponse:
+            return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
-        self._producer_ids.allocate(answer)
+        self._producer_ids.allocate(context.answering(request, response))
 
     def _initialize(self, transactional_id: str, request: InitProducerIdRequest, context: RequestContext) -> None:
         if is_of_sink(transactional_id):
@@ -135,18 +132,17 @@ class InitProducerIdHandler:
             expected_producer_epoch=request.producer_epoch,
         )
 
-        def answer(outcome: Response | KafkaError) -> None:
+        def response(identity: Response) -> InitProducerIdResponse:
+            assert isinstance(identity, ProducerIdentity)
+            return InitProducerIdResponse(producer_id=identity.producer_id, producer_epoch=identity.producer_epoch)
+
+        answer = context.answering(request, response)
+
+        def decided(outcome: Response | KafkaError) -> None:
             if isinstance(outcome, AbortedFirst):
                 outcome = KafkaError(
                     ErrorCode.CONCURRENT_TRANSACTIONS, f"the open transaction of {transactional_id!r} is aborted first"
                 )
-            if isinstance(outcome, KafkaError):
-                versioned = as_version_says(outcome, context.api_version, first_with_fenced=_FIRST_WITH_FENCED)
-                context.refuse(request, versioned)
-                return
-            assert isinstance(outcome, ProducerIdentity)
-            context.respond(
-                InitProducerIdResponse(producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch)
-            )
+            answer(as_version_says(outcome, context.api_version, first_with_fenced=_FIRST_WITH_FENCED))
 
-        host.submit(command, answer)
+        host.submit(command, decided)

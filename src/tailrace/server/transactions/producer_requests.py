@@ -10,6 +10,7 @@ A fenced producer gets PRODUCER_FENCED (90), before v2 of all three INVALID_PROD
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from tailrace.coordinators.config import GroupConfig
 from tailrace.coordinators.transactions.commands import AddPartitions, EndTransaction, ProducerIdentity, Response
@@ -37,6 +38,8 @@ from tailrace.server.slices import STEP, Stepwise, mapped_in, once
 from tailrace.server.transactions.host import TransactionCoordinatorService
 from tailrace.server.transactions.next_transactions import QueuedRequest
 
+T = TypeVar("T")
+
 FIRST_WITH_FENCED = 2
 _FIRST_OF_BROKERS = 4
 _FIRST_WITH_ABORTABLE = 5
@@ -47,11 +50,19 @@ _CHARACTERS_OF_PARTITION = 200
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
-def as_version_says(error: KafkaError, version: int, *, first_with_fenced: int = FIRST_WITH_FENCED) -> KafkaError:
-    """The error with a code of this version."""
-    if error.code is ErrorCode.PRODUCER_FENCED and version < first_with_fenced:
-        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, error.detail)
-    return error
+def as_version_says(
+    outcome: T | KafkaError, version: int, *, first_with_fenced: int = FIRST_WITH_FENCED
+) -> T | KafkaError:
+    """The outcome of a command, an error with a code of this version."""
+    is_too_new = version < first_with_fenced
+    if is_too_new and isinstance(outcome, KafkaError) and outcome.code is ErrorCode.PRODUCER_FENCED:
+        return KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH, outcome.detail)
+    return outcome
+
+
+def _code(outcome: Response | KafkaError, version: int) -> ErrorCode:
+    said = as_version_says(outcome, version)
+    return said.code if isinstance(said, KafkaError) else ErrorCode.NONE
 
 
 class AddPartitionsToTxnHandler:
@@ -123,10 +134,7 @@ class _Addition:
         )
 
         def done(outcome: Response | KafkaError) -> None:
-            code = ErrorCode.NONE
-            if isinstance(outcome, KafkaError):
-                code = as_version_says(outcome, self._context.api_version).code
-            on_done(dict.fromkeys(partitions, code))
+            on_done(dict.fromkeys(partitions, _code(outcome, self._context.api_version)))
 
         try:
             host = self._coordinators.host_of(transaction.transactional_id)
@@ -218,10 +226,7 @@ class AddOffsetsToTxnHandler:
         )
 
         def answer(outcome: Response | KafkaError) -> None:
-            code = ErrorCode.NONE
-            if isinstance(outcome, KafkaError):
-                code = as_version_says(outcome, context.api_version).code
-            context.respond(AddOffsetsToTxnResponse(error_code=code))
+            context.respond(AddOffsetsToTxnResponse(error_code=_code(outcome, context.api_version)))
 
         host = self._coordinators.host_of(request.transactional_id)
         host.begin(command, answer, QueuedRequest(context.connection, size=1))
@@ -248,13 +253,11 @@ class EndTxnHandler:
             client_version=EPOCH_PER_TRANSACTION if context.api_version >= _FIRST_END_WITH_NEXT_EPOCH else 0,
         )
 
-        def answer(outcome: Response | KafkaError) -> None:
-            if isinstance(outcome, KafkaError):
-                versioned = as_version_says(outcome, context.api_version)
-                context.refuse(request, versioned)
-            elif isinstance(outcome, ProducerIdentity):
-                context.respond(EndTxnResponse(producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch))
-            else:
-                context.respond(EndTxnResponse())
+        def response(outcome: Response) -> EndTxnResponse:
+            if isinstance(outcome, ProducerIdentity):
+                return EndTxnResponse(producer_id=outcome.producer_id, producer_epoch=outcome.producer_epoch)
+            return EndTxnResponse()
 
-        self._coordinators.host_of(request.transactional_id).submit(command, answer)
+        answer = context.answering(request, response)
+        host = self._coordinators.host_of(request.transactional_id)
+        host.submit(command, lambda outcome: answer(as_version_says(outcome, context.api_version)))
